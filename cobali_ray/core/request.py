@@ -1,0 +1,107 @@
+"""What a client asked: immutable values, valid by construction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from cobali_ray.errors import InvalidParameterError
+
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+
+
+def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
+    above = value > low if open_low else value >= low
+    if not (math.isfinite(value) and above and value <= high):
+        bracket = "(" if open_low else "["
+        raise InvalidParameterError(param, f"{param} must be in {bracket}{low:g}, {high:g}], got {value:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is drawn from a row of logits.
+
+    Order of work, as llama.cpp's default chain has it: logit_bias and penalties, top_k, typical_p, top_p,
+    min_p, temperature. `temperature` 0 is greedy. The neutral value of each is its default.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of every token seen in prompt or output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    """End tokens are not drawn before this many output tokens."""
+    n_logprobs: int | None = None
+    """None: no logprobs. 0: the drawn token's only. k: the k likeliest as well."""
+
+    def __post_init__(self) -> None:
+        _require("temperature", self.temperature, low=0, high=100)
+        _require("top_p", self.top_p, low=0, high=1, open_low=True)
+        _require("min_p", self.min_p, low=0, high=1)
+        _require("typical_p", self.typical_p, low=0, high=1, open_low=True)
+        _require("frequency_penalty", self.frequency_penalty, low=-2, high=2)
+        _require("presence_penalty", self.presence_penalty, low=-2, high=2)
+        _require("repetition_penalty", self.repetition_penalty, low=0, high=100, open_low=True)
+        _require("top_k", self.top_k, low=0, high=2**31 - 1)
+        _require("min_tokens", self.min_tokens, low=0, high=2**31 - 1)
+        if self.seed is not None:
+            _require("seed", self.seed, low=-(2**63), high=2**64 - 1)
+        if self.n_logprobs is not None:
+            _require("top_logprobs", self.n_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+        for _, bias in self.logit_bias:
+            _require("logit_bias", bias, low=-100, high=100)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether tokens seen before change the row."""
+        return (
+            self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
+        )
+
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One sequence to continue: `prompt` token ids and what to do with them."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: SamplingParams = field(default=GREEDY)
+    stop: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    reply_to: str = ""
+    """Where the events of this request go; opaque to the engine."""
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidParameterError("prompt", "the prompt must have at least one token")
+        _require("max_tokens", self.max_tokens, low=1, high=2**31 - 1)
+        if self.timeout_s is not None:
+            _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {len(self.stop)}")
+        if any(not text for text in self.stop):
+            raise InvalidParameterError("stop", "stop strings must not be empty")
+
+    @property
+    def n_prompt(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.prompt)
+
+    @property
+    def n_most(self) -> int:
+        """Most KV tokens this request can need: the last sampled token is never computed."""
+        return len(self.prompt) + self.max_tokens - 1

@@ -1,0 +1,192 @@
+"""Every error raised on purpose. The parent says whose fault it is; `args` rebuild it after pickling."""
+
+
+class CobaliError(Exception):
+    """The root of all errors this package raises on purpose."""
+
+
+class BadRequestError(CobaliError):
+    """The client asked for something that cannot be done as asked; `param` names the field at fault."""
+
+    param: str | None = None
+    code: str | None = None
+
+
+class InvalidParameterError(BadRequestError):
+    """A parameter's value is out of range, of the wrong kind or not supported."""
+
+    code = "invalid_value"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(param, message)
+        self.param, self.message = param, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnsupportedParameterError(InvalidParameterError):
+    """A known field that would change the answer and is not done here."""
+
+    code = "unsupported_parameter"
+
+
+class UnknownParameterError(InvalidParameterError):
+    """A field nobody knows, refused because the server runs with `strict: true`."""
+
+    code = "unknown_parameter"
+
+
+class PromptTooLongError(BadRequestError):
+    """Prompt and answer together do not fit one slot."""
+
+    param = "prompt"
+    code = "context_length_exceeded"
+
+    def __init__(self, n_prompt: int, max_tokens: int, n_ctx_slot: int) -> None:
+        super().__init__(n_prompt, max_tokens, n_ctx_slot)
+        self.n_prompt, self.max_tokens, self.n_ctx_slot = n_prompt, max_tokens, n_ctx_slot
+
+    def __str__(self) -> str:
+        return (
+            f"The prompt has {self.n_prompt} tokens and {self.max_tokens} more were asked for, but one request "
+            f"has room for {self.n_ctx_slot} (setting n_ctx)."
+        )
+
+
+class BodyTooLargeError(BadRequestError):
+    """The HTTP body is over the operator's limit."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"The request body is larger than {self.limit_bytes} bytes (setting max_body_bytes)."
+
+
+class UnknownModelError(BadRequestError):
+    """A model name that this server does not serve."""
+
+    param = "model"
+    code = "model_not_found"
+
+    def __init__(self, asked: str, served: str) -> None:
+        super().__init__(asked, served)
+        self.asked, self.served = asked, served
+
+    def __str__(self) -> str:
+        return f"The model '{self.asked}' does not exist here; this server serves '{self.served}'."
+
+
+class WrongKeyError(BadRequestError):
+    """A missing or wrong API key."""
+
+    code = "invalid_api_key"
+
+    def __str__(self) -> str:
+        return "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
+
+
+class RefusedError(CobaliError):
+    """The server declines new work now; the same request may succeed later."""
+
+    retry_after_s: float = 1.0
+
+
+class QueueFullError(RefusedError):
+    """The bounded queue has no room for this request."""
+
+    def __init__(self, what: str, limit: int, retry_after_s: float) -> None:
+        super().__init__(what, limit, retry_after_s)
+        self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
+
+    def __str__(self) -> str:
+        setting = "max_queue" if self.what == "requests" else "max_queue_tokens"
+        return (
+            f"The queue is full ({self.limit} {self.what}, setting {setting}); "
+            f"try again in {self.retry_after_s:.0f} s."
+        )
+
+
+class DrainingError(RefusedError):
+    """The server is shutting down: running requests finish, new ones are refused."""
+
+    def __str__(self) -> str:
+        return "The server is draining and takes no new requests."
+
+
+class LoadingError(RefusedError):
+    """The engine is not there yet, or is being restarted."""
+
+    def __str__(self) -> str:
+        return "The model is still loading."
+
+
+class DeadlineExceededError(CobaliError):
+    """The request's own time limit passed before it was finished."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return f"The request did not finish within its deadline of {self.timeout_s:g} s (timeout_s)."
+
+
+class RequestCancelledError(CobaliError):
+    """The client left, or its stream was no longer read."""
+
+    def __str__(self) -> str:
+        return "The request was cancelled."
+
+
+class InternalError(CobaliError):
+    """Our fault: a broken invariant, a failing backend."""
+
+
+class IllegalTransitionError(InternalError):
+    """A lifecycle event that the current status does not allow."""
+
+    def __init__(self, status: str, event: str) -> None:
+        super().__init__(status, event)
+        self.status, self.event = status, event
+
+    def __str__(self) -> str:
+        return f"event {self.event} is not allowed in status {self.status}"
+
+
+class InvariantError(InternalError):
+    """The books do not balance."""
+
+
+class BackendError(InternalError):
+    """The model backend refused or failed a batch."""
+
+
+class CacheFullError(BackendError):
+    """The KV cache has no room for the batch; nothing was computed."""
+
+
+class EngineDiedError(InternalError):
+    """The engine process ended while the request was in it."""
+
+    def __str__(self) -> str:
+        return "The engine stopped while it worked on this request; it restarts by itself."
+
+
+class ConfigError(CobaliError):
+    """A setting the server cannot work with; `setting` names it."""
+
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(setting, message)
+        self.setting, self.message = setting, message
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.message}"
+
+
+class ModelNotFoundError(ConfigError):
+    """The model reference leads nowhere."""
