@@ -1,0 +1,1 @@
+"""The OpenAI API over HTTP and SSE; knows no Ray and no llama.cpp."""

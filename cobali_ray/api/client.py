@@ -1,0 +1,47 @@
+"""EngineClient: all that the API knows of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+from cobali_ray.core.events import Event
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineState, ModelCard
+
+
+class EngineClient(Protocol):
+    """The engine as the API sees it. Implemented in process (tests, offline) and over Serve (actors)."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What is served. Raises LoadingError until it is known."""
+        ...
+
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Turn text into token ids, off the event loop. `parse_special` reads control tokens in the text."""
+        ...
+
+    async def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
+        ...
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Apply the model's chat template. Raises BadRequestError where the template refuses."""
+        ...
+
+    def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+        """Yield everything pending for the request, per wake-up; the last list closes with its End.
+
+        Raises RefusedError or BadRequestError before the first event if the door says no. Closing the
+        generator early cancels the request.
+        """
+        ...
+
+    async def state(self) -> EngineState:
+        """Say whether the engine takes work. Never raises; an unreachable engine is LOADING."""
+        ...
+
+    async def metrics(self) -> str:
+        """Return the Prometheus exposition of the engine."""
+        ...

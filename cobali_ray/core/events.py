@@ -1,0 +1,71 @@
+"""What the engine says about a request: deltas, then exactly one end.
+
+Named tuples, because they are made once per token and travel as plain arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from cobali_ray.errors import CobaliError
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+class TokenLogprob(NamedTuple):
+    """One drawn token and the likeliest alternatives, by the model's raw distribution."""
+
+    token_id: int
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...]
+    """(token_id, piece, logprob), likeliest first."""
+
+
+class Delta(NamedTuple):
+    """Text that became certain for one stream; never splits a character, never shows a stop string."""
+
+    request_id: str
+    text: str
+    n_tokens: int
+    """Output tokens that this delta accounts for; a token may have been held back by earlier ones."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class RequestStats(NamedTuple):
+    """One request's life in numbers; durations in seconds, None where it never came that far."""
+
+    n_prompt: int
+    n_cached: int
+    """Prompt tokens that were not computed because a slot already held them."""
+    n_output: int
+    queue_s: float | None
+    """Arrival to slot."""
+    prefill_s: float | None
+    """Slot to first output token."""
+    ttft_s: float | None
+    """Arrival to first output token."""
+    decode_s: float | None
+    """First to last output token."""
+    e2e_s: float
+    """Arrival to end event."""
+    n_preempted: int = 0
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first; None for answers of one token."""
+        if self.decode_s is None or self.n_output < 2:
+            return None
+        return self.decode_s / (self.n_output - 1)
+
+
+class End(NamedTuple):
+    """The last event of a request. Exactly one of `finish_reason` and `error` is set."""
+
+    request_id: str
+    finish_reason: FinishReason | None
+    error: CobaliError | None
+    stats: RequestStats
+
+
+Event: TypeAlias = Delta | End

@@ -1,0 +1,92 @@
+"""What one tick did, and how the engine is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickStats:
+    """One record per tick. Counts are tokens unless named otherwise; times are seconds on the engine's clock."""
+
+    tick_id: int
+    started_s: float
+    n_decode: int
+    """Decode tokens computed."""
+    n_prefill: int
+    """Prefill tokens computed."""
+    n_sequences: int
+    """Sequences in the batch (spans)."""
+    n_sampled: int
+    """Rows sampled = output tokens gained."""
+    n_idle: int
+    """Slots without a request, after the tick; likewise the next two."""
+    n_prefilling: int
+    n_generating: int
+    n_queued: int
+    """Requests waiting for a slot."""
+    n_queued_tokens: int
+    """Prompt tokens of the waiting requests."""
+    plan_s: float
+    """Mailbox, expiry, assigning and planning."""
+    forward_s: float
+    """From handing over the batch to logits ready; with overlap it contains the last tick's publish."""
+    sample_s: float
+    publish_s: float
+    """Detokenising, stop strings, events, hand-over."""
+    total_s: float
+    n_cells: int
+    """KV cells in all."""
+    n_cells_used: int
+    n_cells_idle: int
+    """Of the used ones: held by idle slots for prefix reuse, free to be dropped."""
+    n_reused_graphs: int
+    """Forward passes of this tick that reused the previous compute graph."""
+    n_preempted: int
+    n_finished: int
+    """Requests that ended in this tick."""
+    gaps_s: Sequence[float]
+    """ITL samples: for each stream that gained a token, time since its previous one."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens computed in the tick."""
+        return self.n_decode + self.n_prefill
+
+
+class EngineStatus(StrEnum):
+    """Whether new requests are taken."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """A look at the engine from outside."""
+
+    status: EngineStatus
+    n_running: int = 0
+    n_queued: int = 0
+    n_slots: int = 0
+    last_tick_age_s: float = 0.0
+    """Since the last finished tick, while there is work; 0 when idle."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What clients may know of the served model."""
+
+    model_id: str
+    n_vocab: int
+    n_ctx_slot: int
+    """Most tokens of prompt and answer together."""
+    created_s: int
+    """Unix time of the model file."""
+    description: str = ""
+    has_chat_template: bool = True
