@@ -1,0 +1,1 @@
+"""The load generator: seeded load shapes, requests sent over HTTP, reports."""
