@@ -49,8 +49,8 @@ class PromptTooLongError(BadRequestError):
 
     def __str__(self) -> str:
         return (
-            f"The prompt has {self.n_prompt} tokens and {self.max_tokens} more were asked for, but one request "
-            f"has room for {self.n_ctx_slot} (setting n_ctx)."
+            f"The prompt has {self.n_prompt} tokens and {self.max_tokens} more were asked for, "
+            f"but one request has room for {self.n_ctx_slot} (setting n_ctx)."
         )
 
 
@@ -65,6 +65,19 @@ class BodyTooLargeError(BadRequestError):
 
     def __str__(self) -> str:
         return f"The request body is larger than {self.limit_bytes} bytes (setting max_body_bytes)."
+
+
+class MalformedBodyError(BadRequestError):
+    """The HTTP body is no JSON object."""
+
+    code = "invalid_json"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"The request body must be one JSON object: {self.reason}."
 
 
 class UnknownModelError(BadRequestError):
@@ -168,6 +181,17 @@ class BackendError(InternalError):
 
 class CacheFullError(BackendError):
     """The KV cache has no room for the batch; nothing was computed."""
+
+
+class SlotFaultError(BackendError):
+    """One slot's part of a batch is at fault; the others may go on without it."""
+
+    def __init__(self, slot_id: int, reason: str) -> None:
+        super().__init__(slot_id, reason)
+        self.slot_id, self.reason = slot_id, reason
+
+    def __str__(self) -> str:
+        return f"slot {self.slot_id}: {self.reason}"
 
 
 class EngineDiedError(InternalError):

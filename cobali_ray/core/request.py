@@ -64,9 +64,7 @@ class SamplingParams:
     @property
     def penalises(self) -> bool:
         """Whether tokens seen before change the row."""
-        return (
-            self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
-        )
+        return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
 
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -92,7 +90,8 @@ class Request:
         if self.timeout_s is not None:
             _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
         if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {len(self.stop)}")
+            n_stop = len(self.stop)
+            raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {n_stop}")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", "stop strings must not be empty")
 

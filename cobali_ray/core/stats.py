@@ -9,7 +9,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickStats:
-    """One record per tick. Counts are tokens unless named otherwise; times are seconds on the engine's clock."""
+    """One record per tick. Counts are tokens unless named otherwise; times are seconds."""
 
     tick_id: int
     started_s: float

@@ -1,0 +1,98 @@
+"""TickBatch: one tick's tokens as arrays whose memory llama.cpp reads in place."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from cobali_ray.core.plan import Span
+from cobali_ray.errors import BackendError, SlotFaultError
+
+
+class TickBatch:
+    """Up to `n_batch` tokens; each has a value, a position, a slot and a flag for wanted logits."""
+
+    def __init__(self, n_batch: int) -> None:
+        self.token = np.zeros(n_batch, np.int32)
+        self.position = np.zeros(n_batch, np.int32)
+        self.slot = np.zeros(n_batch, np.int32)
+        self.wanted = np.zeros(n_batch, np.int8)
+        self.n_tokens = 0
+        self.spans: tuple[Span, ...] = ()
+        self._ramp = np.arange(1 << 16, dtype=np.int32)
+
+    def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
+        """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`.
+
+        A decode token not known yet (start == len(tokens[i])) is left 0 for `patch`.
+        """
+        if len(spans) and sum(span.length for span in spans) == len(spans):
+            self._fill_single(spans, tokens)
+        else:
+            self._fill_spans(spans, tokens)
+        self.spans = spans
+
+    def _fill_single(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
+        n = len(spans)
+        slots, starts, _, wanted = zip(*spans, strict=True)
+        self.token[:n] = [
+            known[start] if start < len(known) else 0 for known, start in zip(tokens, starts, strict=True)
+        ]
+        self.position[:n] = starts
+        self.slot[:n] = slots
+        self.wanted[:n] = wanted
+        self.n_tokens = n
+
+    def _fill_spans(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
+        at = 0
+        for (slot_id, start, length, sample), known in zip(spans, tokens, strict=True):
+            end = at + length
+            if start < len(known):
+                self.token[at:end] = known[start : start + length]
+            self.position[at:end] = self._ramp[start : start + length]
+            self.slot[at:end] = slot_id
+            self.wanted[at:end] = 0
+            self.wanted[end - 1] = sample
+            at = end
+        self.n_tokens = at
+
+    def patch(self, at: Sequence[int], values: Sequence[int]) -> None:
+        """Write token values that were unknown when the batch was laid out."""
+        if at:
+            self.token[list(at)] = values
+
+
+def check_batch(
+    batch: TickBatch, n_cached: Sequence[int], *, n_ctx_slot: int, n_batch: int, n_vocab: int
+) -> int:
+    """Prove that a batch breaks no rule whose breach llama.cpp would answer with an abort or not at all.
+
+    `n_cached[slot_id]` is what each slot holds. Returns the number of rows whose logits are wanted.
+    Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
+    """
+    n_tokens, last_slot, n_wanted = 0, -1, 0
+    for slot_id, start, length, sample in batch.spans:
+        if not last_slot < slot_id < len(n_cached):
+            raise BackendError(f"slot {slot_id} does not exist or is out of order")
+        if start != n_cached[slot_id]:
+            raise SlotFaultError(slot_id, f"position {start}, but {n_cached[slot_id]} tokens cached")
+        if length < 1 or start + length > n_ctx_slot:
+            raise SlotFaultError(slot_id, f"{length} tokens at {start} in a slot of {n_ctx_slot}")
+        last_slot = slot_id
+        n_tokens += length
+        n_wanted += sample
+    if not 0 < n_tokens == batch.n_tokens <= n_batch:
+        raise BackendError(
+            f"{n_tokens} tokens in the spans, {batch.n_tokens} in the batch, {n_batch} allowed"
+        )
+    tokens = batch.token[:n_tokens]
+    if tokens.min() < 0 or tokens.max() >= n_vocab:
+        raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
+    return n_wanted
+
+
+def _slot_of_bad_token(batch: TickBatch, n_vocab: int) -> int:
+    tokens = batch.token[: batch.n_tokens]
+    return int(batch.slot[np.flatnonzero((tokens < 0) | (tokens >= n_vocab))[0]])

@@ -1,0 +1,66 @@
+"""llama.cpp as a loaded library: one log callback, one initialisation."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+_LEVELS = {2: "info", 3: "warning", 4: "error"}
+_QUIET = ("info",)
+
+
+class _LibraryLog:
+    """Joins llama.cpp's log fragments to lines; warnings and errors become log events."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        self._level = 0
+        self.last_error = ""
+
+    def __call__(self, level: int, text: bytes, _data: Any) -> None:
+        if level != 5:  # GGML_LOG_LEVEL_CONT goes on with the line before
+            self._level = level
+        self._line += text.decode("utf-8", "replace")
+        if not self._line.endswith("\n"):
+            return
+        line, self._line = self._line.strip(), ""
+        name = _LEVELS.get(self._level, "info")
+        if name == "error":
+            self.last_error = line
+        if line and name not in _QUIET:
+            getattr(_log, name)("llama_cpp", message=line)
+
+
+@functools.cache
+def load() -> Any:
+    """Import llama_cpp, route its log and initialise it, once per process."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort must not start a debugger
+    import llama_cpp
+
+    llama_cpp.llama_log_set(_callback(), ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+@functools.cache
+def _logger() -> _LibraryLog:
+    return _LibraryLog()
+
+
+@functools.cache
+def _callback() -> Any:
+    # Cached because llama.cpp keeps the pointer and ctypes does not keep the object.
+    import llama_cpp
+
+    return llama_cpp.llama_log_callback(_logger())
+
+
+def last_error() -> str:
+    """Return the last error that llama.cpp logged; its calls only return NULL or a number."""
+    return _logger().last_error

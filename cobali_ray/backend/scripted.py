@@ -1,0 +1,147 @@
+"""A Backend without a model: it checks what a KV cache would check and answers from what it holds.
+
+Every slot's cache is a chain of hashes over its tokens, and the logits of a position are a fixed function
+of its hash. So a request's greedy answer depends on its own tokens and on nothing else, and a scheduler
+that mixes up slots, skips a token or computes one twice changes the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.core.plan import Span
+from cobali_ray.errors import BackendError, CacheFullError, SlotFaultError
+
+N_BYTES = 256
+END_TOKEN = 256
+N_VOCAB = 260
+_N_ROWS = 1024
+_MASK = (1 << 64) - 1
+_PRINTABLE = range(32, 127)
+
+
+def _chain(state: int, token: int) -> int:
+    """Mix one token into a hash (the finaliser of SplitMix64)."""
+    z = (state + 0x9E3779B97F4A7C15 * (token + 1)) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    return z ^ (z >> 31)
+
+
+def _logit_rows(seed: int, end_bias: float) -> NDArray[np.float32]:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(0.0, 2.0, (_N_ROWS, N_VOCAB)).astype(np.float32)
+    rows[:, _PRINTABLE.start : _PRINTABLE.stop] += 4.0
+    rows[:, N_BYTES:] -= 1e4
+    rows[:, END_TOKEN] = np.where(rng.random(_N_ROWS) < end_bias, 1e3, -1e4)
+    return rows
+
+
+class ScriptedBackend:
+    """256 byte tokens, one end token, deterministic answers; optionally a fixed time per forward pass."""
+
+    def __init__(
+        self,
+        *,
+        n_slots: int = 4,
+        n_ctx_slot: int = 4096,
+        n_cells: int | None = None,
+        n_batch: int = 2048,
+        seed: int = 0,
+        end_probability: float = 0.0,
+        tick_s: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.perf_counter,
+        overlaps: bool = False,
+        strict: bool = True,
+    ) -> None:
+        self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
+        self.n_ctx_slot = n_ctx_slot
+        self.n_cells = n_slots * n_ctx_slot if n_cells is None else n_cells
+        self.end_tokens = frozenset({END_TOKEN})
+        self.overlaps = overlaps
+        self._rows = _logit_rows(seed, end_probability)
+        self._strict = strict
+        self._tick_s, self._sleep, self._now = tick_s, sleep, now
+        self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
+        self._wanted: list[int] | None = None
+        self._done_s = 0.0
+        self.n_forwards = 0
+
+    def forward(self, batch: TickBatch) -> None:
+        """Check the batch as a cache would, then extend the slots' hash chains."""
+        self._check(batch)
+        n_used = sum(map(len, self._hashes))
+        if n_used + batch.n_tokens > self.n_cells:
+            raise CacheFullError(f"{n_used} of {self.n_cells} cells used, {batch.n_tokens} more wanted")
+        tokens = batch.token[: batch.n_tokens].tolist()
+        wanted, at = [], 0
+        for span in batch.spans:
+            chain = self._hashes[span.slot_id]
+            state = chain[-1] if chain else 0
+            for token in tokens[at : at + span.length]:
+                state = _chain(state, token)
+                chain.append(state)
+            at += span.length
+            if span.sample:
+                wanted.append(state % _N_ROWS)
+        self._wanted = wanted
+        self.n_forwards += 1
+        self._done_s = max(self._now(), self._done_s) + self._tick_s
+        if not self.overlaps:
+            self.wait()
+
+    def _check(self, batch: TickBatch) -> None:
+        n_cached = [len(chain) for chain in self._hashes]
+        check_batch(batch, n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab)
+        if not self._strict:
+            return
+        at = 0
+        for slot_id, start, length, sample in batch.spans:
+            end = at + length
+            if (batch.position[at:end] != np.arange(start, start + length)).any():
+                raise SlotFaultError(slot_id, "positions differ from the span")
+            if (batch.slot[at:end] != slot_id).any():
+                raise SlotFaultError(slot_id, "slot ids differ from the span")
+            if batch.wanted[end - 1] != sample or batch.wanted[at : end - 1].any():
+                raise SlotFaultError(slot_id, "logits wanted elsewhere than at the end")
+            at = end
+
+    def wait(self) -> None:
+        """Sleep until the scripted forward pass is over."""
+        if self._tick_s and (left := self._done_s - self._now()) > 0:
+            self._sleep(left)
+
+    def sample(self, rows: list[RowSampler]) -> Sampled:
+        """Sample the scripted logits, through the real sampler."""
+        if self._wanted is None or len(rows) != len(self._wanted):
+            raise BackendError(f"{len(rows)} rows to sample, {self._wanted and len(self._wanted)} computed")
+        wanted, self._wanted = self._wanted, None
+        return sample_rows(self._rows[wanted], rows)
+
+    def keep(self, slot_id: int, n_keep: int) -> None:
+        """Cut the slot's chain."""
+        if n_keep > len(self._hashes[slot_id]):
+            raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
+        del self._hashes[slot_id][n_keep:]
+
+    def clear(self) -> None:
+        """Forget every slot."""
+        for chain in self._hashes:
+            chain.clear()
+
+    def piece(self, token_id: int) -> bytes:
+        """Return the byte of a byte token, nothing for the others."""
+        return bytes([token_id]) if token_id < N_BYTES else b""
+
+    def n_reused(self) -> int:
+        """Return 0: there is no graph."""
+        return 0
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,79 @@
+"""Accept or refuse at the door; how long until a retry makes sense."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.errors import InvalidParameterError, PromptTooLongError, QueueFullError
+
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+
+
+class Occupancy(NamedTuple):
+    """Who is inside the door but not in a slot yet, and how fast they leave."""
+
+    n_queued: int
+    n_queued_tokens: int
+    n_free_slots: int
+    drain_rps: float
+    """Requests that leave the queue per second; 0 when unknown."""
+
+
+def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> None:
+    """Refuse what could never be served. Raises BadRequestError."""
+    if request.n_most > limits.n_most:
+        raise PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most + 1)
+    if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
+        raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
+    for token_id, _ in request.sampling.logit_bias:
+        if not 0 <= token_id < n_vocab:
+            raise InvalidParameterError("logit_bias", f"token id {token_id} is not in 0 .. {n_vocab - 1}")
+
+
+def admit(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:
+    """Let the request in by counting, never by waiting. Raises QueueFullError.
+
+    Requests that a free slot will take at the next tick do not count against the queue.
+    """
+    n_ahead = occupancy.n_queued - occupancy.n_free_slots
+    if n_ahead >= limits.max_queue:
+        raise QueueFullError("requests", limits.max_queue, retry_after_s(1, occupancy))
+    over = occupancy.n_queued_tokens + request.n_prompt - limits.max_queue_tokens
+    if over > 0 and occupancy.n_queued > 0 and n_ahead >= 0:
+        n_must_leave = over * occupancy.n_queued / max(occupancy.n_queued_tokens, 1)
+        raise QueueFullError("tokens", limits.max_queue_tokens, retry_after_s(n_must_leave, occupancy))
+
+
+def retry_after_s(n_must_leave: float, occupancy: Occupancy) -> float:
+    """Return seconds until `n_must_leave` requests will have left the queue, within sane bounds."""
+    if occupancy.drain_rps <= 0:
+        return MIN_RETRY_S
+    return min(max(n_must_leave / occupancy.drain_rps, MIN_RETRY_S), MAX_RETRY_S)
+
+
+class DrainRate:
+    """Requests leaving the queue per second, as an average that forgets with `window_s`."""
+
+    __slots__ = ("_last_s", "_rate", "_window_s")
+
+    def __init__(self, window_s: float = 10.0) -> None:
+        self._window_s = window_s
+        self._rate = 0.0
+        self._last_s: float | None = None
+
+    def note(self, n_left: int, now_s: float) -> None:
+        """Record that `n_left` requests left the queue just now."""
+        if self._last_s is None:
+            self._last_s = now_s
+            return
+        elapsed = max(now_s - self._last_s, 1e-6)
+        weight = min(elapsed / self._window_s, 1.0)
+        self._rate += weight * (n_left / elapsed - self._rate)
+        self._last_s = now_s
+
+    @property
+    def rps(self) -> float:
+        """Requests per second; 0 before anything was measured."""
+        return self._rate

@@ -1,0 +1,37 @@
+"""Deadlines of open requests, soonest first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from cobali_ray.core.sequence import Sequence
+
+_SLACK = 64
+
+
+class Deadlines:
+    """A heap that forgets ended requests when they outnumber the open ones."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Sequence]] = []
+        self._n_added = 0
+        self._n_most = _SLACK
+
+    def add(self, sequence: Sequence) -> None:
+        """Watch a sequence, if it has a deadline."""
+        if sequence.deadline_s is None:
+            return
+        self._n_added += 1
+        heapq.heappush(self._heap, (sequence.deadline_s, self._n_added, sequence))
+        if len(self._heap) > self._n_most:
+            self._heap = [entry for entry in self._heap if not entry[2].status.ended]
+            heapq.heapify(self._heap)
+            self._n_most = 2 * len(self._heap) + _SLACK
+
+    def expired(self, now_s: float) -> Iterator[Sequence]:
+        """Yield, once each, the open sequences whose deadline has passed."""
+        while self._heap and self._heap[0][0] <= now_s:
+            sequence = heapq.heappop(self._heap)[2]
+            if not sequence.status.ended:
+                yield sequence

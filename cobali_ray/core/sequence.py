@@ -1,0 +1,91 @@
+"""A request in the engine: its tokens so far and how many of them are computed."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from cobali_ray.core.events import FinishReason, RequestStats, TokenLogprob
+from cobali_ray.core.lifecycle import Change, Status, advance
+from cobali_ray.core.request import Request
+from cobali_ray.core.stopping import StopScanner
+from cobali_ray.core.text import TextStream
+
+NO_SLOT = -1
+
+
+class Sequence:
+    """The one thing in the core that moves. Times are seconds on the engine's clock."""
+
+    __slots__ = (
+        "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
+        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_preempted", "n_prompt", "request",
+        "request_id", "rng_row", "slot_id", "status", "stops", "text", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, *, arrived_s: float) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.status = Status.WAITING
+        self.tokens = array("i", request.prompt)
+        self.n_prompt = len(self.tokens)
+        self.n_computed = 0
+        self.n_in_flight = 0
+        """1 while a token of this sequence is being computed but not yet known to the host."""
+        self.slot_id = NO_SLOT
+        self.arrived_s = arrived_s
+        self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
+        self.assigned_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        self.n_cached = 0
+        self.n_preempted = 0
+        self.text = TextStream()
+        self.stops = StopScanner(request.stop)
+        self.held = 0
+        """Output tokens whose text is not certain yet."""
+        self.held_logprobs: list[TokenLogprob] = []
+        self.ending: FinishReason | None = None
+        """Set when its last token is sampled, before its text is published."""
+        self.rng_row: Any = None
+        """What sampling remembers for this sequence; opaque here."""
+
+    @property
+    def n_output(self) -> int:
+        """Output tokens sampled so far."""
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def n_known(self) -> int:
+        """Tokens that have a place in the sequence, the one in flight included."""
+        return len(self.tokens) + self.n_in_flight
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens still to be computed."""
+        return len(self.tokens) + self.n_in_flight - self.n_computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the token sampled last is left to compute."""
+        n_known = len(self.tokens) + self.n_in_flight
+        return n_known - self.n_computed == 1 and n_known > self.n_prompt
+
+    def change(self, change: Change) -> None:
+        """Move along the lifecycle table."""
+        self.status = advance(self.status, change)
+
+    def stats(self, now_s: float) -> RequestStats:
+        """Return the request's life in numbers, as of `now_s`."""
+        first, assigned, arrived = self.first_token_s, self.assigned_s, self.arrived_s
+        return RequestStats(
+            n_prompt=self.n_prompt,
+            n_cached=self.n_cached,
+            n_output=self.n_output,
+            queue_s=None if assigned is None else assigned - arrived,
+            prefill_s=None if first is None or assigned is None else first - assigned,
+            ttft_s=None if first is None else first - arrived,
+            decode_s=None if first is None or self.last_token_s is None else self.last_token_s - first,
+            e2e_s=now_s - arrived,
+            n_preempted=self.n_preempted,
+        )

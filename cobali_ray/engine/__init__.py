@@ -1,0 +1,1 @@
+"""The shell that moves data and decides nothing."""

@@ -1,0 +1,49 @@
+"""Emitter: sampled tokens to deltas, through pieces, characters and stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from cobali_ray.backend.sampling import TokenLogprobs
+from cobali_ray.core.events import Delta, FinishReason, TokenLogprob
+from cobali_ray.core.sequence import Sequence
+
+Fresh: TypeAlias = tuple[Sequence, int, TokenLogprobs | None]
+"""A sequence, the token it gained, and that token's logprobs where asked for."""
+
+
+class Emitter:
+    """Turns one sampled token into the text that became certain by it."""
+
+    def __init__(self, piece: Callable[[int], bytes], end_tokens: frozenset[int]) -> None:
+        self._piece, self._end_tokens = piece, end_tokens
+
+    def emit(
+        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None
+    ) -> tuple[Delta | None, FinishReason | None]:
+        """Return the delta, if any text became certain, and why the answer ended, if it did."""
+        sequence.held += 1
+        if logprobs is not None:
+            sequence.held_logprobs.append(self._named(token, logprobs))
+        piece = b"" if token in self._end_tokens else self._piece(token)
+        text, hit = sequence.stops.feed(sequence.text.feed(piece))
+        reason: FinishReason | None = "stop" if hit else sequence.ending
+        if sequence.ending and not hit:
+            rest, hit = sequence.stops.feed(sequence.text.flush())
+            text += rest
+            if hit:
+                reason = "stop"
+            else:
+                text += sequence.stops.flush()
+        if not text and not (reason and sequence.held_logprobs and not hit):
+            return None, reason
+        delta = Delta(sequence.request_id, text, sequence.held, tuple(sequence.held_logprobs))
+        sequence.held = 0
+        sequence.held_logprobs.clear()
+        return delta, reason
+
+    def _named(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
+        piece = self._piece
+        top = tuple((other, piece(other), logprob) for other, logprob in logprobs.top)
+        return TokenLogprob(token, piece(token), logprobs.logprob, top)

@@ -1,0 +1,406 @@
+"""Engine.tick(): assign, plan, forward, sample, publish. One thread calls everything here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeAlias
+
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.port import Backend
+from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.core.admission import DrainRate
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.deadlines import Deadlines
+from cobali_ray.core.events import End, Event, FinishReason
+from cobali_ray.core.lifecycle import Change, Status
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.plan import Span, plan_tick
+from cobali_ray.core.queue import WaitingQueue
+from cobali_ray.core.request import Request
+from cobali_ray.core.sequence import NO_SLOT, Sequence
+from cobali_ray.core.slots import SlotTable
+from cobali_ray.core.stats import TickStats
+from cobali_ray.engine.emit import Emitter, Fresh
+from cobali_ray.errors import (
+    BackendError,
+    BadRequestError,
+    CacheFullError,
+    CobaliError,
+    DeadlineExceededError,
+    InternalError,
+    RequestCancelledError,
+    SlotFaultError,
+)
+
+Sink: TypeAlias = Callable[[list[tuple[str, Event]]], None]
+"""Takes one tick's events with the address each one goes to."""
+
+
+class Engine:
+    """Requests in, events out, one `tick` at a time.
+
+    Order of work: on a backend that computes inside `forward` (a CPU) a tick's tokens are published at
+    its end. On one that returns early (a GPU) they are published while the *next* pass computes, and the
+    batch after that is laid out in the second input buffer with its decode tokens patched in once they
+    are sampled (the carry-over of asynchronous batching, as far as a host-side API allows).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        limits: EngineLimits,
+        clock: Clock,
+        sink: Sink,
+        *,
+        entropy: Callable[[], int] = lambda: secrets.randbits(64),
+    ) -> None:
+        self._backend, self._limits, self._clock, self._sink = backend, limits, clock, sink
+        self._entropy = entropy
+        self._slots = SlotTable(limits)
+        self._queue = WaitingQueue()
+        self._open: dict[str, Sequence] = {}
+        self._deadlines = Deadlines()
+        self._emitter = Emitter(backend.piece, backend.end_tokens)
+        self._fresh: list[Fresh] = []
+        self._out: list[tuple[str, Event]] = []
+        self._batches = (TickBatch(backend.n_batch), TickBatch(backend.n_batch))
+        self._ahead: tuple[Span, ...] | None = None
+        self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
+        self.drain_rate = DrainRate()
+        self.n_left_queue = self.n_left_queue_tokens = 0
+        """Requests and prompt tokens that ever left the queue for good; only this thread writes."""
+
+    # -- asked from outside, between ticks ------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything."""
+        return bool(self._open or self._fresh or self._out)
+
+    @property
+    def n_running(self) -> int:
+        """Requests in a slot."""
+        return len(self._slots.running)
+
+    @property
+    def n_queued(self) -> int:
+        """Requests waiting for a slot."""
+        return len(self._queue)
+
+    @property
+    def slots(self) -> SlotTable:
+        """The books, to look at."""
+        return self._slots
+
+    def submit(self, request: Request) -> None:
+        """Put a request at the end of the queue. Whatever happens, it ends with one End."""
+        sequence = Sequence(request, arrived_s=self._clock.now())
+        if request.request_id in self._open:
+            raise InternalError(f"request id {request.request_id} is in use")
+        self._open[request.request_id] = sequence
+        self._queue.push(sequence)
+        try:
+            sequence.rng_row = RowSampler(
+                request.sampling,
+                request.prompt,
+                end_tokens=self._backend.end_tokens,
+                n_vocab=self._backend.n_vocab,
+                entropy=self._entropy,
+            )
+        except BadRequestError as error:
+            self._end(sequence, Change.FAIL, error=error)
+            return
+        self._deadlines.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request wherever it stands; unknown and ended ones are none of our business."""
+        if sequence := self._open.get(request_id):
+            self._end(sequence, Change.CANCEL, error=RequestCancelledError())
+
+    def fail_all(self, error: CobaliError) -> None:
+        """End every open request with `error` and start over with an empty cache."""
+        self._backend.clear()
+        self._fresh.clear()
+        self._ahead = None
+        for sequence in list(self._open.values()):
+            sequence.n_in_flight = 0
+            self._end(sequence, Change.FAIL, error=error)
+        self._slots = SlotTable(self._limits)
+        self._flush()
+
+    # -- one round ------------------------------------------------------------------------------------
+
+    def tick(self) -> TickStats | None:
+        """Do one round. None means that nothing was computed."""
+        started = self._clock.now()
+        self._n_preempted = self._n_ended = 0
+        self._expire(started)
+        self._assign(started)
+        plan = self._next_batch()
+        if not plan:
+            self._publish()
+            return None
+        planned = self._clock.now()
+        sequences = [self._slots.by_slot[span.slot_id] for span in plan]
+        n_decode = sum([s.decoding for s in sequences if s is not None])
+        if not self._forward(plan, sequences):
+            self._publish()
+            return None
+        publish_s = 0.0
+        if self._backend.overlaps:
+            publish_s = self._publish()
+            self._plan_ahead()
+        self._backend.wait()
+        computed = self._clock.now()
+        rows = [s for s, span in zip(sequences, plan, strict=True) if span.sample and s is not None]
+        sampled = self._backend.sample([s.rng_row for s in rows]) if rows else None
+        sampled_s = self._clock.now()
+        gaps = self._apply(rows, sampled, sampled_s) if sampled else []
+        if not self._backend.overlaps:
+            publish_s = self._publish()
+        self._tick_id += 1
+        return self._stats(
+            plan,
+            n_decode=n_decode,
+            n_sampled=len(rows),
+            gaps=gaps,
+            times=(started, planned, computed, sampled_s, publish_s),
+        )
+
+    def _expire(self, now: float) -> None:
+        for sequence in self._deadlines.expired(now):
+            error = DeadlineExceededError(sequence.request.timeout_s or 0.0)
+            self._end(sequence, Change.FAIL, error=error)
+
+    def _assign(self, now: float) -> None:
+        n_assigned = 0
+        while (sequence := self._queue.head()) is not None and self._slots.fits(sequence):
+            self._queue.remove(sequence)
+            place = self._slots.place(sequence)
+            self._backend.keep(place.slot_id, place.n_keep)
+            self._slots.assign(sequence, place)
+            sequence.change(Change.ASSIGN)
+            if sequence.assigned_s is None:
+                sequence.assigned_s, sequence.n_cached = now, place.n_keep
+                self._leave_queue(sequence)
+                n_assigned += 1
+            self._ahead = None
+        self.drain_rate.note(n_assigned, now)
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        self.n_left_queue += 1
+        self.n_left_queue_tokens += sequence.n_prompt
+
+    def _next_batch(self) -> tuple[Span, ...]:
+        """Plan the tick, make room for it, and lay it out in the first input buffer."""
+        if self._ahead is not None:
+            return self._use_ahead()
+        plan = plan_tick(self._slots.running, self._limits)
+        if self._fresh and self._slots.n_short(plan) > 0:
+            self._publish()  # nobody is preempted with text still to be said
+            plan = plan_tick(self._slots.running, self._limits)
+        while plan and self._slots.n_short(plan) > 0:
+            if not self._drop_idle():
+                victim = self._slots.youngest()
+                if victim is None:
+                    self._end(self._slots.running[0], Change.FAIL, error=InternalError("no room when alone"))
+                else:
+                    self._preempt(victim)
+                plan = plan_tick(self._slots.running, self._limits)
+        self._batches[0].fill(plan, self._tokens(plan))
+        return plan
+
+    def _tokens(self, plan: tuple[Span, ...]) -> list:  # type: ignore[type-arg]
+        by_slot = self._slots.by_slot
+        return [by_slot[span.slot_id].tokens for span in plan]  # type: ignore[union-attr]
+
+    def _drop_idle(self) -> bool:
+        slot_id = self._slots.drop_idle()
+        if slot_id is None:
+            return False
+        self._backend.keep(slot_id, 0)
+        return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        """Send a running sequence back to the head of the queue; it is computed again later."""
+        victim.change(Change.PREEMPT)
+        victim.n_preempted += 1
+        self._n_preempted += 1
+        self._release(victim, n_keep=0)
+        self._queue.push_front(victim)
+
+    def _forward(self, plan: tuple[Span, ...], sequences: list[Sequence | None]) -> bool:
+        """Hand the batch over. False: nothing was computed, whoever was at fault is dealt with."""
+        try:
+            self._backend.forward(self._batches[0])
+        except SlotFaultError as fault:
+            culprit = self._slots.by_slot[fault.slot_id]
+            if culprit is None:
+                raise
+            self._end(culprit, Change.FAIL, error=InternalError(str(fault)))
+            return False
+        except CacheFullError as full:
+            # Our own count said it fits: believe the cache, give back what can be given back.
+            while self._drop_idle():
+                pass
+            victim = self._slots.youngest()
+            if victim is None:
+                self._end(self._slots.running[0], Change.FAIL, error=BackendError(str(full)))
+            else:
+                self._preempt(victim)
+            return False
+        for sequence, span in zip(sequences, plan, strict=True):
+            if sequence is not None:
+                sequence.n_computed += span.length
+                sequence.n_in_flight = int(span.sample)
+        return True
+
+    def _apply(self, rows: list[Sequence], sampled: Sampled, now: float) -> list[float]:
+        """Append the sampled tokens; decide who ends by end token or length. Returns ITL samples."""
+        gaps: list[float] = []
+        end_tokens, fresh = self._backend.end_tokens, self._fresh
+        for row, (sequence, token) in enumerate(zip(rows, sampled.tokens, strict=True)):
+            sequence.n_in_flight = 0
+            if sequence.status is not Status.RUNNING:  # a stop string ended it while this token was computed
+                self._release(sequence)
+                continue
+            if row in sampled.failed:
+                self._end(sequence, Change.FAIL, error=InternalError(sampled.failed[row]))
+                continue
+            sequence.tokens.append(token)
+            if sequence.last_token_s is None:
+                sequence.first_token_s = now
+            else:
+                gaps.append(now - sequence.last_token_s)
+            sequence.last_token_s = now
+            if token in end_tokens:
+                sequence.ending = "stop"
+                self._ahead = None
+            elif sequence.n_output >= sequence.request.max_tokens:
+                sequence.ending = "length"
+            if sequence.ending:
+                self._release(sequence)
+            fresh.append((sequence, token, sampled.logprobs.get(row)))
+        return gaps
+
+    # -- overlap --------------------------------------------------------------------------------------
+
+    def _plan_ahead(self) -> None:
+        """Lay out the next batch while this one computes, as if every stream went on."""
+        going_on = [
+            s
+            for s in self._slots.running
+            if not s.status.ended and s.n_output + s.n_in_flight < s.request.max_tokens
+        ]
+        plan = plan_tick(going_on, self._limits)
+        if plan and self._slots.n_short(plan) <= 0:
+            self._batches[1].fill(plan, self._tokens(plan))
+            self._ahead = plan
+
+    def _use_ahead(self) -> tuple[Span, ...]:
+        plan, self._ahead = self._ahead or (), None
+        self._batches = self._batches[::-1]
+        at = -1
+        rows, values = [], []
+        for span in plan:
+            at += span.length
+            sequence = self._slots.by_slot[span.slot_id]
+            if sequence is not None and sequence.decoding:
+                rows.append(at)
+                values.append(sequence.tokens[-1])
+        self._batches[0].patch(rows, values)
+        return plan
+
+    # -- ends and events ------------------------------------------------------------------------------
+
+    def _release(self, sequence: Sequence, *, n_keep: int | None = None) -> None:
+        if sequence.slot_id == NO_SLOT:
+            return
+        if n_keep is None:
+            n_keep = sequence.n_computed if self._limits.min_prefix else 0
+        slot_id = self._slots.release(sequence, n_keep=n_keep)
+        if not n_keep:
+            self._backend.keep(slot_id, 0)
+
+    def _end(
+        self,
+        sequence: Sequence,
+        change: Change,
+        *,
+        reason: FinishReason | None = None,
+        error: CobaliError | None = None,
+    ) -> None:
+        if sequence.status is Status.WAITING:
+            self._queue.remove(sequence)
+            if sequence.assigned_s is None:
+                self._leave_queue(sequence)
+        sequence.change(change)
+        self._ahead = None
+        if not sequence.n_in_flight:
+            self._release(sequence)
+        del self._open[sequence.request_id]
+        self._n_ended += 1
+        stats = sequence.stats(self._clock.now())
+        self._out.append((sequence.request.reply_to, End(sequence.request_id, reason, error, stats)))
+
+    def _publish(self) -> float:
+        """Turn fresh tokens into deltas and hand all events over. Returns seconds."""
+        started = self._clock.now()
+        for sequence, token, logprobs in self._fresh:
+            if sequence.status is not Status.RUNNING:
+                continue
+            delta, reason = self._emitter.emit(sequence, token, logprobs)
+            if delta is not None:
+                self._out.append((sequence.request.reply_to, delta))
+            if reason is not None:
+                self._end(sequence, Change.STOP, reason=reason)
+        self._fresh.clear()
+        self._flush()
+        return self._clock.now() - started
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self._sink(out)
+
+    def _stats(
+        self,
+        plan: tuple[Span, ...],
+        *,
+        n_decode: int,
+        n_sampled: int,
+        gaps: list[float],
+        times: tuple[float, float, float, float, float],
+    ) -> TickStats:
+        started, planned, computed, sampled, publish_s = times
+        running = self._slots.running
+        n_generating = sum([s.decoding for s in running])
+        n_reused, n_cells_idle = self._backend.n_reused(), self._slots.n_cells_idle
+        stats = TickStats(
+            tick_id=self._tick_id,
+            started_s=started,
+            n_decode=n_decode,
+            n_prefill=sum([span.length for span in plan]) - n_decode,
+            n_sequences=len(plan),
+            n_sampled=n_sampled,
+            n_idle=self._slots.n_idle,
+            n_prefilling=len(running) - n_generating,
+            n_generating=n_generating,
+            n_queued=len(self._queue),
+            n_queued_tokens=self._queue.n_tokens,
+            plan_s=planned - started,
+            forward_s=computed - planned,
+            sample_s=sampled - computed,
+            publish_s=publish_s,
+            total_s=self._clock.now() - started,
+            n_cells=self._limits.n_cells,
+            n_cells_used=self._slots.n_cells_running + n_cells_idle,
+            n_cells_idle=n_cells_idle,
+            n_reused_graphs=n_reused - self._n_reused,
+            n_preempted=self._n_preempted,
+            n_finished=self._n_ended,
+            gaps_s=gaps,
+        )
+        self._n_reused = n_reused
+        return stats

@@ -1,0 +1,208 @@
+"""EngineLoop: the one thread that owns the engine, and its mailbox."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from cobali_ray.core.admission import Occupancy, admit, check_request
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.events import End, Event
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
+from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.errors import CobaliError, DrainingError, InternalError, LoadingError, RefusedError
+
+_log = structlog.get_logger(__name__)
+
+_MAX_FAILURES = 3
+
+
+class Observer(Protocol):
+    """Who looks on: the telemetry collector. Called by the tick thread, except `on_refusal`."""
+
+    def on_tick(self, stats: TickStats) -> None: ...
+    def on_end(self, end: End) -> None: ...
+    def on_refusal(self, reason: str) -> None: ...
+    def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None: ...
+
+
+class EngineLoop:
+    """Runs `Engine.tick` while there is work and sleeps on its mailbox while there is none.
+
+    Everybody else talks to the engine through `submit` and `cancel`, from one other thread. The door
+    counts without a lock: who came in is written by the caller, who left by the tick thread.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Sink], Engine],
+        limits: EngineLimits,
+        clock: Clock,
+        *,
+        sink: Sink,
+        observer: Observer,
+        n_vocab: Callable[[], int],
+        on_idle: Callable[[], None] = lambda: None,
+        stall_timeout_s: float = 60.0,
+    ) -> None:
+        self._build, self._limits, self._clock, self._sink = build, limits, clock, sink
+        self._observer, self._n_vocab, self._on_idle = observer, n_vocab, on_idle
+        self._stall_timeout_s = stall_timeout_s
+        self._mailbox: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
+        self._engine: Engine | None = None
+        self._draining = False
+        self._failure: Exception | None = None
+        self._n_failures = 0
+        self._n_entered = self._n_entered_tokens = 0
+        self._busy_since_s: float | None = None
+        """When the tick under way began; None while idle."""
+        self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
+
+    # -- from outside -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread, which builds the engine (loading the model) and then ticks."""
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Let a request in, or raise RefusedError or BadRequestError at once."""
+        try:
+            self._check_door(request)
+        except RefusedError as refusal:
+            self._observer.on_refusal(_reason(refusal))
+            raise
+        self._n_entered += 1
+        self._n_entered_tokens += request.n_prompt
+        self._mailbox.put(lambda engine: engine.submit(request))
+
+    def _check_door(self, request: Request) -> None:
+        if self._draining:
+            raise DrainingError
+        engine = self._engine
+        if engine is None or self._failure is not None:
+            raise LoadingError
+        check_request(request, self._limits, self._n_vocab())
+        admit(request, self._occupancy(engine), self._limits)
+
+    def _occupancy(self, engine: Engine) -> Occupancy:
+        return Occupancy(
+            n_queued=self._n_entered - engine.n_left_queue,
+            n_queued_tokens=self._n_entered_tokens - engine.n_left_queue_tokens,
+            n_free_slots=engine.slots.n_idle,
+            drain_rps=engine.drain_rate.rps,
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """End a request if it is still open; its slot is free at the next tick."""
+        self._mailbox.put(lambda engine: engine.cancel(request_id))
+
+    def drain(self) -> None:
+        """Refuse new requests from now on; those inside go on."""
+        self._draining = True
+
+    def stop(self, *, timeout_s: float = 10.0) -> None:
+        """End every open request and join the thread."""
+        self._draining = True
+        self._mailbox.put(lambda engine: engine.fail_all(DrainingError()))
+        self._mailbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What killed the loop, if anything did."""
+        return self._failure
+
+    def state(self) -> EngineState:
+        """Say how the engine is doing; truthful also while a tick hangs."""
+        engine = self._engine
+        if engine is None or self._failure is not None:
+            return EngineState(status=EngineStatus.LOADING, detail=str(self._failure or "loading the model"))
+        busy_since = self._busy_since_s
+        age = 0.0 if busy_since is None else self._clock.now() - busy_since
+        status = EngineStatus.READY
+        if self._draining:
+            status = EngineStatus.DRAINING
+        if age > self._stall_timeout_s:
+            status = EngineStatus.STALLED
+        return EngineState(
+            status=status,
+            n_running=engine.n_running,
+            n_queued=max(self._n_entered - engine.n_left_queue, 0),
+            n_slots=self._limits.n_slots,
+            last_tick_age_s=age,
+            detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",
+        )
+
+    # -- the thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._engine = engine = self._build(self._publish)
+        except Exception as error:
+            self._failure = error
+            _log.exception("engine_failed_to_start")
+            return
+        while self._read_mail(engine):
+            self._tick(engine)
+
+    def _read_mail(self, engine: Engine) -> bool:
+        """Act on all mail; block only when there is nothing to tick. False: stop."""
+        while True:
+            try:
+                if engine.has_work:
+                    mail = self._mailbox.get_nowait()
+                else:
+                    self._idle(engine)
+                    mail = self._mailbox.get()
+                    self._busy_since_s = self._clock.now()
+            except queue.Empty:
+                return True
+            if mail is None:
+                return False
+            self._guard(engine, lambda mail=mail: mail(engine))  # type: ignore[misc]
+
+    def _idle(self, engine: Engine) -> None:
+        self._busy_since_s = None
+        n_idle = engine.slots.n_cells_idle
+        self._observer.on_idle(n_queued=0, n_cells_used=n_idle, n_cells_idle=n_idle)
+        self._on_idle()
+
+    def _tick(self, engine: Engine) -> None:
+        self._busy_since_s = self._clock.now()
+        stats = self._guard(engine, engine.tick)
+        if stats is not None:
+            self._n_failures = 0
+            self._observer.on_tick(stats)
+
+    def _guard(self, engine: Engine, act: Callable[[], TickStats | None]) -> TickStats | None:
+        """Let no error out: it ends every open request, and the third in a row ends the engine."""
+        try:
+            return act()
+        except Exception as error:
+            _log.exception("tick_failed")
+            self._n_failures += 1
+            if self._n_failures >= _MAX_FAILURES:
+                self._failure = error
+            reason = error if isinstance(error, CobaliError) else InternalError(repr(error))
+            engine.fail_all(reason)
+            return None
+
+    def _publish(self, batch: list[tuple[str, Event]]) -> None:
+        for _, event in batch:
+            if isinstance(event, End):
+                self._observer.on_end(event)
+        self._sink(batch)
+
+
+def _reason(refusal: RefusedError) -> str:
+    what = getattr(refusal, "what", None)
+    return {"DrainingError": "draining", "LoadingError": "loading"}.get(
+        type(refusal).__name__, f"queue_full_{what}"
+    )

@@ -1,0 +1,102 @@
+"""The runner: a prompts file through an Engine in process, sequential or continuous."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cobali_ray.backend.port import Backend
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.events import Delta, End, Event, RequestStats
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import TickStats
+from cobali_ray.engine.engine import Engine
+from cobali_ray.errors import CobaliError, PromptTooLongError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run took. Times in seconds; the model's loading is not in them."""
+
+    wall_s: float
+    user_s: float
+    """CPU time of this process in user mode."""
+    n_prompt: int
+    n_output: int
+    requests: dict[str, RequestStats]
+    texts: dict[str, str]
+    failed: dict[str, str] = field(default_factory=dict)
+    n_ticks: int = 0
+    host_s: float = 0.0
+    """Time of all ticks outside forward pass and sampling."""
+    n_preempted: int = 0
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Throughput."""
+        return self.n_output / self.wall_s if self.wall_s else 0.0
+
+    def percentiles(self, name: str, shares: Sequence[float] = (0.5, 0.9, 0.99)) -> tuple[float, ...] | None:
+        """Return percentiles of one field of the requests' statistics; None if no request has it."""
+        values = sorted(v for stats in self.requests.values() if (v := getattr(stats, name)) is not None)
+        if not values:
+            return None
+        return tuple(values[min(int(share * len(values)), len(values) - 1)] for share in shares)
+
+
+def run_offline(
+    backend: Backend,
+    limits: EngineLimits,
+    clock: Clock,
+    requests: Sequence[Request],
+    *,
+    on_end: Callable[[End], None] = lambda _: None,
+    on_tick: Callable[[TickStats], None] = lambda _: None,
+) -> RunReport:
+    """Submit all requests at once and tick until each has ended.
+
+    A prompt that could never fit is reported as failed, like any request that ends with an error.
+    """
+    texts: dict[str, list[str]] = {r.request_id: [] for r in requests}
+    ends: dict[str, End] = {}
+
+    def sink(batch: list[tuple[str, Event]]) -> None:
+        for _, event in batch:
+            if isinstance(event, Delta):
+                texts[event.request_id].append(event.text)
+            else:
+                ends[event.request_id] = event
+                on_end(event)
+
+    engine = Engine(backend, limits, clock, sink)
+    refused = {}
+    n_ticks, host_s, n_preempted = 0, 0.0, 0
+    user, started = os.times().user, clock.now()
+    for request in requests:
+        if request.n_most > limits.n_most:
+            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most + 1)
+            refused[request.request_id] = str(error)
+        else:
+            engine.submit(request)
+    while engine.has_work:
+        stats = engine.tick()
+        if stats is not None:
+            n_ticks += 1
+            host_s += stats.total_s - stats.forward_s - stats.sample_s
+            n_preempted += stats.n_preempted
+            on_tick(stats)
+    wall_s = clock.now() - started
+    return RunReport(
+        wall_s=wall_s,
+        user_s=os.times().user - user,
+        n_prompt=sum(e.stats.n_prompt for e in ends.values()),
+        n_output=sum(e.stats.n_output for e in ends.values()),
+        requests={i: e.stats for i, e in ends.items() if e.error is None},
+        texts={i: "".join(parts) for i, parts in texts.items()},
+        failed=refused | {i: str(e.error) for i, e in ends.items() if e.error is not None},
+        n_ticks=n_ticks,
+        host_s=host_s,
+        n_preempted=n_preempted,
+    )

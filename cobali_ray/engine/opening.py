@@ -1,0 +1,82 @@
+"""From settings to an open backend and the limits that go with it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import structlog
+
+from cobali_ray.backend import threads
+from cobali_ray.backend.port import Backend
+from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.models.registry import Progress, resolve
+from cobali_ray.settings import EngineSettings
+
+_log = structlog.get_logger(__name__)
+
+SCRIPTED = "builtin:scripted"
+
+
+class MonotonicClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Return seconds since an arbitrary moment."""
+        return time.perf_counter()
+
+
+def model_path(settings: EngineSettings, progress: Progress | None = None) -> Path | None:
+    """Find, make or download the model file; None for the scripted model, which has none."""
+    if settings.model == SCRIPTED:
+        return None
+    return resolve(
+        settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
+    )
+
+
+def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, EngineLimits]:
+    """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
+    if path is None:
+        scripted = ScriptedBackend(
+            n_slots=settings.n_slots_used,
+            n_ctx_slot=settings.n_ctx,
+            n_cells=settings.kv_cells,
+            n_batch=settings.budget,
+            tick_s=settings.scripted_tick_s,
+            strict=False,
+        )
+        return scripted, settings.limits(n_ctx_slot=scripted.n_ctx_slot, n_cells=scripted.n_cells)
+    n_threads = settings.n_threads or threads.default_n_threads()
+    late = threads.openmp_loaded()
+    wait = threads.apply_wait(settings.threads_wait, n_threads=n_threads)
+    _log.info("threads", n_threads=n_threads, threads_wait=wait, too_late=late)
+
+    # Imported only now: libgomp reads its wait policy when it loads.
+    from cobali_ray.backend import library
+    from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+
+    offload = library.load().llama_supports_gpu_offload()
+    asked = settings.n_gpu_layers
+    n_gpu_layers = (-1 if offload else 0) if asked == "auto" else asked
+    if n_gpu_layers and not offload:
+        _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
+    backend = LlamaBackend(
+        LlamaConfig(
+            path=path,
+            n_slots=settings.n_slots_used,
+            n_ctx_slot=settings.n_ctx,
+            n_cells=settings.kv_cells,
+            n_batch=settings.budget,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            unified=settings.unified,
+            flash_attn=settings.flash_attn,
+        )
+    )
+    limits = settings.limits(
+        n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, cuts_tails=backend.cuts_tails
+    )
+    return backend, limits
+

@@ -1,0 +1,170 @@
+"""What an operator may set. One model for serve_config.yaml, the environment and the command line.
+
+Order of sources: the environment (`COBALI_N_SLOTS=8`) wins over what the file or the caller says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.errors import ConfigError
+
+MAX_SLOTS = 256
+
+
+class EngineSettings(BaseSettings):
+    """Settings of one engine and its ingress. Counts are tokens unless the name says otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix="COBALI_", extra="forbid", validate_default=True, frozen=True)
+
+    # -- model
+    model: str = "builtin:synthetic-tiny"
+    """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:NAME[:QUANT]."""
+    model_id: str | None = None
+    """The name clients use; None takes it from the model."""
+    model_aliases: Annotated[tuple[str, ...], NoDecode] = ()
+    vocab_gguf: Path | None = None
+    """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
+    cache_dir: Path | None = None
+    scripted_tick_s: float = Field(default=0.02, ge=0)
+    """Seconds per forward pass of builtin:scripted, the model that only pretends."""
+
+    # -- scheduling
+    mode: Literal["sequential", "continuous"] = "continuous"
+    n_slots: int = Field(default=16, ge=1, le=MAX_SLOTS)
+    n_ctx: int = Field(default=4096, ge=16)
+    """Most tokens of one request, prompt and answer."""
+    prefill_chunk: int = Field(default=512, ge=0)
+    """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Most tokens in one tick; None means one chunk beside one token for every slot."""
+    prefill_order: PrefillOrder = "fcfs"
+    min_prefix: int = Field(default=32, ge=0)
+    """Shortest prefix worth reusing from an idle slot; 0 never reuses."""
+    max_queue: int = Field(default=128, ge=0)
+    """Waiting requests before 429."""
+    max_queue_tokens: int = Field(default=262_144, ge=0)
+    """Waiting prompt tokens before 429."""
+
+    # -- llama.cpp
+    kv: Literal["auto", "split", "unified"] = "auto"
+    """auto: unified where kv_cells overcommits the cache, split otherwise."""
+    kv_cells: int | None = Field(default=None, ge=16)
+    """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
+    n_threads: int | None = Field(default=None, ge=1)
+    """None: every core this process may use."""
+    threads_wait: Literal["auto", "active", "passive"] = "auto"
+    """Whether compute threads spin (fast on an idle machine) or sleep (safe on a busy one)."""
+    n_gpu_layers: int | Literal["auto"] = "auto"
+    """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+
+    # -- API
+    api_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    strict: bool = False
+    """Refuse requests with unknown fields instead of naming them in a header."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1024)
+    default_max_tokens: int | None = Field(default=None, ge=1)
+    """Answer length where a request names none; None means the rest of the slot."""
+    default_timeout_s: float | None = Field(default=None, gt=0)
+    min_stream_gap_s: float = Field(default=0.0, ge=0)
+    """Least time between two writes of one stream, after its first token."""
+
+    # -- serving
+    n_ingress: int = Field(default=1, ge=1)
+    """HTTP replicas in front of the engine."""
+    stall_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest tick before the engine counts as hung and is replaced."""
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    """How long running requests may go on when the server stops."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_ticks: Path | None = None
+    """Write one JSON line per tick to this file."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment win over the file's values."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return env_settings, init_settings
+
+    @field_validator("model_aliases", "api_keys", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Read `a,b` as two names, which is how the environment says it."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> EngineSettings:
+        if self.kv_cells is not None and self.kv == "split":
+            raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
+        if self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx:
+            raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
+        if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
+            raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
+        return self
+
+    @property
+    def unified(self) -> bool:
+        """Whether all slots share one KV pool."""
+        return self.kv == "unified" or (self.kv == "auto" and self.kv_cells is not None)
+
+    @property
+    def n_slots_used(self) -> int:
+        """Slots in this mode: sequential serves one request at a time."""
+        return 1 if self.mode == "sequential" else self.n_slots
+
+    @property
+    def chunk(self) -> int:
+        """Most prompt tokens of one request in one tick, in this mode."""
+        return self.n_ctx if self.mode == "sequential" or not self.prefill_chunk else self.prefill_chunk
+
+    @property
+    def budget(self) -> int:
+        """Most tokens of one tick, in this mode."""
+        if self.mode == "sequential":
+            return self.n_ctx
+        n_cells = self.n_slots * self.n_ctx
+        return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
+
+    def limits(self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True) -> EngineLimits:
+        """Return the scheduler's bounds, given what the backend really opened."""
+        return EngineLimits(
+            n_slots=self.n_slots_used,
+            n_ctx_slot=n_ctx_slot,
+            n_cells=n_cells,
+            token_budget=self.budget,
+            prefill_chunk=self.chunk,
+            prefill_order=self.prefill_order,
+            max_queue=self.max_queue,
+            max_queue_tokens=self.max_queue_tokens,
+            min_prefix=self.min_prefix if cuts_tails else 0,
+        )
+
+
+def read_settings(values: dict[str, Any]) -> EngineSettings:
+    """Parse settings, turning pydantic's report into one ConfigError that names the setting."""
+    try:
+        return EngineSettings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "settings"
+        message = first["msg"].removeprefix("Value error, ")
+        if where == "settings" and ": " in message:
+            where, message = message.split(": ", 1)
+        given = first.get("input")
+        shown = f" (got {given!r})" if first["loc"] and not isinstance(given, dict) else ""
+        raise ConfigError(where, f"{message}{shown}") from error

@@ -1,0 +1,231 @@
+"""The pure core, case by case."""
+
+from array import array
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+
+from cobali_ray.core.admission import DrainRate, Occupancy, admit, check_request
+from cobali_ray.core.lifecycle import TRANSITIONS, Change, Status, advance
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.plan import Span, plan_tick
+from cobali_ray.core.prefix import Place, choose_slot, n_shared
+from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.stopping import StopScanner
+from cobali_ray.core.text import TextStream
+from cobali_ray.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    InvalidParameterError,
+    PromptTooLongError,
+    QueueFullError,
+)
+
+
+def limits(**changes):
+    base = {"n_slots": 4, "n_ctx_slot": 64, "n_cells": 256, "token_budget": 8, "prefill_chunk": 4, "max_queue": 2}
+    return EngineLimits(**(base | changes))
+
+
+@dataclass
+class View:
+    slot_id: int
+    n_computed: int
+    n_pending: int
+    decoding: bool = False
+
+
+def prompt(slot_id, n, done=0):
+    return View(slot_id, done, n - done)
+
+
+def stream(slot_id, at):
+    return View(slot_id, at, 1, decoding=True)
+
+
+@pytest.mark.parametrize(
+    ("slots", "changes", "expected"),
+    [
+        pytest.param([], {}, (), id="nothing-to-do"),
+        pytest.param([prompt(0, 9)], {}, (Span(0, 0, 4, False),), id="long-prompt-is-chunked"),
+        pytest.param([prompt(0, 9, done=8)], {}, (Span(0, 8, 1, True),), id="last-chunk-samples"),
+        pytest.param([stream(0, 7)], {}, (Span(0, 7, 1, True),), id="decode"),
+        pytest.param(
+            [prompt(1, 9), stream(0, 5)], {}, (Span(0, 5, 1, True), Span(1, 0, 4, False)), id="decode-goes-first"
+        ),
+        pytest.param(
+            [prompt(0, 4), prompt(1, 4), prompt(2, 4)],
+            {},
+            (Span(0, 0, 4, True), Span(1, 0, 4, True)),
+            id="budget-ends-the-tick",
+        ),
+        pytest.param(
+            [prompt(3, 4), prompt(1, 3), prompt(2, 4)],
+            {},
+            (Span(1, 0, 3, True), Span(2, 0, 1, False), Span(3, 0, 4, True)),
+            id="oldest-first-but-ascending-slots",
+        ),
+        pytest.param(
+            [prompt(0, 3), prompt(1, 4), prompt(2, 2), prompt(3, 3)],
+            {"prefill_order": "packed"},
+            (Span(0, 0, 3, True), Span(1, 0, 4, True), Span(2, 0, 1, False)),
+            id="packed-oldest-then-largest-that-fit",
+        ),
+        pytest.param(
+            [prompt(0, 2), prompt(1, 5), prompt(2, 3), prompt(3, 1)],
+            {"prefill_order": "packed", "prefill_chunk": 8, "token_budget": 6},
+            (Span(0, 0, 2, True), Span(2, 0, 3, True), Span(3, 0, 1, True)),
+            id="packed-fills-the-budget-with-whole-prompts",
+        ),
+    ],
+)
+def test_plan_tick(slots, changes, expected):
+    assert plan_tick(slots, limits(**changes)) == expected
+
+
+ALLOWED = set(TRANSITIONS)
+
+
+@pytest.mark.parametrize(("status", "change"), list(product(Status, Change)))
+def test_lifecycle_is_its_table(status, change):
+    if (status, change) in ALLOWED:
+        assert advance(status, change) is TRANSITIONS[status, change]
+    else:
+        with pytest.raises(IllegalTransitionError):
+            advance(status, change)
+
+
+def test_no_event_leads_out_of_an_end():
+    assert not [row for row in ALLOWED if row[0].ended]
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "shown", "hit"),
+    [
+        pytest.param((), ["a", "b"], "ab", False, id="no-stops"),
+        pytest.param(("END",), ["one EN", "D two"], "one ", True, id="spans-deltas"),
+        pytest.param(("END",), ["E", "N", "d"], "ENd", False, id="false-alarm-is-shown"),
+        pytest.param(("END",), ["xE", "N"], "xEN", False, id="held-text-is-flushed"),
+        pytest.param(("ab", "b"), ["ab"], "", True, id="earliest-wins"),
+        pytest.param(("aab",), ["aaa", "b"], "a", True, id="overlapping-start"),
+        pytest.param(("\n\n",), ["x\n", "\ny"], "x", True, id="newlines"),
+    ],
+)
+def test_stop_scanner(stops, pieces, shown, hit):
+    scanner = StopScanner(stops)
+    text, was_hit = "", False
+    for piece in pieces:
+        more, was_hit = scanner.feed(piece)
+        text += more
+        if was_hit:
+            break
+    if not was_hit:
+        text += scanner.flush()
+    assert (text, was_hit) == (shown, hit)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "deltas", "rest"),
+    [
+        pytest.param([b"abc"], ["abc"], "", id="ascii"),
+        pytest.param([b"\xe2\x82", b"\xac!"], ["", "€!"], "", id="character-in-two-tokens"),
+        pytest.param([b"\xf0", b"\x9f", b"\x98", b"\x80"], ["", "", "", "😀"], "", id="one-byte-each"),
+        pytest.param([b"\xff", b"a"], ["�", "a"], "", id="invalid-byte"),
+        pytest.param([b"\xe2\x82"], [""], "�", id="never-completed"),
+        pytest.param([b"\xe2", b"a"], ["", "�a"], "", id="broken-off"),
+    ],
+)
+def test_text_stream(pieces, deltas, rest):
+    text = TextStream()
+    assert [text.feed(piece) for piece in pieces] == deltas
+    assert text.flush() == rest
+
+
+def tokens(*values):
+    return array("i", values)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"),
+    [((), (), 0), ((1,), (2,), 0), ((1, 2, 3), (1, 2, 4), 2), ((1, 2), (1, 2, 3), 2), ((5,) * 9, (5,) * 9, 9)],
+)
+def test_n_shared(a, b, n):
+    assert n_shared(tokens(*a), tokens(*b)) == n
+
+
+@pytest.mark.parametrize(
+    ("idle", "min_prefix", "expected"),
+    [
+        pytest.param([(2, ()), (0, ()), (1, ())], 2, Place(0, 0), id="lowest-id"),
+        pytest.param([(0, ()), (3, (1, 2, 9))], 2, Place(3, 2), id="longest-prefix"),
+        pytest.param([(0, ()), (3, (1, 2, 9))], 3, Place(0, 0), id="prefix-too-short"),
+        pytest.param([(1, (1, 2, 3, 4)), (3, (1, 2, 3, 4))], 2, Place(1, 3), id="last-token-is-computed-again"),
+        pytest.param([(0, ()), (3, (1, 2, 3, 4))], 0, Place(0, 0), id="reuse-off"),
+    ],
+)
+def test_choose_slot(idle, min_prefix, expected):
+    held = [(slot_id, tokens(*values)) for slot_id, values in idle]
+    assert choose_slot(tokens(1, 2, 3, 4), held, min_prefix) == expected
+
+
+def request(n_prompt=4, max_tokens=4, **kwargs):
+    return Request(request_id="r", prompt=tuple(range(n_prompt)), max_tokens=max_tokens, **kwargs)
+
+
+def test_prompt_and_answer_must_fit_a_slot():
+    check_request(request(60, 5), limits(), n_vocab=100)
+    with pytest.raises(PromptTooLongError, match=r"60 tokens and 6 more .* room for 65 \(setting n_ctx\)"):
+        check_request(request(60, 6), limits(), n_vocab=100)
+
+
+def test_token_ids_must_exist():
+    with pytest.raises(InvalidParameterError, match="0 .. 2"):
+        check_request(request(4), limits(), n_vocab=3)
+    biased = request(2, sampling=SamplingParams(logit_bias=((7, 1.0),)))
+    with pytest.raises(InvalidParameterError, match="token id 7"):
+        check_request(biased, limits(), n_vocab=3)
+
+
+@pytest.mark.parametrize(
+    ("n_queued", "n_tokens", "n_free", "refused"),
+    [(0, 0, 0, None), (1, 4, 0, None), (2, 8, 0, "requests"), (3, 12, 2, None), (4, 16, 2, "requests"), (1, 18, 0, "tokens")],
+)
+def test_the_door_counts(n_queued, n_tokens, n_free, refused):
+    occupancy = Occupancy(n_queued, n_tokens, n_free, drain_rps=0.5)
+    bounds = limits(max_queue_tokens=20)
+    if refused is None:
+        admit(request(), occupancy, bounds)
+        return
+    with pytest.raises(QueueFullError) as error:
+        admit(request(), occupancy, bounds)
+    assert error.value.what == refused
+    assert error.value.retry_after_s == pytest.approx(2.0, abs=1.0)
+
+
+def test_drain_rate_follows_the_queue():
+    rate = DrainRate(window_s=10)
+    rate.note(0, 0.0)
+    for second in range(1, 200):
+        rate.note(3, float(second))
+    assert rate.rps == pytest.approx(3.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1), ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.1), ("min_p", -0.1),
+        ("typical_p", 0), ("frequency_penalty", 2.1), ("presence_penalty", -2.1), ("repetition_penalty", 0),
+        ("top_k", -1), ("n_logprobs", 21), ("min_tokens", -1),
+    ],
+)  # fmt: skip
+def test_sampling_params_are_valid_or_not_there(field, value):
+    with pytest.raises(InvalidParameterError) as error:
+        SamplingParams(**{field: value})
+    assert error.value.param in {field, "top_logprobs"}
+
+
+@pytest.mark.parametrize("name", ["n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"])
+def test_limits_name_the_setting(name):
+    with pytest.raises(ConfigError, match=name):
+        limits(**{name: 0})
