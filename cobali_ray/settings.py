@@ -20,7 +20,9 @@ MAX_SLOTS = 256
 class EngineSettings(BaseSettings):
     """Settings of one engine and its ingress. Counts are tokens unless the name says otherwise."""
 
-    model_config = SettingsConfigDict(env_prefix="COBALI_", extra="forbid", validate_default=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="COBALI_", extra="forbid", validate_default=True, frozen=True
+    )
 
     # -- model
     model: str = "builtin:synthetic-tiny"

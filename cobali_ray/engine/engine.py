@@ -79,6 +79,20 @@ class Engine:
         return bool(self._open or self._fresh or self._out)
 
     @property
+    def limits(self) -> EngineLimits:
+        """The bounds it keeps."""
+        return self._limits
+
+    @property
+    def n_vocab(self) -> int:
+        """Tokens of the model's vocabulary."""
+        return self._backend.n_vocab
+
+    def close(self) -> None:
+        """Free the backend."""
+        self._backend.close()
+
+    @property
     def n_running(self) -> int:
         """Requests in a slot."""
         return len(self._slots.running)

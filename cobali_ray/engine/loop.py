@@ -5,14 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
 
 from cobali_ray.core.admission import Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
-from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
@@ -21,6 +20,7 @@ from cobali_ray.errors import CobaliError, DrainingError, InternalError, Loading
 _log = structlog.get_logger(__name__)
 
 _MAX_FAILURES = 3
+_T = TypeVar("_T")
 
 
 class Observer(Protocol):
@@ -32,6 +32,10 @@ class Observer(Protocol):
     def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None: ...
 
 
+Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
+"""Opens the engine (loading the model) and who looks on. Called in the tick thread."""
+
+
 class EngineLoop:
     """Runs `Engine.tick` while there is work and sleeps on its mailbox while there is none.
 
@@ -39,23 +43,13 @@ class EngineLoop:
     counts without a lock: who came in is written by the caller, who left by the tick thread.
     """
 
-    def __init__(
-        self,
-        build: Callable[[Sink], Engine],
-        limits: EngineLimits,
-        clock: Clock,
-        *,
-        sink: Sink,
-        observer: Observer,
-        n_vocab: Callable[[], int],
-        on_idle: Callable[[], None] = lambda: None,
-        stall_timeout_s: float = 60.0,
-    ) -> None:
-        self._build, self._limits, self._clock, self._sink = build, limits, clock, sink
-        self._observer, self._n_vocab, self._on_idle = observer, n_vocab, on_idle
+    def __init__(self, build: Build, clock: Clock, sink: Sink, *, stall_timeout_s: float = 60.0) -> None:
+        self._build, self._clock, self._sink = build, clock, sink
         self._stall_timeout_s = stall_timeout_s
         self._mailbox: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
         self._engine: Engine | None = None
+        self._observer: Observer | None = None
+        self._opened = threading.Event()
         self._draining = False
         self._failure: Exception | None = None
         self._n_failures = 0
@@ -70,12 +64,19 @@ class EngineLoop:
         """Start the thread, which builds the engine (loading the model) and then ticks."""
         self._thread.start()
 
+    def wait_open(self) -> None:
+        """Block until the engine is built. Raises what its building raised."""
+        self._opened.wait()
+        if self._failure is not None:
+            raise self._failure
+
     def submit(self, request: Request) -> None:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
         try:
             self._check_door(request)
         except RefusedError as refusal:
-            self._observer.on_refusal(_reason(refusal))
+            if self._observer is not None:
+                self._observer.on_refusal(_reason(refusal))
             raise
         self._n_entered += 1
         self._n_entered_tokens += request.n_prompt
@@ -87,8 +88,8 @@ class EngineLoop:
         engine = self._engine
         if engine is None or self._failure is not None:
             raise LoadingError
-        check_request(request, self._limits, self._n_vocab())
-        admit(request, self._occupancy(engine), self._limits)
+        check_request(request, engine.limits, engine.n_vocab)
+        admit(request, self._occupancy(engine), engine.limits)
 
     def _occupancy(self, engine: Engine) -> Occupancy:
         return Occupancy(
@@ -107,9 +108,8 @@ class EngineLoop:
         self._draining = True
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End every open request and join the thread."""
+        """End every open request, free the model and join the thread."""
         self._draining = True
-        self._mailbox.put(lambda engine: engine.fail_all(DrainingError()))
         self._mailbox.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -135,7 +135,7 @@ class EngineLoop:
             status=status,
             n_running=engine.n_running,
             n_queued=max(self._n_entered - engine.n_left_queue, 0),
-            n_slots=self._limits.n_slots,
+            n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",
         )
@@ -144,60 +144,71 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            self._engine = engine = self._build(self._publish)
+            engine, observer = self._build(self._publish)
         except Exception as error:
             self._failure = error
             _log.exception("engine_failed_to_start")
+            self._opened.set()
             return
-        while self._read_mail(engine):
-            self._tick(engine)
+        self._engine, self._observer = engine, observer
+        self._opened.set()
+        while self._failure is None and self._read_mail(engine, observer):
+            self._tick(engine, observer)
+        self._end_all(engine)
 
-    def _read_mail(self, engine: Engine) -> bool:
+    def _read_mail(self, engine: Engine, observer: Observer) -> bool:
         """Act on all mail; block only when there is nothing to tick. False: stop."""
+        mailbox = self._mailbox
         while True:
-            try:
-                if engine.has_work:
-                    mail = self._mailbox.get_nowait()
-                else:
-                    self._idle(engine)
-                    mail = self._mailbox.get()
-                    self._busy_since_s = self._clock.now()
-            except queue.Empty:
-                return True
+            if engine.has_work:
+                if mailbox.empty():
+                    return True
+                mail = mailbox.get()
+            else:
+                self._busy_since_s = None
+                n_idle = engine.slots.n_cells_idle
+                observer.on_idle(n_queued=0, n_cells_used=n_idle, n_cells_idle=n_idle)
+                mail = mailbox.get()
+                self._busy_since_s = self._clock.now()
             if mail is None:
                 return False
-            self._guard(engine, lambda mail=mail: mail(engine))  # type: ignore[misc]
+            self._guard(engine, mail)
 
-    def _idle(self, engine: Engine) -> None:
-        self._busy_since_s = None
-        n_idle = engine.slots.n_cells_idle
-        self._observer.on_idle(n_queued=0, n_cells_used=n_idle, n_cells_idle=n_idle)
-        self._on_idle()
-
-    def _tick(self, engine: Engine) -> None:
+    def _tick(self, engine: Engine, observer: Observer) -> None:
         self._busy_since_s = self._clock.now()
-        stats = self._guard(engine, engine.tick)
+        stats = self._guard(engine, Engine.tick)
         if stats is not None:
             self._n_failures = 0
-            self._observer.on_tick(stats)
+            observer.on_tick(stats)
 
-    def _guard(self, engine: Engine, act: Callable[[], TickStats | None]) -> TickStats | None:
+    def _guard(self, engine: Engine, act: Callable[[Engine], _T]) -> _T | None:
         """Let no error out: it ends every open request, and the third in a row ends the engine."""
         try:
-            return act()
+            return act(engine)
         except Exception as error:
             _log.exception("tick_failed")
             self._n_failures += 1
+            engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
             if self._n_failures >= _MAX_FAILURES:
                 self._failure = error
-            reason = error if isinstance(error, CobaliError) else InternalError(repr(error))
-            engine.fail_all(reason)
             return None
 
+    def _end_all(self, engine: Engine) -> None:
+        """End what is still open or arrived too late, then free the model."""
+        self._draining = True
+        while not self._mailbox.empty():
+            mail = self._mailbox.get()
+            if mail is not None:
+                mail(engine)
+        engine.fail_all(self._failure if isinstance(self._failure, CobaliError) else DrainingError())
+        self._busy_since_s = None
+        engine.close()
+
     def _publish(self, batch: list[tuple[str, Event]]) -> None:
+        observer = self._observer
         for _, event in batch:
-            if isinstance(event, End):
-                self._observer.on_end(event)
+            if isinstance(event, End) and observer is not None:
+                observer.on_end(event)
         self._sink(batch)
 
 

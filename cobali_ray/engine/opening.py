@@ -79,4 +79,3 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
         n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, cuts_tails=backend.cuts_tails
     )
     return backend, limits
-

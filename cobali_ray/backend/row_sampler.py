@@ -1,0 +1,101 @@
+"""RowSampler: what one request's sampling remembers from token to token."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from cobali_ray.backend.candidates import MAX_VOCAB, widen
+from cobali_ray.backend.chain import ChainParams
+from cobali_ray.backend.patches import Patches
+from cobali_ray.errors import InvariantError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cobali_ray.backend.patches import Change
+    from cobali_ray.core.request import SamplingParams
+
+_MAX_TOP_WIDTH = 1024
+_COLDEST = 1e-30  # below any difference of two float32 logits that matters, above where float32 divides by 0
+
+
+def _from_os() -> int:
+    return int.from_bytes(os.urandom(8))
+
+
+class Route(Enum):
+    """How a row's token is found."""
+
+    GREEDY = auto()
+    TOP = auto()  # the likeliest `width` tokens are enough
+    OPEN = auto()  # the number of candidates depends on the row
+    WHOLE = auto()  # nothing is cut off
+
+
+class RowSampler:
+    """Remember what one request's sampling needs: parameters, counts of tokens seen, its own generator.
+
+    `n_sampled` counts the output tokens drawn so far. `prompt` matters to the repetition penalty only.
+    A `logit_bias` or prompt token outside the vocabulary raises `InvalidParameterError`. `entropy` seeds the
+    generator of a stochastic request that brings no seed.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        *,
+        end_tokens: frozenset[int],
+        n_vocab: int,
+        entropy: Callable[[], int] = _from_os,
+    ) -> None:
+        if not 0 < n_vocab <= MAX_VOCAB:
+            raise InvariantError(f"a vocabulary of {n_vocab} tokens is outside 1..{MAX_VOCAB}")
+        self.params = params
+        self.n_sampled = 0
+        self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
+        self.untouched = self._patches.idle
+        top_k = params.top_k if 0 < params.top_k < n_vocab else 0
+        self.width = widen(top_k) if top_k else 0
+        self.route = _route(params, top_k)
+        # An open row without top_k has its typical set taken before the chain, from the whole row.
+        typical_p = params.typical_p if top_k else 1.0
+        temperature = max(params.temperature, _COLDEST)
+        self.chain = ChainParams(top_k or math.inf, typical_p, params.top_p, params.min_p, temperature)
+        self._random: random.Random | None = None
+        if self.route is not Route.GREEDY:
+            seed = entropy() if params.seed is None else params.seed
+            # Random takes the absolute value of its seed, so -1 and 1 would be one.
+            self._random = random.Random(2 * seed if seed >= 0 else -2 * seed - 1)
+
+    def patch(self, row: NDArray[np.float32]) -> list[Change]:
+        """Apply bias, penalties and bans to the row in place; give what undoes it, latest last."""
+        return self._patches.apply(row, self.n_sampled)
+
+    def uniform(self) -> float:
+        """Draw the next number in [0, 1) of this request's own generator."""
+        if self._random is None:
+            raise InvariantError("a greedy request draws no random number")
+        return self._random.random()
+
+    def take(self, token: int) -> None:
+        """Note the token drawn."""
+        self.n_sampled += 1
+        self._patches.take(token)
+
+
+def _route(params: SamplingParams, top_k: int) -> Route:
+    if params.temperature == 0:
+        return Route.GREEDY
+    if top_k and widen(top_k) <= _MAX_TOP_WIDTH:
+        return Route.TOP
+    if top_k or params.typical_p < 1 or params.top_p < 1 or params.min_p > 0:
+        return Route.OPEN
+    return Route.WHOLE

@@ -1,0 +1,213 @@
+"""Logits rows to token ids, vectorised over the rows of one tick."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cobali_ray.backend.candidates import runs, top_candidates, widen
+from cobali_ray.backend.chain import draw, weigh
+from cobali_ray.backend.logprobs import RawRow, TokenLogprobs, measure_rows
+from cobali_ray.backend.row_sampler import Route, RowSampler
+from cobali_ray.backend.whole_row import (
+    Candidates,
+    draw_whole,
+    masses,
+    n_scratch,
+    open_candidates,
+    stack,
+)
+from cobali_ray.errors import InvariantError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from cobali_ray.backend.patches import Change
+
+__all__ = ["RowSampler", "Sampled", "TokenLogprobs", "distribution", "sample_rows"]
+
+_MASKED = "no token is left to draw: every logit is -inf"
+_BROKEN = "the model gave a logit that is NaN or +inf"
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What one call of `sample_rows` drew; rows are named by their number in the tick."""
+
+    tokens: list[int]
+    """One per row; -1 where the row failed."""
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    """For the rows whose `n_logprobs` is not None."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Rows that have no token to give, and why; their samplers are unchanged."""
+
+
+def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Sampled:
+    """Draw one token per row and update each row's sampler once.
+
+    `logits` is (rows, n_vocab), float32; it is changed in place and not kept. What is drawn for a row is, bit
+    for bit, a matter of that row and its sampler alone, not of the rows beside it. Ties go to the lower id.
+    `temperature` 0 takes the likeliest token, whatever the truncations say.
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.dtype != np.float32:
+        raise InvariantError(f"{logits.dtype} logits of shape {logits.shape} for {len(rows)} rows")
+    sampled = Sampled([-1] * len(rows))
+    if not rows:
+        return sampled
+    with np.errstate(all="ignore"):  # infinities are judged where they matter, not where they arise
+        _Tick(logits, rows, sampled).run()
+    return sampled
+
+
+class _Tick:
+    """The rows of one call, on their way to tokens."""
+
+    def __init__(self, logits: NDArray[np.float32], rows: Sequence[RowSampler], sampled: Sampled) -> None:
+        self._logits, self._rows, self._sampled = logits, rows, sampled
+        self._scratch: NDArray[np.float32] | None = None
+
+    def run(self) -> None:
+        rows, logits, tokens = self._rows, self._logits, self._sampled.tokens
+        asked = [(i, k) for i, row in enumerate(rows) if (k := row.params.n_logprobs) is not None]
+        raw = measure_rows(logits, asked, self._scratch_row()) if asked else {}
+        undo = {}
+        greedy: list[int] = []
+        top: dict[int, list[int]] = {}
+        opened: list[int] = []
+        for i, row in enumerate(rows):
+            if i in raw and math.isnan(raw[i].log_total):
+                self._fail(i, float(logits[i].max()))
+                continue
+            if not row.untouched and (changes := row.patch(logits[i])):
+                undo[i] = changes
+            if row.route is Route.GREEDY:
+                greedy.append(i)
+            elif row.route is Route.TOP:
+                top.setdefault(row.width, []).append(i)
+            elif row.route is Route.OPEN:
+                opened.append(i)
+            else:
+                self._draw_whole(i)
+        if greedy:
+            self._take_likeliest(greedy)
+        for width, picks in top.items():
+            self._draw_top(width, picks)
+        if opened:
+            self._draw_open(opened)
+        for i, row_raw in raw.items():
+            self._report(i, row_raw, undo.get(i, []))
+        for row, token in zip(rows, tokens, strict=True):
+            if token >= 0:
+                row.take(token)
+
+    def _scratch_row(self) -> NDArray[np.float32]:
+        if self._scratch is None:
+            self._scratch = np.zeros(n_scratch(self._logits.shape[1]), np.float32)
+        return self._scratch
+
+    def _fail(self, i: int, peak: float) -> None:
+        self._sampled.failed[i] = _MASKED if peak == -math.inf else _BROKEN
+
+    def _take_likeliest(self, picks: list[int]) -> None:
+        tokens = self._sampled.tokens
+        for _, first, last in runs(picks):
+            part = self._logits[first:last]
+            best = part.argmax(axis=1)  # the first NaN, if there is one
+            peaks = part[np.arange(last - first), best]
+            tokens[first:last] = best.tolist()
+            if not np.isfinite(peaks).all():
+                for at in np.flatnonzero(~np.isfinite(peaks)).tolist():
+                    tokens[first + at] = -1
+                    self._fail(first + at, float(peaks[at]))
+
+    def _draw_whole(self, i: int) -> None:
+        row, sampler, scratch = self._logits[i], self._rows[i], self._scratch_row()
+        peak = float(row.max())
+        if not math.isfinite(peak):
+            self._fail(i, peak)
+            return
+        sums = masses(row, peak, sampler.chain.temperature, scratch)
+        self._sampled.tokens[i] = draw_whole(sums, scratch, sampler.uniform())
+
+    def _draw_top(self, width: int, picks: list[int]) -> None:
+        values, ids, sound = top_candidates(self._logits, picks, width)
+        if not sound.all():
+            for at in np.flatnonzero(~sound).tolist():
+                self._fail(picks[at], float(self._logits[picks[at]].max()))
+            picks = [i for i, good in zip(picks, sound.tolist(), strict=True) if good]
+            values, ids = values[sound], ids[sound]
+        if picks:
+            self._draw_chain(picks, values, ids, np.full(len(picks), np.nan))
+
+    def _draw_open(self, picks: list[int]) -> None:
+        widths: dict[int, list[tuple[int, Candidates]]] = {}
+        for i in picks:
+            peak = float(self._logits[i].max())
+            if not math.isfinite(peak):
+                self._fail(i, peak)
+                continue
+            found = open_candidates(self._logits[i], self._rows[i], peak, self._scratch_row())
+            widths.setdefault(widen(len(found[1])), []).append((i, found))
+        for width, members in widths.items():
+            step = max(1, (1 << 16) // width)  # matrices that stay in the cache
+            for begin in range(0, len(members), step):
+                part = members[begin : begin + step]
+                self._draw_chain([i for i, _ in part], *stack([found for _, found in part], width))
+
+    def _draw_chain(
+        self,
+        picks: list[int],
+        values: NDArray[np.float64],
+        ids: NDArray[np.int64],
+        mass: NDArray[np.float64],
+    ) -> None:
+        samplers = [self._rows[i] for i in picks]
+        weights = weigh(values, np.array([s.chain for s in samplers]), mass)
+        places = draw(weights, np.array([s.uniform() for s in samplers]))
+        drawn = ids[np.arange(len(picks)), places]
+        for i, token in zip(picks, drawn.tolist(), strict=True):
+            self._sampled.tokens[i] = token
+
+    def _report(self, i: int, raw: RawRow, changes: list[Change]) -> None:
+        """Give row `i` its logprobs; the drawn token's logit is read after the changes are undone."""
+        token = self._sampled.tokens[i]
+        if token < 0:
+            return
+        for ids, before in reversed(changes):
+            self._logits[i, ids] = before
+        logprob = float(self._logits[i, token]) - raw.log_total
+        self._sampled.logprobs[i] = TokenLogprobs(logprob, raw.top)
+
+
+def distribution(row: NDArray[np.float32], sampler: RowSampler) -> tuple[list[int], list[float]]:
+    """Give what `sample_rows` would draw from: token ids and their probabilities, likeliest first.
+
+    The sampler is unchanged and the row is not written to. A row that fails gives two empty lists.
+    """
+    row = row.copy()
+    with np.errstate(all="ignore"):
+        sampler.patch(row)
+        peak = float(row.max())
+        if not math.isfinite(peak):
+            return [], []
+        if sampler.route is Route.GREEDY:
+            return [int(row.argmax())], [1.0]
+        scratch = np.zeros(n_scratch(len(row)), np.float32)
+        if sampler.route is Route.WHOLE:
+            masses(row, peak, sampler.chain.temperature, scratch)
+            weights, ids = scratch[: len(row)].astype(np.float64), np.arange(len(row))
+        else:
+            if sampler.route is Route.TOP:
+                values, all_ids, _ = top_candidates(row[None], [0], sampler.width)
+                mass = np.full(1, np.nan)
+            else:
+                found = open_candidates(row, sampler, peak, scratch)
+                values, all_ids, mass = stack([found], widen(len(found[1])))
+            weights, ids = weigh(values, np.array([sampler.chain]), mass)[0], all_ids[0]
+    order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > 0]
+    return ids[order].tolist(), (weights[order] / weights.sum()).tolist()

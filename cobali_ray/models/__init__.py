@@ -1,0 +1,1 @@
+"""The models the package can find, fetch or make: references, shapes, writer, registry."""

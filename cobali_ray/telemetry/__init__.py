@@ -1,0 +1,1 @@
+"""Looks on, never steers: metrics built when scraped, one JSON line per request and per tick."""

@@ -1,0 +1,141 @@
+"""The same values under the names that boards for vLLM and llama-server ask for.
+
+`vllm:*` carries the labels model_name and engine="0". Its histograms keep vLLM's bounds and add our finer
+ones below the lowest of them. They move when a request ends, except tokens per tick and ITL.
+The reasons of `admission_rejections_total` are our words.
+Not filled, because nothing here measures it: everything about LoRA, speculative decoding, several engines,
+sleep states, external caches and image inputs; `cache_config_info` (there are no blocks); `*_created`.
+
+`llamacpp:*` has no labels. Not filled: `prompt_tokens_seconds` and `predicted_tokens_seconds`, which are
+averages since the previous scrape (divide the rates of the counters instead); speculative decoding.
+`n_tokens_max` counts ended requests only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cobali_ray.telemetry import bounds
+from cobali_ray.telemetry.families import buckets
+from cobali_ray.telemetry.histogram import HistogramView
+from cobali_ray.telemetry.snapshot import Snapshot
+
+VLLM_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
+    "time_to_first_token_seconds": ("ttft_seconds", bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)),
+    "inter_token_latency_seconds": ("itl_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
+    "request_time_per_output_token_seconds": (
+        "tpot_seconds",
+        bounds.from_below(bounds.ITL, bounds.VLLM_ITL),
+    ),
+    "e2e_request_latency_seconds": ("e2e_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
+    "request_queue_time_seconds": ("queue_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
+    "request_prefill_time_seconds": (
+        "prefill_seconds",
+        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
+    ),
+    "request_decode_time_seconds": (
+        "decode_seconds",
+        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
+    ),
+    "request_inference_time_seconds": (
+        "inference_seconds",
+        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
+    ),
+    "iteration_tokens_total": ("tick_batch_tokens", bounds.VLLM_TICK_TOKENS),
+    "request_prompt_tokens": ("request_prompt_tokens", None),
+    "request_generation_tokens": ("request_output_tokens", None),
+}
+"""vLLM's name -> our family and the bounds to show (None: all of ours)."""
+
+VLLM_COUNTERS = {
+    "prompt_tokens": "prompt_tokens",
+    "prompt_tokens_cached": "cached_prompt_tokens",
+    "generation_tokens": "output_tokens",
+    "num_preemptions": "preemptions",
+    "prefix_cache_queries": "prompt_tokens",
+    "prefix_cache_hits": "cached_prompt_tokens",
+}
+"""vLLM's name -> our total. It counts prefix cache queries and hits in tokens."""
+
+FINISHED_REASONS = {
+    "stop": ("stop",),
+    "length": ("length",),
+    "abort": ("cancelled", "deadline"),
+    "error": ("bad_request", "refused", "error"),
+}
+ADMISSION_REASONS = ("queue_full_requests", "queue_full_tokens", "draining", "loading")
+
+
+def shown(view: HistogramView, theirs: tuple[float, ...] | None) -> HistogramView:
+    """Return the histogram in the bounds of the alias; None keeps ours."""
+    return view if theirs is None else view.resampled(theirs)
+
+
+def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the `vllm:*` families."""
+    who, labels, levels = (snapshot.model_name, "0"), ("model_name", "engine"), snapshot.levels
+    for name, value in (
+        ("num_requests_running", levels.n_running),
+        ("num_requests_waiting", levels.n_queued),
+        ("kv_cache_usage_perc", levels.kv_usage),
+    ):
+        gauge = GaugeMetricFamily(f"vllm:{name}", f"Alias: {name}.", labels=labels)
+        gauge.add_metric(who, value)
+        yield gauge
+    waiting = GaugeMetricFamily(
+        "vllm:num_requests_waiting_by_reason",
+        "Alias: waiting requests; all wait for capacity.",
+        labels=(*labels, "reason"),
+    )
+    waiting.add_metric((*who, "capacity"), levels.n_queued)
+    waiting.add_metric((*who, "deferred"), 0)
+    yield waiting
+    for name, ours in VLLM_COUNTERS.items():
+        counter = CounterMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}_total.", labels=labels)
+        counter.add_metric(who, snapshot.totals[ours])
+        yield counter
+    success = CounterMetricFamily(
+        "vllm:request_success", "Alias of cobali_requests_total.", labels=(*labels, "finished_reason")
+    )
+    for reason, outcomes in FINISHED_REASONS.items():
+        success.add_metric((*who, reason), sum(snapshot.requests[outcome] for outcome in outcomes))
+    yield success
+    rejected = CounterMetricFamily(
+        "vllm:admission_rejections", "Alias of cobali_refusals_total.", labels=(*labels, "reason")
+    )
+    for reason in ADMISSION_REASONS:
+        rejected.add_metric((*who, reason), snapshot.refusals[reason])
+    yield rejected
+    for name, (ours, theirs) in VLLM_HISTOGRAMS.items():
+        view = shown(snapshot.histogram(ours), theirs)
+        family = HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", labels=labels)
+        family.add_metric(who, buckets(view), view.sum)
+        yield family
+
+
+def llamacpp_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the `llamacpp:*` families."""
+    sequences, levels = snapshot.histogram("batch_sequences"), snapshot.levels
+    for name, text, value in (
+        ("prompt_tokens", "Prompt tokens computed.", snapshot.histogram("tick_tokens", "prefill").sum),
+        ("prompt_tokens_cached", "Prompt tokens reused.", snapshot.totals["cached_prompt_tokens"]),
+        ("prompt_seconds", "Prompt processing time of all slots.", snapshot.histogram("prefill_seconds").sum),
+        ("tokens_predicted", "Tokens generated.", snapshot.totals["output_tokens"]),
+        (
+            "tokens_predicted_seconds",
+            "Generation time of all slots.",
+            snapshot.histogram("decode_seconds").sum,
+        ),
+        ("n_decode", "Calls of llama_decode: ticks.", sequences.count),
+    ):
+        yield CounterMetricFamily(f"llamacpp:{name}", text, value)
+    for name, text, value in (
+        ("n_tokens_max", "Tokens of the longest ended request.", snapshot.n_tokens_max),
+        ("requests_processing", "Requests in slots.", levels.n_running),
+        ("requests_deferred", "Requests waiting for a slot.", levels.n_queued),
+        ("n_busy_slots_per_decode", "Mean busy slots per call since the start.", sequences.mean or 0.0),
+    ):
+        yield GaugeMetricFamily(f"llamacpp:{name}", text, value)

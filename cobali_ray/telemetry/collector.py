@@ -1,0 +1,219 @@
+"""Collector: exact counters and a ring of tick records, written by one thread, read by another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from cobali_ray.core.events import End
+from cobali_ray.core.stats import TickStats
+from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.histogram import Histogram
+from cobali_ray.telemetry.names import OUTCOMES, REFUSALS, histogram_specs, outcome_of
+from cobali_ray.telemetry.snapshot import Levels, Snapshot
+
+T = TypeVar("T")
+
+READ_ATTEMPTS = 1000
+
+
+class Collector:
+    """Look on, never steer: take records from the tick thread, give metrics to whoever asks.
+
+    All `on_*` methods belong to one thread. The others may be called from any thread: a version number
+    that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
+    waits. `now` is the clock of the records; without it there is no `cobali_last_tick_age_seconds`, and
+    idle time counts only once it has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        n_slots: int,
+        n_cells: int,
+        token_budget: int,
+        n_ctx_slot: int,
+        ring: int = 4096,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
+        self._n_slots, self._n_cells = n_slots, n_cells
+        self._histograms = {
+            (spec.name, value): Histogram(spec.bounds)
+            for spec in histogram_specs(n_slots, n_ctx_slot)
+            for value in spec.values
+        }
+        pick = self._histograms.__getitem__
+        self._tick, self._gap = pick(("tick_seconds", "")), pick(("tick_gap_seconds", ""))
+        self._plan, self._forward, self._sample, self._publish = (
+            pick(("tick_phase_seconds", phase)) for phase in ("plan", "forward", "sample", "publish")
+        )
+        self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
+        self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
+        self._itl = pick(("itl_seconds", ""))
+        self._ring: list[TickStats | None] = [None] * ring
+        self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
+        self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
+        self._now = now
+        self._idle_s = self._idle_shown_s = 0.0
+        self._idle_since: float | None = now() if now else None
+        self._forward_end: float | None = None
+        self._tick_end: float | None = None
+        self._last: TickStats | None = None
+        self._idle_levels = Levels(n_idle=n_slots, n_cells=n_cells)
+        self._version = 0
+
+    def on_tick(self, stats: TickStats) -> None:
+        """Take one tick's record. It is kept, so its `gaps_s` must not be written to afterwards."""
+        self._version += 1
+        try:
+            self._ring[self._n_ticks % len(self._ring)] = stats
+            self._n_ticks += 1
+            self._tick.observe(stats.total_s)
+            self._plan.observe(stats.plan_s)
+            self._forward.observe(stats.forward_s)
+            self._sample.observe(stats.sample_s)
+            self._publish.observe(stats.publish_s)
+            self._decode.observe(stats.n_decode)
+            self._prefill.observe(stats.n_prefill)
+            self._batch_tokens.observe(stats.n_decode + stats.n_prefill)
+            self._sequences.observe(stats.n_sequences)
+            if len(stats.gaps_s):
+                self._itl.observe_many(stats.gaps_s)
+            self._n_output += stats.n_sampled
+            self._n_reused += stats.n_reused_graphs
+            self._n_preempted += stats.n_preempted
+            self._add_pause(stats)
+            self._last = stats
+        finally:
+            self._version += 1
+
+    def _add_pause(self, stats: TickStats) -> None:
+        """Count the time since the last tick as idle time, or as a gap between two forward passes."""
+        forward_start = stats.started_s + stats.plan_s
+        if self._idle_since is not None:
+            self._idle_s += max(0.0, stats.started_s - self._idle_since)
+        elif self._forward_end is not None:
+            self._gap.observe(max(0.0, forward_start - self._forward_end))
+        self._forward_end = forward_start + stats.forward_s
+        self._tick_end = stats.started_s + stats.total_s
+        out_of_work = stats.n_idle == self._n_slots and not stats.n_queued
+        self._idle_since = self._tick_end if out_of_work else None
+
+    def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None:
+        """Note that the engine ran out of work; the gauges fall to zero until the next tick."""
+        self._version += 1
+        try:
+            self._idle_levels = Levels(
+                n_idle=self._n_slots,
+                n_queued=n_queued,
+                n_queued_tokens=self._last.n_queued_tokens if self._last and n_queued else 0,
+                n_cells=self._n_cells,
+                n_cells_used=n_cells_used,
+                n_cells_idle=n_cells_idle,
+            )
+            self._last = None
+            if self._idle_since is None:
+                self._idle_since = self._tick_end
+        finally:
+            self._version += 1
+
+    def on_end(self, end: End) -> None:
+        """Take the end event of one request."""
+        stats = end.stats
+        self._version += 1
+        try:
+            self._requests[outcome_of(end)] += 1
+            if stats.ttft_s is not None:  # its prompt was computed
+                self._n_prompt += stats.n_prompt
+                self._n_cached += stats.n_cached
+            self._n_tokens_max = max(self._n_tokens_max, stats.n_prompt + stats.n_output)
+            for name, value in (
+                ("queue_seconds", stats.queue_s),
+                ("ttft_seconds", stats.ttft_s),
+                ("prefill_seconds", stats.prefill_s),
+                ("decode_seconds", stats.decode_s),
+                ("tpot_seconds", stats.tpot_s),
+                ("e2e_seconds", stats.e2e_s),
+                ("request_prompt_tokens", stats.n_prompt),
+                ("request_output_tokens", stats.n_output),
+            ):
+                if value is not None:
+                    self._histograms[name, ""].observe(value)
+            if stats.prefill_s is not None and stats.decode_s is not None:
+                self._histograms["inference_seconds", ""].observe(stats.prefill_s + stats.decode_s)
+        finally:
+            self._version += 1
+
+    def on_refusal(self, reason: str) -> None:
+        """Count one refusal at the door; a reason that REFUSALS lacks counts as "other"."""
+        self._version += 1
+        self._refusals[reason if reason in self._refusals else "other"] += 1
+        self._version += 1
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything but the ring; what a tick adds is in it whole or not at all."""
+        snapshot = self._read(self._copy)
+        # A first tick under way still looks idle; a counter must not fall back when its record comes.
+        self._idle_shown_s = max(self._idle_shown_s, snapshot.totals["idle_seconds"])
+        return replace(snapshot, totals={**snapshot.totals, "idle_seconds": self._idle_shown_s})
+
+    def exposition(self) -> str:
+        """Return the Prometheus text format, version 0.0.4."""
+        return render(self.snapshot())
+
+    def summary(self) -> dict[str, object]:
+        """Return percentiles of TTFT, ITL, TPOT, queue, E2E and tick time (seconds), and totals."""
+        return self.snapshot().summary()
+
+    def ticks(self, last: int) -> list[TickStats]:
+        """Return at most `last` records, newest last."""
+        return self._read(lambda: self._tail(last))
+
+    def _tail(self, last: int) -> list[TickStats]:
+        size, end = len(self._ring), self._n_ticks
+        start = max(0, end - size, end - last)
+        return [stats for i in range(start, end) if (stats := self._ring[i % size]) is not None]
+
+    def _read(self, copy: Callable[[], T]) -> T:
+        """Copy while no write is under way. A writer that writes without pause wins after READ_ATTEMPTS."""
+        for _ in range(READ_ATTEMPTS):
+            before = self._version
+            if before % 2 == 0:
+                value = copy()
+                if self._version == before:
+                    return value
+            time.sleep(0)  # let the writer finish
+        return copy()
+
+    def _copy(self) -> Snapshot:
+        last, since, now = self._last, self._idle_since, self._now
+        idle_s, age_s = self._idle_s, None
+        if now is not None:
+            at = now()
+            idle_s += max(0.0, at - since) if since is not None else 0.0
+            busy = since is None and self._tick_end is not None
+            age_s = max(0.0, at - self._tick_end) if busy and self._tick_end is not None else 0.0
+        return Snapshot(
+            model_name=self._model_name,
+            token_budget=self._token_budget,
+            n_ctx_slot=self._n_ctx_slot,
+            levels=Levels.after(last) if last is not None else self._idle_levels,
+            histograms={key: histogram.view() for key, histogram in self._histograms.items()},
+            totals={
+                "prompt_tokens": self._n_prompt,
+                "cached_prompt_tokens": self._n_cached,
+                "output_tokens": self._n_output,
+                "preemptions": self._n_preempted,
+                "graphs_reused": self._n_reused,
+                "idle_seconds": idle_s,
+            },
+            requests=dict(self._requests),
+            refusals=dict(self._refusals),
+            n_tokens_max=self._n_tokens_max,
+            last_tick_age_s=age_s,
+        )

@@ -1,0 +1,96 @@
+"""A Snapshot as Prometheus text: the `cobali_*` families, then the aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from cobali_ray import __version__
+from cobali_ray.telemetry.aliases import llamacpp_families, vllm_families
+from cobali_ray.telemetry.families import buckets, counter, gauge
+from cobali_ray.telemetry.names import KINDS, PHASES, histogram_specs
+from cobali_ray.telemetry.snapshot import Snapshot
+
+TOTALS = {
+    "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
+    "cached_prompt_tokens": "Of those, tokens that a slot already held.",
+    "output_tokens": "Tokens sampled.",
+    "preemptions": "Sequences taken out of their slot to be computed again.",
+    "graphs_reused": "Forward passes that reused the previous compute graph.",
+    "idle_seconds": "Time without work, between ticks.",
+}
+
+
+def render(snapshot: Snapshot) -> str:
+    """Return the Prometheus text format, version 0.0.4, of all families."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(snapshot))
+    return generate_latest(registry).decode()
+
+
+class _Families:
+    """What prometheus_client calls a custom collector."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _counters(self._snapshot)
+        yield from _gauges(self._snapshot)
+        yield from _histograms(self._snapshot)
+        yield from vllm_families(self._snapshot)
+        yield from llamacpp_families(self._snapshot)
+
+
+def _counters(snapshot: Snapshot) -> Iterator[Metric]:
+    yield CounterMetricFamily("cobali_ticks", "Ticks.", snapshot.histogram("tick_seconds").count)
+    tokens = {kind: snapshot.histogram("tick_tokens", kind).sum for kind in KINDS}
+    yield counter("cobali_tokens", "Tokens computed.", "kind", tokens)
+    phases = {phase: snapshot.histogram("tick_phase_seconds", phase).sum for phase in PHASES}
+    yield counter("cobali_phase_seconds", "Time in each phase of a tick.", "phase", phases)
+    yield counter("cobali_requests", "Ended requests.", "outcome", snapshot.requests)
+    yield counter("cobali_refusals", "Requests refused at the door.", "reason", snapshot.refusals)
+    for name, text in TOTALS.items():
+        yield CounterMetricFamily(f"cobali_{name}", text, snapshot.totals[name])
+
+
+def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
+    levels = snapshot.levels
+    info = GaugeMetricFamily("cobali_info", "What serves; the value is 1.", labels=("model", "version"))
+    info.add_metric((snapshot.model_name, __version__), 1)
+    yield info
+    states = {"idle": levels.n_idle, "prefilling": levels.n_prefilling, "generating": levels.n_generating}
+    yield gauge("cobali_slots", "Slots by what they do.", "state", states)
+    cells = {
+        "used": levels.n_cells_busy,
+        "idle_prefix": levels.n_cells_idle,
+        "free": levels.n_cells - levels.n_cells_used,
+    }
+    yield gauge(
+        "cobali_kv_cells", "KV cells held by requests, kept for prefix reuse, and empty.", "state", cells
+    )
+    for name, text, value in (
+        ("queue_requests", "Requests waiting for a slot.", levels.n_queued),
+        ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),
+        ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", levels.kv_usage),
+        ("batch_tokens", "Tokens of the last tick, 0 when idle.", levels.n_batch_tokens),
+        ("token_budget", "Most tokens of one tick.", snapshot.token_budget),
+        ("slot_context_tokens", "Most tokens of prompt and answer together.", snapshot.n_ctx_slot),
+    ):
+        yield GaugeMetricFamily(f"cobali_{name}", text, value)
+    if snapshot.last_tick_age_s is not None:
+        text = "Since the last tick while there is work, 0 when idle."
+        yield GaugeMetricFamily("cobali_last_tick_age_seconds", text, snapshot.last_tick_age_s)
+
+
+def _histograms(snapshot: Snapshot) -> Iterator[Metric]:
+    for spec in histogram_specs(1, 1):  # the bounds come from the views
+        labels = (spec.label,) if spec.label else ()
+        family = HistogramMetricFamily(f"cobali_{spec.name}", spec.help, labels=labels)
+        for value in spec.values:
+            view = snapshot.histogram(spec.name, value)
+            family.add_metric((value,) if spec.label else (), buckets(view), view.sum)
+        yield family

@@ -1,0 +1,36 @@
+"""Small builders over prometheus_client's metric families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from cobali_ray.telemetry.histogram import HistogramView
+
+
+@lru_cache(maxsize=128)
+def _le(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*(repr(bound) for bound in bounds), "+Inf")
+
+
+def buckets(view: HistogramView) -> list[tuple[str, float]]:
+    """Return (le, cumulative count), the last one "+Inf", as HistogramMetricFamily wants them."""
+    return list(zip(_le(view.bounds), map(float, view.cumulative()), strict=True))
+
+
+def counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    """Return a counter with one label: a sample per item of `values`."""
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value, n in values.items():
+        family.add_metric((value,), n)
+    return family
+
+
+def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    """Return a gauge with one label: a sample per item of `values`."""
+    family = GaugeMetricFamily(name, text, labels=(label,))
+    for value, n in values.items():
+        family.add_metric((value,), n)
+    return family

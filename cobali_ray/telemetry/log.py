@@ -1,0 +1,143 @@
+"""Log lines: one per request, one per tick on demand; numbers and names, never text of clients."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+import numpy as np
+import orjson
+import structlog
+
+from cobali_ray.core.events import End
+from cobali_ray.core.stats import TickStats
+from cobali_ray.errors import ConfigError
+from cobali_ray.telemetry.names import outcome_of
+
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats))
+OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
+
+
+def configure_logging(
+    *,
+    level: str = "info",
+    json: bool | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Send structlog to `stream` (default: stderr as it is now): JSON lines, or readable ones on a terminal.
+
+    `json` None asks the stream whether it is a terminal. Tracebacks come without local variables, which
+    could hold what a client sent. Raises ConfigError for an unknown level.
+    """
+    if level not in LEVELS:
+        raise ConfigError("log_level", f"must be one of {', '.join(LEVELS)}, got {level!r}")
+    out = sys.stderr if stream is None else stream
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *(_readable(out) if _wants_readable(json, out) else _json_lines()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,  # loggers made before this call must follow it
+    )
+
+
+def _wants_readable(json: bool | None, out: TextIO) -> bool:
+    return out.isatty() if json is None else not json
+
+
+def _readable(out: TextIO) -> list[structlog.typing.Processor]:
+    plain = structlog.dev.plain_traceback  # the default one prints locals
+    return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+
+
+def _json_lines() -> list[structlog.typing.Processor]:
+    frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [
+        structlog.processors.ExceptionRenderer(frames),
+        structlog.processors.JSONRenderer(serializer=_dumps),
+    ]
+
+
+def _dumps(value: Any, default: Callable[[Any], Any] | None = None, **_: Any) -> str:
+    return orjson.dumps(value, default=default or repr, option=OPTIONS).decode()
+
+
+def log_request(
+    logger: structlog.typing.FilteringBoundLogger, end: End, *, request_id: str, n_queued: int
+) -> None:
+    """Write one line at info for an ended request: its outcome and numbers.
+
+    `request_id` is the name the client knows; `n_queued` the requests waiting at that moment. Of an error
+    only the class is named, since its message may quote the client.
+    """
+    stats = end.stats
+    logger.info(
+        "request",
+        request_id=request_id,
+        outcome=outcome_of(end),
+        error=None if end.error is None else type(end.error).__name__,
+        n_queued=n_queued,
+        n_prompt=stats.n_prompt,
+        n_cached=stats.n_cached,
+        n_output=stats.n_output,
+        n_preempted=stats.n_preempted,
+        queue_s=_microseconds(stats.queue_s),
+        prefill_s=_microseconds(stats.prefill_s),
+        ttft_s=_microseconds(stats.ttft_s),
+        decode_s=_microseconds(stats.decode_s),
+        tpot_s=_microseconds(stats.tpot_s),
+        e2e_s=_microseconds(stats.e2e_s),
+    )
+
+
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class TickLog:
+    """Append one JSON line per tick to a file: `timestamp` (ISO, UTC) and all fields of TickStats.
+
+    Unbuffered: a line is whole and on its way to the disk when `write` returns, also if the process is
+    killed afterwards. Raises OSError where the file cannot be opened or written.
+    """
+
+    def __init__(self, path: str | Path, *, utc_now: Callable[[], datetime] = _utc_now) -> None:
+        self._utc_now = utc_now
+        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - open until close()
+
+    def write(self, stats: TickStats) -> None:
+        """Append one record; ValueError once closed."""
+        record: dict[str, Any] = {"timestamp": self._utc_now()}
+        record |= {name: getattr(stats, name) for name in TICK_FIELDS}
+        self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
+
+    def close(self) -> None:
+        """Close the file; again is fine."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _plain(value: Any) -> Any:
+    """Help orjson with sequences it does not know, such as strided arrays."""
+    return value.tolist() if isinstance(value, np.ndarray) else list(value)

@@ -1,0 +1,82 @@
+"""The series of `cobali_*`, as tables: what exists, and what its label may say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cobali_ray.core.events import End
+from cobali_ray.errors import BadRequestError, DeadlineExceededError, RefusedError, RequestCancelledError
+from cobali_ray.telemetry import bounds
+
+PHASES = ("plan", "forward", "sample", "publish")
+KINDS = ("decode", "prefill")
+OUTCOMES = ("stop", "length", "cancelled", "deadline", "bad_request", "refused", "error")
+REFUSALS = (
+    "queue_full_requests",
+    "queue_full_tokens",
+    "draining",
+    "loading",
+    "prompt_too_long",
+    "bad_request",
+    "other",
+)
+
+
+class HistogramSpec(NamedTuple):
+    """One histogram family; with a label it has one member per value."""
+
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    label: str = ""
+    values: tuple[str, ...] = ("",)
+
+
+def histogram_specs(n_slots: int, n_ctx_slot: int) -> tuple[HistogramSpec, ...]:
+    """Return every histogram family; the last bounds follow the engine's limits."""
+    tokens, seqs = bounds.up_to(n_ctx_slot), bounds.sequences(n_slots)
+    return (
+        HistogramSpec("tick_seconds", "One tick, start to end.", bounds.TICK),
+        HistogramSpec(
+            "tick_phase_seconds",
+            "One phase of one tick; with overlap, forward contains the previous tick's publish.",
+            bounds.TICK,
+            "phase",
+            PHASES,
+        ),
+        HistogramSpec(
+            "tick_gap_seconds", "End of one forward pass to the start of the next, while busy.", bounds.TICK
+        ),
+        HistogramSpec("tick_tokens", "Tokens of one kind in one tick.", bounds.TICK_TOKENS, "kind", KINDS),
+        HistogramSpec(
+            "tick_batch_tokens", "Tokens in one tick, decode and prefill together.", bounds.TICK_TOKENS
+        ),
+        HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", seqs),
+        HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),
+        HistogramSpec("queue_seconds", "Arrival to slot.", bounds.REQUEST),
+        HistogramSpec("ttft_seconds", "Arrival to first output token.", bounds.TTFT),
+        HistogramSpec("prefill_seconds", "Slot to first output token.", bounds.REQUEST),
+        HistogramSpec("decode_seconds", "First to last output token.", bounds.REQUEST),
+        HistogramSpec("inference_seconds", "Slot to last output token.", bounds.REQUEST),
+        HistogramSpec("tpot_seconds", "Seconds per output token after the first, per request.", bounds.ITL),
+        HistogramSpec("e2e_seconds", "Arrival to end event.", bounds.REQUEST),
+        HistogramSpec("request_prompt_tokens", "Prompt tokens of an ended request.", tokens),
+        HistogramSpec("request_output_tokens", "Output tokens of an ended request.", tokens),
+    )
+
+
+def outcome_of(end: End) -> str:
+    """Return which of OUTCOMES an end event is."""
+    if end.finish_reason is not None:
+        return end.finish_reason
+    match end.error:
+        case RequestCancelledError():
+            return "cancelled"
+        case DeadlineExceededError():
+            return "deadline"
+        case BadRequestError():
+            return "bad_request"
+        case RefusedError():
+            return "refused"
+        case _:
+            return "error"

@@ -1,0 +1,107 @@
+"""What a Collector knows at one moment: plain values that travel between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cobali_ray.core.stats import TickStats
+from cobali_ray.telemetry.histogram import HistogramView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """How full the engine is. Counts are tokens unless named otherwise."""
+
+    n_idle: int
+    """Slots; likewise the next two."""
+    n_prefilling: int = 0
+    n_generating: int = 0
+    n_queued: int = 0
+    """Requests."""
+    n_queued_tokens: int = 0
+    n_cells: int
+    n_cells_used: int = 0
+    n_cells_idle: int = 0
+    n_batch_tokens: int = 0
+    """Tokens of the last tick; 0 when idle."""
+
+    @classmethod
+    def after(cls, stats: TickStats) -> Levels:
+        """Read the levels off a tick's record."""
+        return cls(
+            n_idle=stats.n_idle,
+            n_prefilling=stats.n_prefilling,
+            n_generating=stats.n_generating,
+            n_queued=stats.n_queued,
+            n_queued_tokens=stats.n_queued_tokens,
+            n_cells=stats.n_cells,
+            n_cells_used=stats.n_cells_used,
+            n_cells_idle=stats.n_cells_idle,
+            n_batch_tokens=stats.n_tokens,
+        )
+
+    @property
+    def n_running(self) -> int:
+        """Requests in slots."""
+        return self.n_prefilling + self.n_generating
+
+    @property
+    def n_cells_busy(self) -> int:
+        """KV cells held by running requests."""
+        return self.n_cells_used - self.n_cells_idle
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV cells held by running requests, 0 to 1; kept prefixes count as free."""
+        return self.n_cells_busy / self.n_cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One consistent copy of a Collector. Plain values: it can be pickled and rendered elsewhere."""
+
+    model_name: str
+    token_budget: int
+    n_ctx_slot: int
+    levels: Levels
+    histograms: dict[tuple[str, str], HistogramView]
+    """By family name and label value ("" where there is no label)."""
+    totals: dict[str, float]
+    """Counters without a label, by name without `cobali_` and `_total`."""
+    requests: dict[str, int]
+    """By outcome."""
+    refusals: dict[str, int]
+    """By reason."""
+    n_tokens_max: int
+    """Prompt and output tokens of the longest ended request."""
+    last_tick_age_s: float | None
+    """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
+
+    def histogram(self, name: str, value: str = "") -> HistogramView:
+        """Return one member of a family; KeyError if there is none."""
+        return self.histograms[name, value]
+
+    def summary(self) -> dict[str, object]:
+        """Return percentiles (seconds, None without values) and totals for logs and reports."""
+        times = {
+            f"{name}_s": {
+                "n": view.count,
+                "mean": view.mean,
+                "p50": view.quantile(0.5),
+                "p90": view.quantile(0.9),
+                "p99": view.quantile(0.99),
+            }
+            for name in ("ttft", "itl", "tpot", "queue", "e2e", "tick")
+            for view in [self.histogram(f"{name}_seconds")]
+        }
+        return {
+            **times,
+            "totals": {
+                "ticks": self.histogram("tick_seconds").count,
+                "decode_tokens": int(self.histogram("tick_tokens", "decode").sum),
+                "prefill_tokens": int(self.histogram("tick_tokens", "prefill").sum),
+                **self.totals,
+            },
+            "requests": dict(self.requests),
+            "refusals": dict(self.refusals),
+        }

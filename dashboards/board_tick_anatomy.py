@@ -1,0 +1,77 @@
+"""The tick anatomy: where each millisecond of a tick goes."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.builders.dashboard import Row
+from panels import board, limit_line, lines, per_tick, percentiles, rate, series, stacked
+
+PHASES = ("plan", "forward", "sample", "publish")
+
+
+def build() -> dashboard.Dashboard:
+    """Return the board `tick_anatomy.json`."""
+    made = board("cobali-tick", "cobali_ray / Tick anatomy", "What one round of the engine is made of.")
+    for add in (_time, _phases, _work, _rhythm):
+        add(made)
+    return made
+
+
+def _time(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Where the time goes"))
+    phases = per_tick(f"sum by (phase) ({rate('cobali_phase_seconds_total')})")
+    rest = f"sum({rate('cobali_tick_seconds_sum')}) - sum({rate('cobali_phase_seconds_total')})"
+    stack = [(phases, "{{phase}}"), (per_tick(f"clamp_min({rest}, 0)"), "other")]
+    text = "Mean seconds of a tick by phase; with overlap, forward contains the previous tick's publish."
+    made.with_panel(stacked("Phases of a mean tick", text, "s", stack))
+    made.with_panel(lines("Tick time", "One tick, start to end.", "s", percentiles("cobali_tick_seconds")))
+
+
+def _phases(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Each phase"))
+    for phase, text in zip(
+        PHASES,
+        (
+            "Mailbox, expiry, assigning slots, planning.",
+            "Handing over the batch to logits ready.",
+            "Logits to token ids.",
+            "Detokenising, stop strings, events, hand-over.",
+        ),
+        strict=True,
+    ):
+        queries = percentiles("cobali_tick_phase_seconds", phase=phase)
+        made.with_panel(lines(phase.capitalize(), text, "s", queries, columns=4))
+
+
+def _work(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("What a tick computes"))
+    kinds = per_tick(f"sum by (kind) ({rate('cobali_tokens_total')})")
+    budget = f"max({series('cobali_token_budget')})"
+    text = "Mean decode and prefill tokens of a tick, against the token budget."
+    tokens = stacked("Tokens per tick", text, "short", [(kinds, "{{kind}}"), (budget, "budget")], columns=3)
+    made.with_panel(limit_line(tokens, "budget"))
+    sizes = percentiles("cobali_tick_batch_tokens")
+    last = (f"max({series('cobali_batch_tokens')})", "last tick")
+    text = "Decode and prefill tokens together, by tick."
+    made.with_panel(lines("Batch tokens", text, "short", [*sizes, last], columns=3))
+    sequences = percentiles("cobali_batch_sequences")
+    made.with_panel(lines("Batch sequences", "Sequences in a tick.", "short", sequences, columns=3))
+
+
+def _rhythm(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Rhythm"))
+    gaps = percentiles("cobali_tick_gap_seconds")
+    text = "End of one forward pass to the start of the next, while busy: time the device waits for the host."
+    made.with_panel(lines("Gap between forward passes", text, "s", gaps))
+    forward = rate("cobali_phase_seconds_total", phase="forward")
+    busy = f"sum by (instance) ({forward})"
+    idle = f"sum by (instance) ({rate('cobali_idle_seconds_total')})"
+    text = "Share of wall time inside forward passes, and without any work."
+    shares = [(busy, "forward {{instance}}"), (idle, "idle {{instance}}")]
+    made.with_panel(lines("Device busy share", text, "percentunit", shares))
+    ticks = [(f"sum by (instance) ({rate('cobali_ticks_total')})", "{{instance}}")]
+    made.with_panel(lines("Tick rate", "Ticks per second.", "ops", ticks))
+    reused = f"sum by (instance) ({rate('cobali_graphs_reused_total')})"
+    share = f"{reused} / sum by (instance) ({rate('cobali_ticks_total')})"
+    text = "Share of ticks that reused the previous compute graph; alternating batch shapes lower it."
+    made.with_panel(lines("Graph reuse", text, "percentunit", [(share, "{{instance}}")]))

@@ -1,0 +1,140 @@
+"""The few kinds of panel our boards are made of, over Grafana's foundation SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.models.common import (
+    DataSourceRef,
+    GraphDrawStyle,
+    HeatmapCellLayout,
+    LegendDisplayMode,
+    LegendPlacement,
+    ScaleDistribution,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DynamicConfigValue,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+Query: TypeAlias = tuple[str, str]
+"""(PromQL, legendFormat)."""
+
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+WHERE = 'instance=~"$instance"'
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+HEIGHT = 8
+WIDTH = 24
+
+
+def series(name: str, **labels: str) -> str:
+    """Select a metric on the chosen instances and by its own labels; "a|b" means either."""
+    own = (f'{label}{"=~" if "|" in value else "="}"{value}"' for label, value in labels.items())
+    return f"{name}{{{', '.join((WHERE, *own))}}}"
+
+
+def rate(name: str, **labels: str) -> str:
+    """Return the per-second rate of a counter over the scrape-aware interval."""
+    return f"rate({series(name, **labels)}[$__rate_interval])"
+
+
+def per_tick(total: str) -> str:
+    """Divide a rate by the tick rate: a mean per tick."""
+    return f"{total} / scalar(sum({rate('cobali_ticks_total')}))"
+
+
+def quantile(q: float, name: str, **labels: str) -> str:
+    """Return a percentile of a histogram over all chosen instances."""
+    return f"histogram_quantile({q}, sum by (le) ({rate(f'{name}_bucket', **labels)}))"
+
+
+def percentiles(name: str, **labels: str) -> list[Query]:
+    """Return p50, p90 and p99 of a histogram."""
+    return [(quantile(q, name, **labels), legend) for legend, q in QUANTILES]
+
+
+def _target(query: Query, index: int) -> prometheus.Dataquery:
+    expr, legend = query
+    target = prometheus.Dataquery().datasource(SOURCE).expr(expr).legend_format(legend)
+    return target.ref_id(chr(ord("A") + index)).range()
+
+
+def _legend() -> common.VizLegendOptions:
+    table = common.VizLegendOptions().show_legend(show_legend=True).placement(LegendPlacement.BOTTOM)
+    return table.display_mode(LegendDisplayMode.TABLE).calcs(["lastNotNull", "max"])
+
+
+def lines(
+    title: str, text: str, unit: str, queries: Sequence[Query], *, columns: int = 2
+) -> timeseries.Panel:
+    """Return a line panel, `columns` of which fill a row; units are Grafana's ids."""
+    panel = timeseries.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
+    panel.height(HEIGHT).span(WIDTH // columns).min(0)
+    panel.draw_style(GraphDrawStyle.LINE).line_width(1).fill_opacity(8).show_points(VisibilityMode.NEVER)
+    panel.legend(_legend()).tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
+    for index, query in enumerate(queries):
+        panel.with_target(_target(query, index))
+    return panel
+
+
+def stacked(
+    title: str, text: str, unit: str, queries: Sequence[Query], *, columns: int = 2
+) -> timeseries.Panel:
+    """Return a panel whose series add up."""
+    panel = lines(title, text, unit, queries, columns=columns)
+    return panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A")).fill_opacity(40)
+
+
+def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
+    """Draw one series of a stacked panel as a dashed line that does not take part in the stack."""
+    properties = [
+        DynamicConfigValue(id_val="custom.stacking", value={"mode": "none"}),
+        DynamicConfigValue(id_val="custom.fillOpacity", value=0),
+        DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]}),
+    ]
+    return panel.override_by_name(legend, properties)
+
+
+def heat(title: str, text: str, unit: str, name: str) -> heatmap.Panel:
+    """Return a heatmap of a histogram: how many values fell into which bucket when."""
+    query = (f"sum by (le) (increase({series(f'{name}_bucket')}[$__rate_interval]))", "{{le}}")
+    panel = heatmap.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
+    panel.height(HEIGHT).span(WIDTH // 2)
+    panel.calculate(calculate=False).cell_gap(1)
+    panel.rows_frame(heatmap.RowsHeatmapOptions().layout(HeatmapCellLayout.LE))
+    panel.scale_distribution(common.ScaleDistributionConfig().type(ScaleDistribution.LINEAR))
+    color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Spectral").steps(64)
+    panel.color(color.scale(HeatmapColorScale.EXPONENTIAL).exponent(0.5).reverse(reverse=False))
+    panel.y_axis(heatmap.YAxisConfig().unit(unit))
+    return panel.with_target(_target(query, 0).format(PromQueryFormat.HEATMAP))
+
+
+def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) -> stat.Panel:
+    """Return one large number with its recent course behind it."""
+    panel = stat.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    return panel.height(4).span(WIDTH // columns).with_target(_target(query, 0))
+
+
+def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
+    """Return an empty board with its variables: data source, model, instance (a scraped engine)."""
+    models = dashboard.QueryVariable("model_name").label("Model").datasource(SOURCE)
+    models.query("label_values(cobali_info, model)")
+    instances = dashboard.QueryVariable("instance").label("Instance").datasource(SOURCE)
+    instances.query('label_values(cobali_info{model=~"$model_name"}, instance)')
+    for variable in (models, instances):
+        variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+        variable.include_all(include_all=True).multi(multi=True)
+    source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    made = dashboard.Dashboard(title).uid(uid).description(text).tags(["cobali"]).timezone("browser")
+    made.time("now-30m", "now").refresh("5s").editable().tooltip(DashboardCursorSync.CROSSHAIR)
+    return made.with_variable(source).with_variable(models).with_variable(instances)

@@ -1,0 +1,109 @@
+"""What holds for every plan, text and stop string."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.plan import plan_tick
+from cobali_ray.core.stopping import StopScanner
+from cobali_ray.core.text import TextStream
+
+
+@dataclass
+class View:
+    slot_id: int
+    n_computed: int
+    n_pending: int
+    decoding: bool
+
+
+@st.composite
+def busy_slots(draw):
+    ids = draw(st.permutations(range(draw(st.integers(0, 12)))))
+    slots = []
+    for slot_id in ids:
+        decoding = draw(st.booleans())
+        n_pending = 1 if decoding else draw(st.integers(1, 60))
+        slots.append(View(slot_id, draw(st.integers(0, 50)), n_pending, decoding))
+    return slots
+
+
+bounds = st.builds(
+    lambda chunk, extra, order: EngineLimits(
+        n_slots=12,
+        n_ctx_slot=200,
+        n_cells=2400,
+        token_budget=12 + extra,
+        prefill_chunk=chunk,
+        prefill_order=order,
+    ),
+    st.integers(1, 40),
+    st.integers(0, 60),
+    st.sampled_from(["fcfs", "packed"]),
+)
+
+
+@given(busy_slots(), bounds)
+def test_every_plan_keeps_the_rules(slots, limits):
+    spans = plan_tick(slots, limits)
+    plan = {span.slot_id: span for span in spans}
+    assert len(plan) == len(spans), "at most one span per slot"
+    assert [s.slot_id for s in spans] == sorted(plan), "ascending slots"
+    assert sum(s.length for s in spans) <= limits.token_budget
+    assert bool(plan) == bool(slots), "work pending means progress"
+    for slot in slots:
+        span = plan.get(slot.slot_id)
+        if slot.decoding:
+            assert span is not None, "no stream is skipped"
+        if span is not None:
+            assert span.start == slot.n_computed
+            assert 1 <= span.length <= min(slot.n_pending, max(limits.prefill_chunk, 1))
+            assert span.sample == (span.length == slot.n_pending)
+
+
+@given(busy_slots(), bounds)
+def test_the_oldest_prompt_always_moves_if_anything_is_left(slots, limits):
+    prefilling = [s for s in slots if not s.decoding]
+    n_decode = len(slots) - len(prefilling)
+    plan = {span.slot_id for span in plan_tick(slots, limits)}
+    if prefilling and limits.token_budget > n_decode:
+        assert prefilling[0].slot_id in plan
+
+
+@given(busy_slots(), bounds)
+def test_no_budget_is_wasted(slots, limits):
+    used = sum(s.length for s in plan_tick(slots, limits))
+    could = sum(min(s.n_pending, limits.prefill_chunk) for s in slots)
+    assert used == min(could, limits.token_budget)
+
+
+@given(st.text(), st.data())
+def test_text_survives_any_split_of_its_bytes(text, data):
+    raw = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    stream = TextStream()
+    edges = [0, *cuts, len(raw)]
+    shown = "".join(stream.feed(raw[a:b]) for a, b in zip(edges, edges[1:], strict=False)) + stream.flush()
+    assert shown == raw.decode()
+
+
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+)
+def test_the_scanner_shows_exactly_what_precedes_the_first_stop(pieces, stops):
+    scanner, shown, so_far, hit = StopScanner(tuple(stops)), "", "", False
+    for piece in pieces:
+        text, hit = scanner.feed(piece)
+        shown += text
+        so_far += piece
+        assert hit == any(stop in so_far for stop in stops)
+        assert not any(stop in shown for stop in stops)
+        if hit:
+            break
+    if hit:
+        assert shown == so_far[: min(so_far.find(s) for s in stops if s in so_far)]
+    else:
+        assert shown + scanner.flush() == so_far

@@ -1,0 +1,168 @@
+"""What holds for every engine, whatever happens to it (stateful, over the scripted backend)."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.core.events import Delta
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.engine import Engine
+from cobali_ray.errors import DeadlineExceededError, RequestCancelledError
+from cobali_ray.testing import FakeClock, Recorder
+
+N_CTX = 48
+WORDS = ["", "the quick brown fox ", "the quick red fox jumps over ", "lorem ipsum dolor sit amet "]
+prompts = st.builds(
+    lambda word, tail: (word + tail)[:30].encode(),
+    st.sampled_from(WORDS),
+    st.text(st.characters(min_codepoint=97, max_codepoint=122), min_size=1, max_size=12),
+)
+sampling = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.0, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 5]),
+    seed=st.integers(0, 3),
+    presence_penalty=st.sampled_from([0.0, 1.0]),
+    ignore_eos=st.booleans(),
+)
+
+
+def lone_answer(request, end_probability):
+    """Return text and finish reason of a request computed whole, alone, with nothing before it."""
+    backend = ScriptedBackend(n_slots=1, n_ctx_slot=64, n_batch=64, end_probability=end_probability)
+    limits = EngineLimits(
+        n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=0
+    )
+    events = Recorder()
+    engine = Engine(backend, limits, FakeClock(), events, entropy=lambda: 0)
+    engine.submit(request)
+    while engine.has_work:
+        engine.tick()
+    (end,) = events.ends(request.request_id)
+    return events.text(request.request_id), end.finish_reason
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Submits, cancels, lets time pass and ticks, in any order."""
+
+    @initialize(
+        n_slots=st.integers(1, 5),
+        cells=st.sampled_from([48, 60, 90, 240]),
+        chunk=st.integers(1, 16),
+        order=st.sampled_from(["fcfs", "packed"]),
+        min_prefix=st.sampled_from([0, 1, 8]),
+        overlaps=st.booleans(),
+        end_probability=st.sampled_from([0.0, 0.05]),
+    )
+    def open(self, n_slots, cells, chunk, order, min_prefix, overlaps, end_probability):
+        n_cells = min(cells, n_slots * N_CTX)
+        budget = max(chunk, n_slots)
+        self.backend = ScriptedBackend(
+            n_slots=n_slots,
+            n_ctx_slot=N_CTX,
+            n_cells=n_cells,
+            n_batch=budget,
+            overlaps=overlaps,
+            end_probability=end_probability,
+        )
+        self.limits = EngineLimits(
+            n_slots=n_slots,
+            n_ctx_slot=N_CTX,
+            n_cells=n_cells,
+            token_budget=budget,
+            prefill_chunk=chunk,
+            prefill_order=order,
+            min_prefix=min_prefix,
+        )
+        self.end_probability = end_probability
+        self.clock, self.events = FakeClock(), Recorder()
+        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 0)
+        self.requests = {}
+        self.cancelled = set()
+
+    @rule(
+        prompt=prompts,
+        max_tokens=st.integers(1, 18),
+        sampling=sampling,
+        stop=st.sampled_from([(), (), ("e",), ("ab", "qz"), ("~", "x")]),
+        timeout_s=st.sampled_from([None, None, 3.0]),
+    )
+    def submit(self, prompt, max_tokens, sampling, stop, timeout_s):
+        request_id = f"r{len(self.requests)}"
+        self.requests[request_id] = request = Request(
+            request_id=request_id,
+            prompt=tuple(prompt),
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            timeout_s=timeout_s,
+            reply_to=request_id,
+        )
+        self.engine.submit(request)
+
+    @precondition(lambda self: getattr(self, "requests", None))
+    @rule(data=st.data())
+    def cancel(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.requests)))
+        self.engine.cancel(request_id)
+        self.cancelled.add(request_id)
+
+    @rule(n=st.integers(1, 8))
+    def ticks(self, n):
+        for _ in range(n):
+            self.tick()
+
+    def tick(self):
+        decoding = [s.request_id for s in self.engine.slots.running if s.decoding]
+        stats = self.engine.tick()
+        if stats is None:
+            return
+        assert stats.n_tokens <= self.limits.token_budget
+        assert stats.n_cells_used <= stats.n_cells
+        assert stats.n_idle + stats.n_prefilling + stats.n_generating == self.limits.n_slots
+        if not stats.n_preempted and not stats.n_finished:
+            assert stats.n_decode == len(decoding), "no stream is skipped"
+
+    @rule(seconds=st.sampled_from([0.5, 4.0]))
+    def let_time_pass(self, seconds):
+        self.clock.advance(seconds)
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self, "engine"):
+            self.engine.slots.check()
+            for request_id in self.requests:
+                assert len(self.events.ends(request_id)) <= 1
+
+    def teardown(self):
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(5000):
+            if not self.engine.has_work:
+                break
+            self.tick()
+        assert not self.engine.has_work, "every request ends"
+        self.engine.slots.check()
+        assert self.engine.slots.n_idle == self.limits.n_slots
+        for request_id, request in self.requests.items():
+            self.check_answer(request_id, request)
+
+    def check_answer(self, request_id, request):
+        (end,) = self.events.ends(request_id)
+        assert self.events.events[request_id][-1] is end, "nothing follows the end"
+        text, reason = lone_answer(request, self.end_probability)
+        said = self.events.text(request_id)
+        if end.error is None:
+            assert (said, end.finish_reason) == (text, reason), "company changes no answer"
+        else:
+            assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)
+            assert request_id in self.cancelled or request.timeout_s is not None
+            assert text.startswith(said), "what was said before the end was right"
+        n_said = sum(e.n_tokens for e in self.events.events[request_id] if isinstance(e, Delta))
+        assert n_said <= end.stats.n_output
+
+
+EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestEngine = EngineMachine.TestCase

@@ -1,0 +1,91 @@
+"""Records for the telemetry tests: plain values with a few fields to choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.stats import TickStats
+from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
+from cobali_ray.telemetry.collector import Collector
+
+N_SLOTS = 8
+N_CELLS = 1000
+
+
+def make_collector(**changes: Any) -> Collector:
+    return Collector(
+        **{
+            "model_name": "tiny",
+            "n_slots": N_SLOTS,
+            "n_cells": N_CELLS,
+            "token_budget": 64,
+            "n_ctx_slot": 125,
+            "now": lambda: 10.0,
+            **changes,
+        }
+    )
+
+
+def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:
+    return TickStats(
+        **{
+            "tick_id": tick_id,
+            "started_s": tick_id * 0.03,
+            "n_decode": 3,
+            "n_prefill": 32,
+            "n_sequences": 4,
+            "n_sampled": 3,
+            "n_idle": 4,
+            "n_prefilling": 1,
+            "n_generating": 3,
+            "n_queued": 2,
+            "n_queued_tokens": 77,
+            "plan_s": 0.001,
+            "forward_s": 0.016,
+            "sample_s": 0.002,
+            "publish_s": 0.0005,
+            "total_s": 0.02,
+            "n_cells": N_CELLS,
+            "n_cells_used": 300,
+            "n_cells_idle": 50,
+            "n_reused_graphs": 1,
+            "n_preempted": 0,
+            "n_finished": 0,
+            "gaps_s": [0.02, 0.021, 0.3],
+            **changes,
+        }
+    )
+
+
+LIFE = RequestStats(
+    n_prompt=40,
+    n_cached=10,
+    n_output=5,
+    queue_s=0.004,
+    prefill_s=0.03,
+    ttft_s=0.034,
+    decode_s=0.08,
+    e2e_s=0.115,
+)
+IN_QUEUE = RequestStats(
+    n_prompt=90, n_cached=0, n_output=0, queue_s=None, prefill_s=None, ttft_s=None, decode_s=None, e2e_s=1.5
+)
+STOPPED = End("r1", "stop", None, LIFE)
+LENGTH = End("r2", "length", None, LIFE)
+CANCELLED = End("r3", None, RequestCancelledError(), IN_QUEUE)
+LATE = End("r4", None, DeadlineExceededError(1.5), IN_QUEUE)
+BROKEN = End("r5", None, InternalError("secret text"), LIFE)
+ENDS = (STOPPED, LENGTH, CANCELLED, LATE, BROKEN)
+
+
+def fed_collector() -> Collector:
+    """Return a collector after four ticks, five ends and three refusals."""
+    collector = make_collector()
+    for tick_id in range(4):
+        collector.on_tick(make_tick(tick_id))
+    for end in ENDS:
+        collector.on_end(end)
+    for reason in ("queue_full_requests", "draining", "never heard of"):
+        collector.on_refusal(reason)
+    return collector

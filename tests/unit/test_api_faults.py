@@ -1,0 +1,136 @@
+"""Errors and field names -> what a client is told."""
+
+import pickle
+
+import pytest
+
+from cobali_ray.api.faults import fault_of, http_fault, is_our_fault, retry_after
+from cobali_ray.api.fields import (
+    NEUTRAL_FIELDS,
+    NEUTRAL_MESSAGE_FIELDS,
+    REFUSED_FIELDS,
+    REFUSED_MESSAGE_FIELDS,
+    header_value,
+    judge_fields,
+)
+from cobali_ray.api.schema import ChatBody, CompletionBody, Message
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.errors import (
+    BackendError,
+    BadRequestError,
+    BodyTooLargeError,
+    ConfigError,
+    DeadlineExceededError,
+    DrainingError,
+    EngineDiedError,
+    InvalidParameterError,
+    LoadingError,
+    MalformedBodyError,
+    PromptTooLongError,
+    QueueFullError,
+    RefusedError,
+    RequestCancelledError,
+    UnknownModelError,
+    UnknownParameterError,
+    UnsupportedParameterError,
+    WrongKeyError,
+)
+
+ROWS = [
+    (BadRequestError("no"), 400, "invalid_request_error", None, None),
+    (InvalidParameterError("n", "n is bad"), 400, "invalid_request_error", "n", "invalid_value"),
+    (UnsupportedParameterError("x", "no x"), 400, "invalid_request_error", "x", "unsupported_parameter"),
+    (UnknownParameterError("x", "what x"), 400, "invalid_request_error", "x", "unknown_parameter"),
+    (PromptTooLongError(9, 2, 8), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
+    (MalformedBodyError("cut"), 400, "invalid_request_error", None, "invalid_json"),
+    (WrongKeyError(), 401, "authentication_error", None, "invalid_api_key"),
+    (UnknownModelError("a", "b"), 404, "invalid_request_error", "model", "model_not_found"),
+    (BodyTooLargeError(5), 413, "invalid_request_error", None, "body_too_large"),
+    (QueueFullError("requests", 3, 2.1), 429, "rate_limit_error", None, "queue_full"),
+    (DrainingError(), 503, "server_error", None, "draining"),
+    (LoadingError(), 503, "server_error", None, "loading"),
+    (RefusedError("later"), 503, "server_error", None, "unavailable"),
+    (DeadlineExceededError(3), 504, "timeout", "timeout_s", "deadline_exceeded"),
+    (EngineDiedError(), 500, "server_error", None, "engine_died"),
+    (RequestCancelledError(), 500, "server_error", None, "request_cancelled"),
+    (BackendError("secret"), 500, "server_error", None, "internal_error"),
+    (ConfigError("secret", "secret"), 500, "server_error", None, "internal_error"),
+    (ValueError("secret"), 500, "server_error", None, "internal_error"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "param", "code"), [pytest.param(*r, id=type(r[0]).__name__) for r in ROWS]
+)
+def test_every_error_has_its_answer(error, status, kind, param, code):
+    fault = fault_of(error)
+    assert (fault.status, fault.type, fault.param, fault.code) == (status, kind, param, code)
+    assert fault.body == {"error": {"message": fault.message, "type": kind, "param": param, "code": code}}
+    assert "secret" not in fault.message
+    assert ("retry-after" in fault.headers) == (status in {429, 503})
+    assert ("www-authenticate" in fault.headers) == (status == 401)
+    assert fault_of(pickle.loads(pickle.dumps(error))) == fault, "the same from the other process"
+    assert is_our_fault(error) == (fault.code in {"engine_died", "internal_error"})
+
+
+def test_messages_carry_the_numbers():
+    assert "9 tokens" in fault_of(PromptTooLongError(9, 2, 8)).message
+    assert "room for 8" in fault_of(PromptTooLongError(9, 2, 8)).message
+    assert fault_of(QueueFullError("requests", 3, 2.1)).headers == {"retry-after": "3"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (float("inf"), "1")]
+)
+def test_retry_after_is_whole_seconds_rounded_up(seconds, header):
+    assert retry_after(seconds) == header
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, "unknown_path"), (405, "method_not_allowed"), (418, None)]
+)
+def test_the_routers_own_errors(status, code):
+    fault = http_fault(status, method="PUT", path="/x", headers={"allow": "GET"})
+    assert (fault.status, fault.code, fault.headers) == (status, code, {"allow": "GET"})
+    assert "PUT" in fault.message
+    assert "/x" in fault.message
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_FIELDS))
+def test_a_refused_field_passes_only_when_it_asks_for_nothing(name):
+    for nothing in (None, *REFUSED_FIELDS[name]):
+        assert judge_fields({name: nothing}, strict=True) == ()
+    with pytest.raises(UnsupportedParameterError, match=name) as caught:
+        judge_fields({name: {"something": "else"}}, strict=False)
+    assert caught.value.param == name
+
+
+def test_no_field_has_two_fates():
+    shapes = set(ChatBody.model_fields) & set(CompletionBody.model_fields)
+    assert not NEUTRAL_FIELDS & set(REFUSED_FIELDS)
+    assert not shapes & (NEUTRAL_FIELDS | set(REFUSED_FIELDS))
+    assert not set(Message.model_fields) & (NEUTRAL_MESSAGE_FIELDS | set(REFUSED_MESSAGE_FIELDS))
+
+
+def test_the_header_is_short_whatever_a_client_invents():
+    names = tuple(f"é{'x' * 1000}{i}" for i in range(1000)) + tuple(map(str, range(1000)))
+    value = header_value(names)
+    assert value.isascii()
+    assert len(value) < 4000
+    assert value.endswith("and-1968-more")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_body_bytes", 0),
+        ("max_choices", 0),
+        ("default_max_tokens", 0),
+        ("default_timeout_s", 0.0),
+        ("min_stream_gap_s", -1.0),
+        ("api_keys", ("",)),
+    ],
+)
+def test_settings_that_cannot_work_are_named(field, value):
+    with pytest.raises(ConfigError, match=field):
+        ApiSettings(**{field: value})

@@ -1,0 +1,183 @@
+"""Events -> bytes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.api.answer import timings, usage
+from cobali_ray.api.faults import fault_of
+from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
+from cobali_ray.api.sse import ChatFrames, CompletionFrames, failure
+from cobali_ray.api.tally import StreamWriter, Tally
+from cobali_ray.api.translate import Call
+from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.request import Request
+from cobali_ray.errors import DrainingError, EngineDiedError, InvariantError
+
+
+def call(n=1, n_prompts=1, **changes):
+    base = {
+        "call_id": "c",
+        "created": 7,
+        "model": 'quo"ted',
+        "fingerprint": "fp_1",
+        "requests": tuple(
+            Request(request_id=str(i), prompt=(1,) * (1 + i // n), max_tokens=1) for i in range(n * n_prompts)
+        ),
+        "n": n,
+        "echoes": ("",) * (n * n_prompts),
+        "stream": True,
+        "include_usage": False,
+        "with_logprobs": False,
+    }
+    return Call(**(base | changes))
+
+
+def numbers(n_output=3, e2e_s=1.0, n_cached=0):
+    return RequestStats(1, n_cached, n_output, 0.1, 0.2, 0.3, 0.5, e2e_s)
+
+
+def end(request_id="0", **changes):
+    return End(request_id, "stop", None, numbers(**changes))
+
+
+def parse(wire):
+    events = wire.decode().split("\n\n")
+    assert events.pop() == ""
+    assert all(event.startswith("data: ") for event in events)
+    return [event if event == "data: [DONE]" else json.loads(event[6:]) for event in events]
+
+
+def writer(one, frames=ChatFrames):
+    return StreamWriter(one, frames(one), Tally(one))
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "choice"),
+    [
+        (ChatFrames, "chat.completion.chunk", {"delta": {"content": 'a\n"b\u2028é😀'}}),
+        (CompletionFrames, "text_completion", {"text": 'a\n"b\u2028é😀'}),
+    ],
+)
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_one_chunk(frames, kind, choice, include_usage):
+    (chunk,) = parse(frames(call(include_usage=include_usage)).text(0, 'a\n"b\u2028é😀', ()))
+    expected = {
+        "id": "c",
+        "object": kind,
+        "created": 7,
+        "model": 'quo"ted',
+        "system_fingerprint": "fp_1",
+        "choices": [{"index": 0, "logprobs": None, "finish_reason": None} | choice],
+    }
+    assert chunk == expected | ({"usage": None} if include_usage else {})
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
+@pytest.mark.parametrize(("frames", "take"), [
+    (ChatFrames, lambda c: c["delta"].get("content", "")),
+    (CompletionFrames, lambda c: c["text"]),
+])  # fmt: skip
+def test_any_text_survives_the_framing(frames, take, texts):
+    stream = writer(call(), frames)
+    wire = b"".join(stream.write([Delta("0", text, 1)]) for text in texts) + stream.write([end()])
+    events = parse(wire)
+    assert events.pop() == "data: [DONE]"
+    assert "".join(take(event["choices"][0]) for event in events) == "".join(texts)
+    assert [event["choices"][0]["finish_reason"] for event in events][-1] == "stop"
+
+
+@given(st.lists(st.integers(0, 4), max_size=12))
+def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
+    events = [Delta(str(i % 2), f"{i}.", 1) for i in range(8)] + [end("0"), end("1")]
+    stream = writer(call(n=2))
+    wire, rest = b"", events
+    for cut in cuts:
+        wire += stream.write(rest[:cut])
+        rest = rest[cut:]
+    chunks = parse(wire + stream.write(rest) if rest else wire)
+    texts, reasons = ["", ""], [[], []]
+    for chunk in chunks[:-1]:
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content", "")
+            reasons[choice["index"]].append(choice["finish_reason"])
+    assert texts == ["0.2.4.6.", "1.3.5.7."]
+    assert [r[-1] for r in reasons] == ["stop", "stop"]
+    assert [r.count("stop") for r in reasons] == [1, 1]
+    assert [i for i, chunk in enumerate(chunks[:-1]) if "timings" in chunk] == [len(chunks) - 2]
+
+
+def test_an_echo_opens_each_choice():
+    one = call(n=2, echoes=("once ", "once "))
+    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", 1), end("0")]))
+    assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
+        (1, "once "),
+        (1, "x"),
+        (0, "once "),
+        (0, ""),
+    ]
+
+
+def test_a_failed_choice_closes_nothing():
+    stream = writer(call())
+    wire = stream.write([Delta("0", "x", 1), End("0", None, EngineDiedError(), numbers())])
+    assert b"[DONE]" not in wire
+    assert all(event["choices"][0]["finish_reason"] is None for event in parse(wire))
+
+
+def test_nothing_may_follow_an_end():
+    tally = Tally(call())
+    list(tally.sort([end()]))
+    with pytest.raises(InvariantError):
+        list(tally.sort([Delta("0", "late", 1)]))
+
+
+def test_a_failure_is_an_event_and_the_end():
+    wire = failure(fault_of(DrainingError()))
+    assert parse(wire)[0]["error"]["code"] == "draining"
+    assert wire.endswith(b"data: [DONE]\n\n")
+
+
+def test_usage_counts_a_prompt_once():
+    stats = [numbers(n_output=i, n_cached=i) for i in (1, 2, 3, 4)]
+    assert usage(call(n=2, n_prompts=2), stats) == {
+        "prompt_tokens": 3,
+        "completion_tokens": 10,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+
+
+def test_timings_are_of_the_slowest_choice():
+    told = timings([numbers(e2e_s=1.0), numbers(e2e_s=3.0, n_output=11), numbers(e2e_s=2.0)])
+    assert told == {
+        "queue_s": 0.1,
+        "prefill_s": 0.2,
+        "ttft_s": 0.3,
+        "decode_s": 0.5,
+        "e2e_s": 3.0,
+        "tokens_per_second": 20.0,
+    }
+    assert timings([numbers(n_output=1)])["tokens_per_second"] is None
+
+
+def test_offsets_count_a_character_once_however_many_tokens_it_took():
+    smile = "😀".encode()
+    pieces = [b"a", smile[:2], smile[2:], b"b"]
+    counted = CompletionLogprobs(offset=5).take(TokenLogprob(i, p, -1.0, ()) for i, p in enumerate(pieces))
+    assert counted["text_offset"] == [5, 6, 6, 7]
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])
+def test_impossible_logprobs_are_finite_on_the_wire(logprob):
+    item = TokenLogprob(1, b"x", logprob, ((2, b"y", logprob),))
+    (wire,) = chat_logprob_items([item])
+    assert (wire["logprob"], wire["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
+    assert CompletionLogprobs(0).take([item])["token_logprobs"] == [-9999.0]
+
+
+def test_halves_of_characters_keep_their_bytes():
+    (wire,) = chat_logprob_items([TokenLogprob(1, b"\xf0\x9f", -1.0, ())])
+    assert (wire["token"], wire["bytes"]) == ("�", [0xF0, 0x9F])

@@ -1,0 +1,141 @@
+"""Bodies -> calls, case by case."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.api.body import parse
+from cobali_ray.api.schema import ChatBody, CompletionBody
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.api.translate import Origin, chat_call, check_model, completion_call, fingerprint, prompts_of
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError, UnknownModelError
+
+CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
+
+
+def origin(**settings):
+    return Origin(call_id="c", created=7, card=CARD, settings=ApiSettings(**settings))
+
+
+def completion(prompts=((1, 2),), *, settings=None, **fields):
+    body = CompletionBody.model_validate({"prompt": "x"} | fields)
+    return completion_call(body, prompts, [""] * len(prompts), origin(**(settings or {})))
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "n_prompt", "max_tokens"),
+    [
+        pytest.param({}, {}, 2, 30, id="rest-of-the-slot"),
+        pytest.param({}, {}, 32, 1, id="a-full-slot-still-gives-one"),
+        pytest.param({}, {"default_max_tokens": 5}, 2, 5, id="default"),
+        pytest.param({}, {"default_max_tokens": 5}, 30, 2, id="default-cut-to-the-rest"),
+        pytest.param({"max_tokens": 9}, {"default_max_tokens": 5}, 2, 9, id="asked"),
+        pytest.param({"max_completion_tokens": 9}, {}, 2, 9, id="new-name"),
+        pytest.param({"max_completion_tokens": 9, "max_tokens": 9}, {}, 2, 9, id="both-agree"),
+        pytest.param({"max_tokens": 31}, {}, 2, 31, id="the-last-token-is-never-computed"),
+    ],
+)
+def test_max_tokens(fields, settings, n_prompt, max_tokens):
+    call = completion([(1,) * n_prompt], settings=settings, **fields)
+    assert call.requests[0].max_tokens == max_tokens
+
+
+@pytest.mark.parametrize(("n_prompt", "fields"), [(33, {}), (2, {"max_tokens": 32})])
+def test_what_does_not_fit_one_slot_is_refused(n_prompt, fields):
+    with pytest.raises(PromptTooLongError) as caught:
+        completion([(1,) * n_prompt], **fields)
+    assert (caught.value.n_prompt, caught.value.n_ctx_slot) == (n_prompt, 32)
+
+
+def test_choices_are_prompt_major_and_seeds_count_per_prompt():
+    call = completion([(1,), (2,)], n=2, seed=5)
+    assert [r.prompt for r in call.requests] == [(1,), (1,), (2,), (2,)]
+    assert [r.sampling.seed for r in call.requests] == [5, 6, 5, 6]
+    assert [r.request_id for r in call.requests] == ["c-0", "c-1", "c-2", "c-3"]
+    assert call.n_prompt == 2
+
+
+def test_without_a_seed_none_is_made_up():
+    assert [r.sampling.seed for r in completion(n=2).requests] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        pytest.param({"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "repeat_penalty", id="penalties"),
+        pytest.param({"logit_bias": {"-1": 1}}, "logit_bias", id="negative-id"),
+        pytest.param({"logit_bias": {"1" * 5000: 1}}, "logit_bias", id="endless-id"),
+        pytest.param({"logit_bias": {"²": 1}}, "logit_bias", id="odd-digit"),
+        pytest.param({"logit_bias": {"1": 101}}, "logit_bias", id="bias"),
+        pytest.param({"top_k": -2}, "top_k", id="top-k"),
+        pytest.param({"top_p": 0}, "top_p", id="top-p"),
+        pytest.param({"min_tokens": -1}, "min_tokens", id="min-tokens"),
+        pytest.param({"seed": 2**64 - 1, "n": 2}, "seed", id="seed-runs-over"),
+        pytest.param({"stop": ["x"] * 17}, "stop", id="stops"),
+    ],
+)
+def test_values_out_of_range(fields, param):
+    with pytest.raises(InvalidParameterError) as caught:
+        completion(**fields)
+    assert caught.value.param == param
+    assert len(str(caught.value)) < 200
+
+
+def test_chat_and_completion_ask_for_logprobs_differently():
+    chat = ChatBody.model_validate({"messages": [{"role": "user", "content": ""}], "logprobs": True})
+    assert chat_call(chat, (1,), origin()).requests[0].sampling.n_logprobs == 0
+    call = completion(logprobs=4)
+    assert (call.requests[0].sampling.n_logprobs, call.with_logprobs) == (4, True)
+    assert completion().with_logprobs is False
+
+
+def test_names_of_the_model():
+    settings = ApiSettings(model_aliases=("other",))
+    for name in (None, "fake", "other"):
+        check_model(name, CARD, settings)
+    with pytest.raises(UnknownModelError):
+        check_model("fak", CARD, settings)
+    with pytest.raises(UnknownModelError):
+        check_model("", CARD, settings)
+
+
+def test_the_fingerprint_follows_the_model():
+    newer = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=2)
+    assert fingerprint(CARD) == fingerprint(CARD) != fingerprint(newer)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
+)
+def test_four_shapes_of_prompt(prompt, expected):
+    assert prompts_of(CompletionBody.model_validate({"prompt": prompt})) == expected
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 70000) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+fields = st.dictionaries(st.sampled_from(sorted(CompletionBody.model_fields)), json_values, max_size=4)
+
+
+@given(fields)
+def test_no_body_gets_through_except_as_a_call_or_a_refusal(body):
+    try:
+        parsed = CompletionBody.model_validate({"prompt": "x"} | body)
+    except ValueError:
+        return
+    try:
+        call = completion_call(parsed, [(1,)], [""], origin())
+    except BadRequestError as error:
+        assert error.param  # noqa: PT017 both outcomes are right
+    else:
+        assert len(call.requests) == call.n
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_crash_the_parser(raw):
+    with pytest.raises(BadRequestError):
+        parse(ChatBody, raw)

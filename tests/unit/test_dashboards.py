@@ -1,0 +1,129 @@
+"""The boards ask only for what a Collector exports, and rebuild byte for byte."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from telemetry_records import fed_collector
+
+HERE = Path(__file__).parents[2] / "dashboards"
+BOARDS = ("overview.json", "tick_anatomy.json")
+TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
+SELECTOR = re.compile(r"\b((?:cobali|vllm|llamacpp)[_:]\w+)(?:\{([^}]*)\})?")
+GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """Return sample name -> label -> values, as one scrape shows them."""
+    labels = {}
+    for family in text_string_to_metric_families(fed_collector().exposition()):
+        for sample in family.samples:
+            known = labels.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                known.setdefault(label, set()).add(value)
+    return labels
+
+
+def board(name):
+    return json.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+def panels(name):
+    return [panel for panel in board(name)["panels"] if panel["type"] != "row"]
+
+
+def queries():
+    return [
+        pytest.param(panel, target, id=f"{name.removesuffix('.json')}-{panel['title']}-{target['refId']}")
+        for name in BOARDS
+        for panel in panels(name)
+        for target in panel["targets"]
+    ]
+
+
+@pytest.mark.parametrize(("panel", "target"), queries())
+def test_a_query_asks_for_what_is_exported(exported, panel, target):
+    found = SELECTOR.findall(target["expr"])
+    assert found, f"{panel['title']} asks for nothing"
+    for name, selector in found:
+        assert name in exported, f"{name} is not exported"
+        for label, operator, value in re.findall(r'(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"', selector):
+            if label not in TARGET_LABELS:
+                assert label in exported[name], f"{name} has no label {label}"
+                wanted = value.split("|") if "~" in operator else [value]
+                assert set(wanted) <= exported[name][label], f"{name}{{{label}}} is never {value}"
+    own = set(exported[found[0][0]])
+    groups = {label.strip() for group in GROUPING.findall(target["expr"]) for label in group.split(",")}
+    assert groups <= own | TARGET_LABELS
+    shown = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
+    assert shown <= groups, "a legend shows only labels that the query keeps"
+    assert target["legendFormat"]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_panel_explains_itself(name):
+    seen = panels(name)
+    assert len(seen) >= 12
+    for panel in seen:
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert "\n" not in panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+    ids = [panel["id"] for panel in board(name)["panels"]]
+    assert ids == list(range(1, len(ids) + 1))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_do_not_overlap(name):
+    taken = set()
+    for panel in board(name)["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_variables(exported, name):
+    variables = {v["name"]: v for v in board(name)["templating"]["list"]}
+    assert list(variables) == ["datasource", "model_name", "instance"]
+    assert variables["datasource"]["query"] == "prometheus"
+    assert variables["model_name"]["query"] == "label_values(cobali_info, model)"
+    assert 'cobali_info{model=~"$model_name"}' in variables["instance"]["query"]
+    assert "model" in exported["cobali_info"]
+
+
+# The SDK prefers the newer schema; classic JSON is what file provisioning reads in Grafana 11 to 13.
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+def test_the_files_are_what_the_code_builds(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    before = set(sys.modules)
+    build_boards = importlib.import_module("build_boards")
+    try:
+        assert set(build_boards.BOARDS) == set(BOARDS)
+        for name, build in build_boards.BOARDS.items():
+            assert build_boards.to_json(build()).encode() == (HERE / name).read_bytes(), name
+    finally:
+        for module in {"build_boards", "board_overview", "board_tick_anatomy", "panels"} - before:
+            sys.modules.pop(module, None)
+
+
+def test_yaml_files():
+    scrape = yaml.safe_load((HERE / "prometheus.yml").read_text())
+    (job,) = scrape["scrape_configs"]
+    assert (job["static_configs"][0]["targets"], job["metrics_path"]) == (["127.0.0.1:8000"], "/metrics")
+    assert scrape["global"]["scrape_interval"] == "5s"
+    (source,) = yaml.safe_load((HERE / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["type"] == "prometheus"
+    (provider,) = yaml.safe_load((HERE / "provisioning/dashboards/cobali.yaml").read_text())["providers"]
+    assert provider["options"]["path"] == "$COBALI_DASHBOARDS"

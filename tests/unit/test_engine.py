@@ -1,0 +1,302 @@
+"""The engine over the scripted backend, case by case."""
+
+import pytest
+
+from cobali_ray.backend.scripted import END_TOKEN, ScriptedBackend
+from cobali_ray.core.events import Delta
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import GREEDY, Request, SamplingParams
+from cobali_ray.engine.engine import Engine
+from cobali_ray.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidParameterError,
+    RequestCancelledError,
+)
+from cobali_ray.testing import FakeClock, Recorder
+
+
+class Setup:
+    """An engine with everything around it."""
+
+    def __init__(
+        self, *, n_slots=4, n_cells=None, n_ctx=64, chunk=8, budget=16, min_prefix=0, backend=None, **scripted
+    ):
+        self.backend = backend or ScriptedBackend(
+            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=budget, **scripted
+        )
+        self.limits = EngineLimits(
+            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=budget,
+            prefill_chunk=chunk, min_prefix=min_prefix,
+        )  # fmt: skip
+        self.clock, self.events = FakeClock(step_s=0.001), Recorder()
+        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 1)
+
+    def submit(self, request_id, prompt, max_tokens=5, **kwargs):
+        text = prompt.encode() if isinstance(prompt, str) else prompt
+        self.engine.submit(
+            Request(request_id=request_id, prompt=tuple(text), max_tokens=max_tokens, **kwargs)
+        )
+
+    def tick(self):
+        stats = self.engine.tick()
+        self.engine.slots.check()
+        return stats
+
+    def run(self):
+        ticks = []
+        while self.engine.has_work:
+            if (stats := self.tick()) is not None:
+                ticks.append(stats)
+        return ticks
+
+    def end(self, request_id):
+        (end,) = self.events.ends(request_id)
+        assert self.events.events[request_id][-1] is end, "nothing follows the end"
+        return end
+
+
+def answer(prompt, **kwargs):
+    """Return what the same request answers alone, computed whole."""
+    alone = Setup(n_slots=1, chunk=64, budget=64)
+    alone.submit("alone", prompt, **kwargs)
+    alone.run()
+    return alone.events.text("alone")
+
+
+@pytest.fixture(params=[False, True], ids=["inline", "overlap"])
+def overlaps(request):
+    return request.param
+
+
+def test_a_request_ends_by_length(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "hello", max_tokens=5)
+    ticks = s.run()
+    assert s.end("a").finish_reason == "length"
+    assert s.events.text("a") == answer("hello", max_tokens=5)
+    assert len(s.events.text("a")) == 5
+    assert len(ticks) == 5, "prompt and first token in one tick, then one token a tick"
+    assert s.end("a").stats.n_output == 5
+
+
+def test_chunks_and_company_change_no_answer(overlaps):
+    s = Setup(overlaps=overlaps, n_slots=3)
+    prompts = {f"r{i}": f"prompt number {i} " * (i % 4 + 1) for i in range(9)}
+    for request_id, prompt in prompts.items():
+        s.submit(request_id, prompt[:50], max_tokens=6)
+    s.run()
+    for request_id, prompt in prompts.items():
+        assert s.events.text(request_id) == answer(prompt[:50], max_tokens=6)
+
+
+def test_a_long_prompt_does_not_stall_a_stream(overlaps):
+    s = Setup(overlaps=overlaps, chunk=4, budget=5)
+    s.submit("stream", "hi", max_tokens=20)
+    s.tick()
+    s.submit("long", "x" * 40, max_tokens=1)
+    for _ in range(10):
+        stats = s.tick()
+        assert (stats.n_decode, stats.n_prefill) == (1, 4)
+
+
+def test_the_end_token_ends_with_stop(overlaps):
+    s = Setup(overlaps=overlaps, end_probability=0.3)
+    for i in range(8):
+        s.submit(f"r{i}", f"prompt {i}", max_tokens=30)
+    s.run()
+    ends = [s.end(f"r{i}") for i in range(8)]
+    assert {"stop"} <= {e.finish_reason for e in ends}
+    stopped = next(i for i, e in enumerate(ends) if e.finish_reason == "stop")
+    assert len(s.events.text(f"r{stopped}")) == ends[stopped].stats.n_output - 1, (
+        "the end token shows nothing"
+    )
+
+
+def test_ignore_eos_and_min_tokens(overlaps):
+    s = Setup(overlaps=overlaps, end_probability=0.5)
+    s.submit("ignore", "a", max_tokens=20, sampling=SamplingParams(temperature=0, ignore_eos=True))
+    s.submit("least", "b", max_tokens=20, sampling=SamplingParams(temperature=0, min_tokens=7))
+    s.run()
+    assert s.end("ignore").stats.n_output == 20
+    assert s.end("least").stats.n_output >= 7
+
+
+def test_a_stop_string_is_never_shown(overlaps):
+    text = answer("tell me", max_tokens=20)
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "tell me", max_tokens=20, stop=(text[5:8],))
+    ticks = s.run()
+    cut = text.index(text[5:8])
+    assert s.events.text("a") == text[:cut]
+    assert s.end("a").finish_reason == "stop"
+    assert len(ticks) <= cut + 3 + overlaps, "at most one wasted row"
+    assert s.engine.slots.n_idle == 4
+
+
+def test_half_of_a_possible_stop_string_is_shown_in_the_end(overlaps):
+    text = answer("tell me", max_tokens=6)
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "tell me", max_tokens=6, stop=(text[4:6] + "never",))
+    s.run()
+    assert s.events.text("a") == text
+
+
+@pytest.mark.parametrize("n_ticks", [0, 1, 2, 3, 6])
+def test_cancel_frees_the_slot_within_one_tick(n_ticks, overlaps):
+    s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
+    s.submit("a", "x" * 12, max_tokens=30)
+    s.submit("b", "waiting", max_tokens=2)
+    for _ in range(n_ticks):
+        s.tick()
+    s.engine.cancel("a")
+    s.tick()
+    assert isinstance(s.end("a").error, RequestCancelledError)
+    assert [q.request_id for q in s.engine.slots.running] == ["b"]
+    s.run()
+    assert s.events.text("b") == answer("waiting", max_tokens=2)
+
+
+def test_cancel_while_queued_and_of_strangers(overlaps):
+    s = Setup(overlaps=overlaps, n_slots=1)
+    s.submit("a", "first", max_tokens=3)
+    s.submit("b", "second", max_tokens=3)
+    s.engine.cancel("b")
+    s.engine.cancel("nobody")
+    s.run()
+    assert isinstance(s.end("b").error, RequestCancelledError)
+    assert s.end("b").stats.queue_s is None
+    assert s.end("a").finish_reason == "length"
+
+
+@pytest.mark.parametrize("where", ["queued", "prefilling", "generating"])
+def test_deadlines_hold_in_every_state(where, overlaps):
+    s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
+    if where == "queued":
+        s.submit("first", "x" * 10, max_tokens=40)
+    s.submit("late", "y" * 30, max_tokens=30, timeout_s=2.0)
+    s.tick()
+    for _ in range(9 if where == "generating" else 1):
+        s.tick()
+    assert not s.events.ends("late")
+    s.clock.advance(2.0)
+    s.tick()
+    assert isinstance(s.end("late").error, DeadlineExceededError)
+    assert (s.end("late").stats.n_output > 0) == (where == "generating")
+    s.run()
+
+
+def test_a_full_cache_preempts_the_youngest_and_loses_nothing(overlaps):
+    s = Setup(overlaps=overlaps, n_slots=4, n_ctx=40, n_cells=60)
+    prompts = {f"r{i}": f"{i} prompt" for i in range(4)}
+    for request_id, prompt in prompts.items():
+        s.submit(request_id, prompt, max_tokens=25)
+    ticks = s.run()
+    assert sum(t.n_preempted for t in ticks) > 0
+    for request_id, prompt in prompts.items():
+        assert s.end(request_id).finish_reason == "length"
+        assert s.events.text(request_id) == answer(prompt, max_tokens=25)
+    assert s.end("r0").stats.n_preempted == 0, "the oldest is never the victim"
+
+
+def test_prefix_reuse_computes_only_the_rest(overlaps):
+    s = Setup(overlaps=overlaps, min_prefix=4)
+    s.submit("a", "a common beginning, one", max_tokens=3)
+    s.run()
+    s.submit("b", "a common beginning, two", max_tokens=3)
+    ticks = s.run()
+    assert s.end("b").stats.n_cached == len("a common beginning, ")
+    assert ticks[0].n_prefill == len("two")
+    assert s.events.text("b") == answer("a common beginning, two", max_tokens=3)
+
+
+def test_idle_prefixes_make_room_before_anybody_is_preempted(overlaps):
+    s = Setup(overlaps=overlaps, n_slots=2, n_ctx=40, n_cells=40, min_prefix=4)
+    s.submit("a", "x" * 20, max_tokens=5)
+    s.run()
+    s.submit("b", "y" * 30, max_tokens=5)
+    ticks = s.run()
+    assert sum(t.n_preempted for t in ticks) == 0
+    assert s.end("b").finish_reason == "length"
+
+
+def test_seeds_repeat_alone_and_in_company(overlaps):
+    hot = SamplingParams(temperature=1.5, seed=11)
+    alone = answer("dice", max_tokens=20, sampling=hot)
+    s = Setup(overlaps=overlaps)
+    for i in range(6):
+        s.submit(
+            f"other{i}", f"noise {i}", max_tokens=10 + i, sampling=SamplingParams(temperature=1.0, seed=i)
+        )
+    s.submit("a", "dice", max_tokens=20, sampling=hot)
+    s.run()
+    assert s.events.text("a") == alone
+    assert alone != answer("dice", max_tokens=20, sampling=SamplingParams(temperature=1.5, seed=12))
+
+
+def test_logprobs_come_with_every_token(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "why", max_tokens=4, sampling=SamplingParams(temperature=0, n_logprobs=2))
+    s.run()
+    named = [t for e in s.events.events["a"] if isinstance(e, Delta) for t in e.logprobs]
+    assert b"".join(t.piece for t in named).decode() == s.events.text("a")
+    for token in named:
+        assert token.top[0][0] == token.token_id, "greedy draws the likeliest"
+        assert token.logprob == token.top[0][2] <= 0
+
+
+def test_one_request_at_fault_fails_alone(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("good", "fine", max_tokens=5)
+    s.submit("bad", [1, 2, 999], max_tokens=5)
+    s.run()
+    assert isinstance(s.end("bad").error, InternalError)
+    assert "vocabulary" in str(s.end("bad").error)
+    assert s.events.text("good") == answer("fine", max_tokens=5)
+
+
+def test_a_bad_bias_is_the_clients_fault(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("bad", "x", sampling=SamplingParams(logit_bias=((100_000, 1.0),)))
+    s.run()
+    assert isinstance(s.end("bad").error, InvalidParameterError)
+
+
+def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):
+    everything = tuple((i, -100.0) for i in range(260) if i != END_TOKEN)
+    s = Setup(overlaps=overlaps)
+    s.submit("good", "fine", max_tokens=5)
+    s.submit("odd", "x", sampling=SamplingParams(temperature=0, logit_bias=everything, ignore_eos=True))
+    s.run()
+    assert s.end("odd").error is None, "a bias of -100 is not a ban"
+    assert s.events.text("good") == answer("fine", max_tokens=5)
+
+
+class Broken(ScriptedBackend):
+    """Fails one forward pass."""
+
+    def forward(self, batch):
+        if self.n_forwards == 3:
+            self.n_forwards += 1
+            raise RuntimeError("the device fell off the bus")
+        super().forward(batch)
+
+
+def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
+    s = Setup(backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps))
+    for i in range(6):
+        s.submit(f"r{i}", f"prompt {i}", max_tokens=10)
+    with pytest.raises(RuntimeError):
+        s.run()
+    s.engine.fail_all(InternalError("broken"))
+    assert not s.engine.has_work
+    for i in range(6):
+        assert isinstance(s.end(f"r{i}").error, InternalError)
+    s.submit("next", "again", max_tokens=3)
+    s.run()
+    assert s.events.text("next") == answer("again", max_tokens=3)
+
+
+def test_sampling_neutral_values_are_greedy_safe():
+    assert GREEDY.temperature == 0
+    assert not GREEDY.penalises

@@ -1,0 +1,175 @@
+"""Downloads from a stand-in hub on the loopback that speaks the little that huggingface_hub asks for."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.models.hub import download
+from cobali_ray.models.reference import HubReference
+
+COMMIT = "c0ffee" * 6 + "abcd"
+CONTENT = b"GGUF" + bytes(range(256)) * 512
+ETAG = '"5a105e8b9d40e1329780d62ea2265d8a"'
+FILE = HubReference("owner/repo", "folder/m.gguf")
+
+
+class StandInHub(BaseHTTPRequestHandler):
+    """Serves one file at revisions main and v1; faults go by the repository or the server's fields."""
+
+    def do_HEAD(self):
+        self.answer()
+
+    def do_GET(self):
+        self.answer()
+
+    def answer(self):
+        hub = self.server
+        hub.asked.append((self.command, self.path))
+        _, owner, repo, resolve, revision, *path = self.path.split("/")
+        if hub.status is not None:
+            return self.refuse(hub.status)
+        if repo == "gated":
+            return self.refuse(403, "GatedRepo")
+        if (owner, repo, resolve) != ("owner", "repo", "resolve"):
+            return self.refuse(401, "RepoNotFound")
+        if revision not in {"main", "v1", COMMIT}:
+            return self.refuse(404, "RevisionNotFound")
+        if "/".join(path) != FILE.filename:
+            return self.refuse(404, "EntryNotFound")
+        self.send_response(200)
+        if hub.is_a_hub:
+            self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", ETAG)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(CONTENT[: hub.n_served])
+        return None
+
+    def refuse(self, status, code=""):
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHub)
+    server.asked, server.status, server.is_a_hub, server.n_served = [], None, True, len(CONTENT)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def fetch(hub, tmp_path):
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
+
+    def fetch(reference=FILE, **changes):
+        return download(
+            reference, **{"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 5.0, **changes}
+        )
+
+    return fetch
+
+
+def test_a_file_is_fetched_once_and_progress_is_told(hub, fetch):
+    heard = []
+    path = fetch(progress=lambda what, done: heard.append((what, done)))
+    assert path.read_bytes() == CONTENT
+    assert heard[-1] == ("downloading folder/m.gguf", 1.0)
+    assert fetch() == path
+    assert [method for method, _ in hub.asked].count("GET") == 1
+
+
+@pytest.mark.parametrize("revision", ["v1", COMMIT])
+def test_a_revision_is_asked_for(hub, fetch, revision):
+    assert fetch(HubReference(FILE.repo_id, FILE.filename, revision)).read_bytes() == CONTENT
+    assert {path for _, path in hub.asked} == {f"/owner/repo/resolve/{revision}/folder/m.gguf"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        pytest.param(
+            HubReference("owner/nobody", "m.gguf"), "no repository 'owner/nobody'.*HF_TOKEN", id="repository"
+        ),
+        pytest.param(HubReference("owner/gated", "m.gguf"), "gated: accept its conditions", id="gated"),
+        pytest.param(HubReference("owner/repo", "m.gguf", "v9"), "no revision 'v9'", id="revision"),
+        pytest.param(
+            HubReference("owner/repo", "n.gguf"), r"no file 'n\.gguf': its files are listed", id="file"
+        ),
+        pytest.param(HubReference("owner/repo", "n.gguf", "v1"), "at revision 'v1'", id="file-at-revision"),
+    ],
+)
+def test_the_error_names_what_is_at_fault(hub, fetch, reference, says):
+    with pytest.raises(ModelNotFoundError, match=says) as caught:
+        fetch(reference)
+    assert caught.value.setting == "model"
+    assert len(hub.asked) == 1, "what is known after one question is not asked again"
+
+
+def test_a_name_the_hub_could_not_have_is_refused(fetch):
+    with pytest.raises(ConfigError, match="--"):
+        fetch(HubReference("owner/re--po", "m.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "n_asked"),
+    [
+        pytest.param(503, "answers 503; try again later", 1, id="hub-is-down"),
+        pytest.param(418, "refuses .* status 418", 1, id="hub-refuses"),
+    ],
+)
+def test_a_hub_that_answers_badly_is_asked_once(hub, fetch, status, says, n_asked):
+    hub.status = status
+    with pytest.raises(ModelNotFoundError, match=says):
+        fetch()
+    assert len(hub.asked) == n_asked, "huggingface_hub alone would ask for 25 s"
+
+
+def test_a_web_server_that_is_no_hub_is_found_out(hub, fetch):
+    hub.is_a_hub = False
+    with pytest.raises(ModelNotFoundError, match="is not a hub; check HF_ENDPOINT"):
+        fetch()
+
+
+def test_without_a_network_the_copy_in_the_cache_serves(hub, fetch):
+    path = fetch()
+    hub.status = 503
+    assert fetch() == path
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_port_where_nobody_listens_is_a_network_fault(fetch):
+    with pytest.raises(ModelNotFoundError, match=r"cannot be reached .* and no copy is in the cache"):
+        fetch(endpoint=f"http://127.0.0.1:{free_port()}")
+
+
+def test_a_hub_that_never_answers_is_given_up(fetch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ModelNotFoundError, match="cannot be reached"):
+            fetch(endpoint=endpoint, timeout_s=0.05)
+
+
+def test_a_cache_that_cannot_be_written_is_not_called_a_network_fault(fetch, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot be kept") as caught:
+        fetch(cache_dir=tmp_path / "file")
+    assert caught.value.setting == "HF_HOME"

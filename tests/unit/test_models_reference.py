@@ -1,0 +1,72 @@
+import pytest
+
+from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.models.ggufmeta import require_gguf
+from cobali_ray.models.reference import BuiltinReference, HubReference, PathReference, parse_reference
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("model.gguf", PathReference("model.gguf"), id="relative-path"),
+        pytest.param("/data/a b.gguf", PathReference("/data/a b.gguf"), id="absolute-path"),
+        pytest.param("owner/repo", PathReference("owner/repo"), id="a-bare-repository-is-a-path"),
+        pytest.param("hf://o/r/m.gguf", HubReference("o/r", "m.gguf"), id="hub"),
+        pytest.param("hf://o/r/q4/m.gguf", HubReference("o/r", "q4/m.gguf"), id="hub-folder"),
+        pytest.param("hf://o/r/m.gguf@v1.0", HubReference("o/r", "m.gguf", "v1.0"), id="hub-revision"),
+        pytest.param("hf://o/r/m.gguf@refs/pr/3", HubReference("o/r", "m.gguf", "refs/pr/3"), id="hub-ref"),
+        pytest.param("hf://o/r@v1/d/m.gguf", HubReference("o/r", "d/m.gguf", "v1"), id="hub-early-revision"),
+        pytest.param("hf://models/o/r/m.gguf", HubReference("o/r", "m.gguf"), id="hub-kind-spelled-out"),
+        pytest.param("builtin:tiny", BuiltinReference("tiny"), id="builtin"),
+        pytest.param("builtin:a-0.5b:q4_0", BuiltinReference("a-0.5b", "Q4_0"), id="builtin-quant-any-case"),
+    ],
+)
+def test_a_reference_parses(text, expected):
+    assert parse_reference(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "is empty", id="empty"),
+        pytest.param("  ", "is empty", id="blank"),
+        pytest.param("hf://", "hf://owner/repo/file.gguf", id="hub-nothing"),
+        pytest.param("hf://o/r", "hf://owner/repo/file.gguf", id="hub-no-file"),
+        pytest.param("hf://o/r/model.safetensors", "hf://owner/repo/file.gguf", id="hub-other-format"),
+        pytest.param("hf://o/r/m.gguf@", "hf://owner/repo/file.gguf", id="hub-empty-revision"),
+        pytest.param("hf://o/r@v1/m.gguf@v2", "hf://owner/repo/file.gguf", id="hub-two-revisions"),
+        pytest.param("hf://o/r/../m.gguf", "inside the repository", id="hub-leaves-the-repository"),
+        pytest.param("hf://datasets/o/r/m.gguf", "not in a model repository", id="hub-dataset"),
+        pytest.param("builtin:", "builtin:NAME", id="builtin-nothing"),
+        pytest.param("builtin:a:b:c", "builtin:NAME", id="builtin-too-much"),
+        pytest.param("https://example.org/m.gguf", "a kind of address", id="web-address"),
+    ],
+)
+def test_what_is_no_reference_is_refused_by_name_of_the_setting(text, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_reference(text)
+    assert caught.value.setting == "model"
+    assert not isinstance(caught.value, ModelNotFoundError), "unreadable is not the same as absent"
+
+
+@pytest.mark.parametrize("text", ["hf://o/r/d/m.gguf@v1", "hf://o/r/m.gguf"])
+def test_a_hub_reference_prints_as_it_was_written(text):
+    assert str(parse_reference(text)) == text
+
+
+def test_a_missing_file_says_what_was_looked_for(tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"looked for .*absent\.gguf"):
+        require_gguf(tmp_path / "absent.gguf")
+
+
+def test_a_directory_says_which_files_it_has(tmp_path):
+    (tmp_path / "one.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFoundError, match=r"directory; name a file in it \(one\.gguf\)"):
+        require_gguf(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GG", b"\x80\x02safetensors"], ids=["empty", "short", "other"])
+def test_another_file_is_refused_by_its_first_bytes(tmp_path, content):
+    (tmp_path / "x.gguf").write_bytes(content)
+    with pytest.raises(ConfigError, match="is not a GGUF file"):
+        require_gguf(tmp_path / "x.gguf")

@@ -1,0 +1,171 @@
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.models import bpe
+from cobali_ray.models.builtin import Order
+from cobali_ray.models.registry import BUILTINS, available, describe, resolve
+from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, PaddedVocabulary
+
+TINY = "builtin:synthetic-tiny"
+BIG = BUILTINS["synthetic-tiny-152k"]
+
+
+def order(cache_dir, **changes):
+    return Order(**{"cache_dir": cache_dir, "progress": lambda what, done: None, **changes})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    resolve(TINY, cache_dir=folder)
+    return folder
+
+
+@pytest.mark.parametrize("quant", ["Q8_0", "F16"])
+def test_the_same_order_gives_the_same_bytes(tmp_path, quant):
+    first = resolve(f"{TINY}:{quant}", cache_dir=tmp_path / "a", seed=3)
+    second = resolve(f"{TINY}:{quant}", cache_dir=tmp_path / "b", seed=3)
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_another_process_makes_the_same_bytes(cache, tmp_path):
+    make = (
+        "import sys; from pathlib import Path; from cobali_ray.models.registry import resolve;"
+        "print(resolve(sys.argv[1], cache_dir=Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", make, TINY, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
+    made = subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout.strip()
+    assert Path(made).read_bytes() == resolve(TINY, cache_dir=cache).read_bytes()
+
+
+def test_the_file_name_tells_quant_seed_and_vocabulary_apart(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF one")
+    (tmp_path / "b.gguf").write_bytes(b"GGUF two")
+    orders = [
+        order(tmp_path),
+        order(tmp_path, seed=1),
+        order(tmp_path, vocab_gguf=tmp_path / "a.gguf"),
+        order(tmp_path, vocab_gguf=tmp_path / "b.gguf"),
+    ]
+    paths = {BIG.path(quant, wanted) for quant in BIG.quants for wanted in orders}
+    assert len(paths) == len(BIG.quants) * len(orders)
+
+
+def test_a_made_file_is_used_again_and_half_a_file_is_not(tmp_path):
+    path = resolve(TINY, cache_dir=tmp_path)
+    whole, before = path.read_bytes(), path.stat().st_ino
+    assert resolve(TINY, cache_dir=tmp_path).stat().st_ino == before
+    path.write_bytes(b"")
+    assert resolve(TINY, cache_dir=tmp_path).read_bytes() == whole
+
+
+def test_two_who_make_the_same_model_at_once_both_succeed(tmp_path):
+    start, made = threading.Barrier(2), []
+
+    def make():
+        def progress(what, done):
+            if done == 0.0:
+                start.wait(timeout=30)  # both have found nothing there
+
+        made.append(resolve(TINY, cache_dir=tmp_path, progress=progress).read_bytes())
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+    assert made[0] == made[1]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
+    heard = []
+    resolve(TINY, cache_dir=tmp_path, progress=lambda what, done: heard.append(done))
+    assert heard[0] == 0.0
+    assert heard[-1] == 1.0
+    assert len(heard) > 10
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        pytest.param("builtin:nobody", "there are synthetic-tiny, synthetic-tiny-152k", id="unknown-name"),
+        pytest.param("builtin:synthetic-tiny:Q9", "it has Q8_0, F16", id="unknown-quant"),
+        pytest.param("absent.gguf", "there is no file", id="missing-file"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path, reference, says):
+    with pytest.raises(ModelNotFoundError, match=says) as caught:
+        resolve(reference, cache_dir=tmp_path)
+    assert caught.value.setting == "model"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(None, "cannot be read", id="missing"),
+        pytest.param(b"text", "not a GGUF", id="other-file"),
+        pytest.param(b"GGUF\x03\x00\x00\x00" + bytes(16), "no ChatML", id="no-vocabulary"),
+    ],
+)
+def test_a_vocabulary_file_that_does_not_serve_is_named(tmp_path, content, says):
+    path = tmp_path / "v.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as caught:
+        resolve("builtin:synthetic-tiny-152k", cache_dir=tmp_path / "c", vocab_gguf=path)
+    assert caught.value.setting == "vocab_gguf"
+
+
+def test_a_vocabulary_of_another_size_is_refused(cache, tmp_path):
+    with pytest.raises(ConfigError, match="has 4096 tokens and the model 151936"):
+        resolve("builtin:synthetic-tiny-152k", cache_dir=tmp_path, vocab_gguf=resolve(TINY, cache_dir=cache))
+
+
+def test_a_negative_seed_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="seed"):
+        resolve(TINY, cache_dir=tmp_path, seed=-1)
+
+
+def test_the_list_has_every_quant_and_says_which_are_made(cache):
+    rows = {(info.name, info.quant): info for info in available(cache_dir=cache)}
+    assert len(rows) == sum(len(row.quants) for row in BUILTINS.values())
+    made = rows["synthetic-tiny", "Q8_0"]
+    assert made.made
+    assert made.size_bytes == resolve(TINY, cache_dir=cache).stat().st_size
+    assert [key for key, info in rows.items() if info.made] == [("synthetic-tiny", "Q8_0")]
+    assert made.reference == TINY
+    assert rows["synthetic-tiny", "F16"].reference == f"{TINY}:F16"
+
+
+def test_a_file_is_described(cache):
+    facts = describe(resolve(TINY, cache_dir=cache))
+    wanted = {
+        "name": "synthetic-tiny", "architecture": "qwen2", "n_layers": 4, "width": 256, "ffn_width": 768,
+        "n_heads": 4, "n_kv_heads": 2, "n_vocab": 4096, "n_ctx_train": 32768, "quantisation": "Q8_0",
+        "tensor_types": {"Q8_0": 29, "F32": 21}, "has_chat_template": True, "parameters": 4_198_656,
+    }  # fmt: skip
+    assert wanted.items() <= facts.items()
+    assert "andom weights" in facts["description"]
+
+
+def test_a_padded_vocabulary_is_full_without_repeating_itself():
+    vocabulary = PaddedVocabulary().load(20_000)
+    assert len(set(vocabulary.tokens)) == len(vocabulary.tokens) == 20_000
+    assert vocabulary.tokens[-3:] == CONTROL_TOKENS
+    assert set(vocabulary.types[:-3]) == {NORMAL}
+    assert set(vocabulary.types[-3:]) == {CONTROL}
+
+
+def test_more_words_than_there_are_syllables_for_are_refused():
+    with pytest.raises(ValueError, match="more than the syllables give"):
+        bpe.invented_words(5_000_000, taken=frozenset())

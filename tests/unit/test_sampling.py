@@ -1,0 +1,348 @@
+"""Sampling by hand-computed cases: what each parameter does, what fails, what is remembered."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cobali_ray.backend.candidates import top_candidates
+from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
+from cobali_ray.core.request import GREEDY, SamplingParams
+from cobali_ray.errors import InvalidParameterError, InvariantError
+
+LN = math.log
+ROW = [LN(0.1), LN(0.4), LN(0.2), LN(0.3)]
+INF, NAN = math.inf, math.nan
+
+
+def sampler(params=GREEDY, prompt=(0,), *, end=(), n_vocab=4, entropy=lambda: 5):
+    return RowSampler(params, prompt, end_tokens=frozenset(end), n_vocab=n_vocab, entropy=entropy)
+
+
+def matrix(*rows):
+    return np.array(rows, np.float32)
+
+
+def draw(row, made):
+    return sample_rows(matrix(row), [made]).tokens[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param({}, {1: 0.4, 3: 0.3, 2: 0.2, 0: 0.1}, id="neutral-keeps-all"),
+        pytest.param({"top_k": 2}, {1: 4 / 7, 3: 3 / 7}, id="top-k-keeps-k"),
+        pytest.param({"top_k": 9}, {1: 0.4, 3: 0.3, 2: 0.2, 0: 0.1}, id="top-k-above-vocabulary-keeps-all"),
+        pytest.param({"top_p": 0.69}, {1: 4 / 7, 3: 3 / 7}, id="top-p-stops-once-reached"),
+        pytest.param({"top_p": 0.71}, {1: 4 / 9, 3: 3 / 9, 2: 2 / 9}, id="top-p-takes-one-more"),
+        pytest.param({"top_p": 1e-9}, {1: 1.0}, id="top-p-leaves-one"),
+        pytest.param({"min_p": 0.6}, {1: 4 / 7, 3: 3 / 7}, id="min-p-is-relative-to-the-best"),
+        pytest.param({"min_p": 1.0}, {1: 1.0}, id="min-p-1-leaves-the-best"),
+        pytest.param({"typical_p": 0.1}, {3: 1.0}, id="typical-takes-the-nearest-to-entropy"),
+        pytest.param({"typical_p": 0.45}, {3: 0.6, 2: 0.4}, id="typical-second-nearest"),
+        pytest.param(
+            {"temperature": 0.5}, {1: 16 / 30, 3: 9 / 30, 2: 4 / 30, 0: 1 / 30}, id="temperature-squares"
+        ),
+        pytest.param({"temperature": 1e-40}, {1: 1.0}, id="temperature-near-zero"),
+        pytest.param(
+            {"temperature": 0.5, "top_p": 0.71},
+            {1: 16 / 29, 3: 9 / 29, 2: 4 / 29},
+            id="truncation-before-temperature",
+        ),
+        pytest.param({"top_k": 3, "top_p": 0.5}, {1: 4 / 7, 3: 3 / 7}, id="top-p-of-what-top-k-left"),
+        pytest.param({"top_p": 0.71, "min_p": 0.6}, {1: 4 / 7, 3: 3 / 7}, id="min-p-after-top-p"),
+        pytest.param({"typical_p": 0.1, "min_p": 0.9, "top_p": 0.9}, {3: 1.0}, id="cuts-after-typical"),
+        pytest.param({"typical_p": 0.1, "top_k": 3, "min_p": 0.9}, {3: 1.0}, id="typical-may-drop-the-best"),
+        pytest.param({"logit_bias": ((0, LN(4.0)),), "top_k": 2}, {0: 0.5, 1: 0.5}, id="bias-before-top-k"),
+        pytest.param(
+            {"logit_bias": ((0, LN(2.0)), (0, LN(2.0))), "top_k": 2}, {0: 0.5, 1: 0.5}, id="biases-add-up"
+        ),
+        pytest.param({"temperature": 0.0}, {1: 1.0}, id="greedy"),
+        pytest.param({"temperature": 0.0, "logit_bias": ((2, 5.0),)}, {2: 1.0}, id="greedy-with-bias"),
+    ],
+)
+def test_distribution(asked, expected):
+    ids, p = distribution(matrix(ROW)[0], sampler(SamplingParams(**asked)))
+    assert dict(zip(ids, p, strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "drawn", "expected"),
+    [
+        pytest.param(
+            {"repetition_penalty": 2.0}, (0, 0, 1), [], [1.0, -4.0, 3.0, -4.0], id="prompt-once-each"
+        ),
+        pytest.param(
+            {"repetition_penalty": 2.0}, (), [2, 2, 3], [2.0, -2.0, 1.5, -8.0], id="output-once-each"
+        ),
+        pytest.param(
+            {"frequency_penalty": 0.5}, (0, 1), [2, 2, 3], [2.0, -2.0, 2.0, -4.5], id="frequency-counts"
+        ),
+        pytest.param(
+            {"presence_penalty": 0.5}, (0, 1), [2, 2, 3], [2.0, -2.0, 2.5, -4.5], id="presence-does-not"
+        ),
+        pytest.param(
+            {"repetition_penalty": 2.0, "frequency_penalty": 1.0, "logit_bias": ((2, 1.0),)},
+            (),
+            [2],
+            [2, -2, 1, -4],
+            id="bias-then-repetition-then-frequency",
+        ),
+        pytest.param(
+            {"ignore_eos": True}, (), [0, 0], [2.0, -INF, 3.0, -4.0], id="ignore-eos-bans-end-tokens"
+        ),
+        pytest.param({"min_tokens": 2}, (), [0], [2.0, -INF, 3.0, -4.0], id="below-min-tokens"),
+        pytest.param({"min_tokens": 2}, (), [0, 0], [2.0, -2.0, 3.0, -4.0], id="min-tokens-reached"),
+        pytest.param(
+            {"ignore_eos": True, "logit_bias": ((1, 99.0),)}, (), [], [2.0, -INF, 3.0, -4.0], id="ban-wins"
+        ),
+    ],
+)
+def test_patched_row(asked, prompt, drawn, expected):
+    made = sampler(SamplingParams(temperature=0, **asked), prompt, end={1})
+    for token in drawn:
+        made.take(token)
+    row = matrix([2.0, -2.0, 3.0, -4.0])[0]
+    changes = made.patch(row)
+    assert row.tolist() == expected
+    for ids, before in reversed(changes):
+        row[ids] = before
+    assert row.tolist() == [2.0, -2.0, 3.0, -4.0]
+
+
+def test_penalties_follow_a_long_output():
+    made = sampler(SamplingParams(temperature=0, presence_penalty=1.0), n_vocab=300)
+    for _ in range(300):
+        assert sample_rows(np.zeros((1, 300), np.float32), [made]).tokens == [made.n_sampled - 1]
+    row = np.zeros(300, np.float32)
+    made.patch(row)
+    assert (row == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        pytest.param([0.0, NAN, 1.0, 0.0], "NaN", id="nan"),
+        pytest.param([0.0, 1.0, 0.0, INF], "NaN or +inf", id="plus-inf"),
+        pytest.param([-INF] * 4, "every logit", id="all-masked"),
+    ],
+)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"temperature": 0}, id="greedy"),
+        pytest.param({"temperature": 0, "logit_bias": ((0, 1.0),)}, id="greedy-bias"),
+        pytest.param({"temperature": 0, "n_logprobs": 2}, id="greedy-logprobs"),
+        pytest.param({}, id="whole"),
+        pytest.param({"top_k": 2}, id="top-k"),
+        pytest.param({"top_p": 0.5}, id="top-p"),
+        pytest.param({"min_p": 0.5, "n_logprobs": 0}, id="min-p-logprobs"),
+        pytest.param({"typical_p": 0.5}, id="typical"),
+    ],
+)
+def test_a_broken_row_fails_alone(row, word, asked):
+    made = [sampler(SamplingParams(seed=3, **asked)) for _ in range(3)]
+    sampled = sample_rows(matrix(ROW, row, ROW), made)
+    assert sampled.tokens[1] == -1
+    assert list(sampled.failed) == [1]
+    assert word in sampled.failed[1]
+    assert 1 not in sampled.logprobs
+    assert sampled.tokens[0] == sampled.tokens[2] >= 0
+    assert [one.n_sampled for one in made] == [1, 0, 1]
+    if made[1]._random:
+        fresh = sampler(SamplingParams(seed=3, **asked))
+        assert made[1]._random.getstate() == fresh._random.getstate(), "a failed row draws nothing"
+
+
+def test_masking_every_token_fails_the_row():
+    made = sampler(SamplingParams(temperature=0, ignore_eos=True), end={0, 1, 2, 3})
+    assert "every logit" in sample_rows(matrix(ROW), [made]).failed[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "top_p": 0.5},
+        {"top_k": 1},
+        {"top_p": 1e-6},
+        {"typical_p": 1e-6},
+        {"top_k": 3, "top_p": 1e-6},
+        {"top_k": 2000, "top_p": 1e-6},
+        {"top_k": 5, "typical_p": 1e-6},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(np.zeros(5000), id="all-equal"),
+        pytest.param(np.where(np.arange(5000) % 2, 0.0, -0.0), id="signed-zeros"),
+    ],
+)
+def test_ties_go_to_the_lowest_id(row, asked):
+    params = SamplingParams(seed=1, **asked)
+    assert distribution(row.astype(np.float32), sampler(params, n_vocab=5000)) == ([0], [1.0])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"temperature": 0.6},
+        {"top_k": 3},
+        {"top_p": 0.75},
+        {"min_p": 0.3},
+        {"typical_p": 0.6},
+        {"frequency_penalty": 0.0, "logit_bias": ((0, 1.0),)},
+    ],
+    ids=str,
+)
+def test_frequencies_match_probabilities(asked):
+    ids, p = distribution(matrix(ROW)[0], sampler(SamplingParams(seed=0, **asked)))
+    expected = np.zeros(4)
+    expected[ids] = p
+    found = frequencies(matrix(ROW)[0], asked)
+    assert found == pytest.approx(expected, abs=0.012), "3.4 standard deviations at p = 1/2"
+    assert (found[expected == 0] == 0).all()
+
+
+def frequencies(row, asked, n_ticks=200, n_rows=100):
+    """Draw 20,000 tokens by 100 seeds; how often each came."""
+    made = [sampler(SamplingParams(seed=i, **asked), n_vocab=len(row)) for i in range(n_rows)]
+    logits = np.repeat(row[None], n_rows, axis=0)
+    drawn = [token for _ in range(n_ticks) for token in sample_rows(logits.copy(), made).tokens]
+    return np.bincount(drawn, minlength=len(row)) / (n_ticks * n_rows)
+
+
+def test_frequencies_of_a_whole_row_that_no_block_divides():
+    row = np.full(1003, -20.0, np.float32)
+    row[[3, 500, 1002]] = [LN(0.5), LN(0.3), LN(0.2)]
+    row[77] = -INF
+    found = frequencies(row, {})
+    assert found[[3, 500, 1002]] == pytest.approx([0.5, 0.3, 0.2], abs=0.012)
+    assert found[77] == 0
+
+
+def test_logprobs_are_of_the_raw_row():
+    params = SamplingParams(
+        temperature=0, n_logprobs=2, logit_bias=((0, 50.0),), repetition_penalty=3.0, ignore_eos=True
+    )
+    found = sample_rows(matrix(ROW), [sampler(params, (0, 1, 2), end={1})])
+    assert found.tokens == [0]
+    assert found.logprobs[0].logprob == pytest.approx(LN(0.1), abs=1e-6)
+    assert [token for token, _ in found.logprobs[0].top] == [1, 3]
+    assert [value for _, value in found.logprobs[0].top] == pytest.approx([LN(0.4), LN(0.3)], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "k", "ids"),
+    [
+        pytest.param([1.0, 2.0, 2.0, 1.0], 3, [1, 2, 0], id="ties-by-lower-id"),
+        pytest.param([-INF, 0.0, -INF, 1.0], 4, [3, 1], id="impossible-tokens-are-left-out"),
+        pytest.param(ROW, 20, [1, 3, 2, 0], id="more-than-the-vocabulary"),
+        pytest.param(ROW, 0, [], id="zero-gives-the-drawn-one-only"),
+    ],
+)
+def test_top_logprobs(row, k, ids):
+    found = sample_rows(matrix(row), [sampler(SamplingParams(temperature=0, n_logprobs=k))]).logprobs[0]
+    assert [token for token, _ in found.top] == ids
+
+
+def test_only_rows_that_ask_get_logprobs():
+    asks = SamplingParams(temperature=0, n_logprobs=1)
+    sampled = sample_rows(matrix(ROW, ROW, ROW), [sampler(), sampler(asks), sampler()])
+    assert list(sampled.logprobs) == [1]
+
+
+def sequence_of(seed, n=24, **more):
+    made = sampler(SamplingParams(seed=seed), **more)
+    return [draw(ROW, made) for _ in range(n)]
+
+
+def test_every_seed_is_its_own():
+    seeds = [0, 1, -1, 2, -2, 2**64 - 1, -(2**63)]
+    assert len({tuple(sequence_of(seed)) for seed in seeds}) == len(seeds)
+    assert sequence_of(0) == sequence_of(0)
+    assert sequence_of(0, entropy=lambda: 1) == sequence_of(0, entropy=lambda: 2), "seed 0 is a seed"
+
+
+def test_entropy_is_asked_once_without_a_seed_only():
+    asked = []
+
+    def entropy():
+        asked.append(1)
+        return 9
+
+    sampler(SamplingParams(seed=0), entropy=entropy)
+    sampler(GREEDY, entropy=entropy)
+    assert not asked
+    assert sequence_of(None, entropy=entropy) == sequence_of(9)
+    assert len(asked) == 1
+
+
+def test_entropy_of_the_system_differs():
+    made = [RowSampler(SamplingParams(), (), end_tokens=frozenset(), n_vocab=4) for _ in range(2)]
+    assert made[0].uniform() != made[1].uniform()
+
+
+def test_one_uniform_number_per_stochastic_token():
+    made, twin = sampler(SamplingParams(seed=2, top_k=2)), sampler(SamplingParams(seed=2))
+    draw(ROW, made)
+    twin.uniform()
+    assert made._random.getstate() == twin._random.getstate()
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("asked", [{}, {"top_k": 3}, {"min_p": 0.01}], ids=str)
+def test_extreme_uniform_numbers_draw_possible_tokens(uniform, asked, monkeypatch):
+    made = sampler(SamplingParams(seed=1, **asked), n_vocab=5)
+    monkeypatch.setattr(made, "uniform", lambda: uniform)
+    assert draw([-INF, 0.3, 0.1, 0.2, -INF], made) in {1, 2, 3}
+
+
+@pytest.mark.parametrize("token", [-1, 4])
+def test_bias_outside_the_vocabulary_is_refused(token):
+    with pytest.raises(InvalidParameterError) as caught:
+        sampler(SamplingParams(logit_bias=((token, 1.0),)))
+    assert caught.value.param == "logit_bias"
+
+
+def test_a_prompt_outside_the_vocabulary_is_refused_where_it_matters():
+    sampler(GREEDY, (9,))
+    with pytest.raises(InvalidParameterError, match="prompt"):
+        sampler(SamplingParams(repetition_penalty=2.0), (9,))
+
+
+def test_broken_promises_are_errors():
+    with pytest.raises(InvariantError, match="shape"):
+        sample_rows(matrix(ROW), [])
+    with pytest.raises(InvariantError, match="float64"):
+        sample_rows(np.zeros((1, 4)), [sampler()])
+    with pytest.raises(InvariantError, match="end tokens"):
+        sampler(end={4})
+    with pytest.raises(InvariantError, match="vocabulary"):
+        sampler(n_vocab=0)
+    with pytest.raises(InvariantError, match="greedy"):
+        sampler().uniform()
+
+
+def test_no_rows_is_no_work():
+    assert sample_rows(np.zeros((0, 4), np.float32), []).tokens == []
+
+
+def test_tokens_are_plain_ints():
+    asked = [{"temperature": 0}, {}, {"top_k": 2}, {"top_p": 0.9}, {"top_p": 0.9, "n_logprobs": 1}]
+    sampled = sample_rows(matrix(*[ROW] * 5), [sampler(SamplingParams(seed=1, **one)) for one in asked])
+    assert {type(token) for token in sampled.tokens} == {int}
+    assert type(sampled.logprobs[4].logprob) is float
+    assert type(sampled.logprobs[4].top[0][0]) is int
+
+
+def test_300_rows_of_top_candidates():
+    logits = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    _, ids, sound = top_candidates(logits, list(range(300)), 16)
+    assert sound.all()
+    assert (ids == np.argsort(-logits, axis=1, kind="stable")[:, :16]).all()

@@ -1,0 +1,194 @@
+"""Collector: exact counters, a ring that wraps, idle time, consistent reads."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from itertools import count
+
+import pytest
+from telemetry_records import (
+    CANCELLED,
+    ENDS,
+    N_CELLS,
+    N_SLOTS,
+    STOPPED,
+    fed_collector,
+    make_collector,
+    make_tick,
+)
+
+from cobali_ray.telemetry.names import REFUSALS
+
+DONE = {"n_idle": N_SLOTS, "n_prefilling": 0, "n_generating": 0, "n_queued": 0, "n_queued_tokens": 0}
+
+
+def test_counters_are_exact():
+    snapshot = fed_collector().snapshot()
+    assert snapshot.histogram("tick_seconds").count == 4
+    assert snapshot.histogram("tick_tokens", "decode").sum == 12
+    assert snapshot.histogram("tick_tokens", "prefill").sum == 128
+    assert snapshot.histogram("tick_batch_tokens").sum == 140
+    assert snapshot.histogram("itl_seconds").count == 12
+    assert snapshot.totals == {
+        "prompt_tokens": 120,  # of the three requests whose prompt was computed
+        "cached_prompt_tokens": 30,
+        "output_tokens": 12,
+        "preemptions": 0,
+        "graphs_reused": 4,
+        "idle_seconds": 0.0,
+    }
+    assert {k: n for k, n in snapshot.requests.items() if n} == {
+        "stop": 1,
+        "length": 1,
+        "cancelled": 1,
+        "deadline": 1,
+        "error": 1,
+    }
+    assert snapshot.n_tokens_max == 90
+    assert snapshot.histogram("e2e_seconds").count == len(ENDS)
+    assert snapshot.histogram("queue_seconds").count == 3, "who never got a slot has no queue time"
+    assert snapshot.histogram("inference_seconds").sum == pytest.approx(3 * 0.11)
+
+
+def test_refusal_reasons_are_a_fixed_set():
+    collector = make_collector()
+    for reason in (*REFUSALS, "model-from-a-fuzzer", "", "other"):
+        collector.on_refusal(reason)
+    assert collector.snapshot().refusals == {**dict.fromkeys(REFUSALS, 1), "other": 4}
+
+
+def test_ring_wraps_and_keeps_the_newest():
+    collector = make_collector(ring=4)
+    assert collector.ticks(3) == []
+    for tick_id in range(6):
+        collector.on_tick(make_tick(tick_id))
+    assert [tick.tick_id for tick in collector.ticks(3)] == [3, 4, 5]
+    assert [tick.tick_id for tick in collector.ticks(99)] == [2, 3, 4, 5]
+    assert collector.ticks(0) == []
+    assert collector.snapshot().histogram("tick_seconds").count == 6, "counters do not wrap"
+
+
+def test_gauges_follow_the_last_tick_and_fall_when_idle():
+    collector = fed_collector()
+    busy = collector.snapshot().levels
+    assert (busy.n_running, busy.n_queued, busy.n_batch_tokens, busy.n_queued_tokens) == (4, 2, 35, 77)
+    assert busy.kv_usage == 0.25
+    collector.on_idle(n_queued=0, n_cells_used=80, n_cells_idle=80)
+    idle = collector.snapshot().levels
+    assert (idle.n_idle, idle.n_running, idle.n_queued) == (N_SLOTS, 0, 0)
+    assert (idle.n_queued_tokens, idle.n_batch_tokens, idle.kv_usage, idle.n_cells_idle) == (0, 0, 0.0, 80)
+    collector.on_tick(make_tick(9))
+    assert collector.snapshot().levels == busy
+
+
+def test_a_fresh_collector_is_idle():
+    levels = make_collector().snapshot().levels
+    assert (levels.n_idle, levels.n_cells, levels.kv_usage) == (N_SLOTS, N_CELLS, 0.0)
+
+
+def test_idle_time_and_gaps_between_forward_passes():
+    collector = make_collector(now=None)
+    collector.on_tick(make_tick(started_s=1.0))
+    collector.on_tick(make_tick(started_s=1.03, **DONE))  # forward ended at 1.017, starts again at 1.031
+    collector.on_tick(make_tick(started_s=5.05))  # nothing to do since 1.05
+    snapshot = collector.snapshot()
+    gap = snapshot.histogram("tick_gap_seconds")
+    assert (gap.count, gap.sum) == (1, pytest.approx(0.014))
+    assert snapshot.totals["idle_seconds"] == pytest.approx(4.0)
+    assert snapshot.last_tick_age_s is None
+
+
+def test_on_idle_starts_idle_time_too():
+    collector = make_collector(now=None)
+    collector.on_tick(make_tick(started_s=1.0))  # its queued requests were then cancelled
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    collector.on_tick(make_tick(started_s=3.02))
+    snapshot = collector.snapshot()
+    assert snapshot.totals["idle_seconds"] == pytest.approx(2.0)
+    assert snapshot.histogram("tick_gap_seconds").count == 0
+
+
+def test_idle_seconds_never_fall():
+    """A scrape during the first tick after a pause sees it as idle; the record then says otherwise."""
+    at = [0.0]
+    collector = make_collector(now=lambda: at[0])
+    at[0] = 2.5
+    assert collector.snapshot().totals["idle_seconds"] == 2.5
+    collector.on_tick(make_tick(started_s=2.0, total_s=1.0))
+    assert collector.snapshot().totals["idle_seconds"] == 2.5
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    at[0] = 4.0
+    assert collector.snapshot().totals["idle_seconds"] == 3.0
+
+
+def test_age_of_the_last_tick():
+    at = [0.0]
+    collector = make_collector(now=lambda: at[0])
+    at[0] = 3.0
+    assert collector.snapshot().last_tick_age_s == 0, "no work yet"
+    collector.on_tick(make_tick(started_s=3.0))
+    at[0] = 8.02
+    assert collector.snapshot().last_tick_age_s == pytest.approx(5.0)
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    assert collector.snapshot().last_tick_age_s == 0
+
+
+def test_a_snapshot_travels_between_processes():
+    snapshot = fed_collector().snapshot()
+    assert pickle.loads(pickle.dumps(snapshot)) == snapshot
+
+
+def test_summary_has_percentiles_and_totals():
+    summary = fed_collector().summary()
+    assert summary["itl_s"]["n"] == 12
+    assert 0.0175 <= summary["itl_s"]["p50"] <= 0.025
+    assert 0.2 < summary["itl_s"]["p99"] <= 0.3
+    assert summary["totals"]["decode_tokens"] == 12
+    assert make_collector().summary()["ttft_s"] == {
+        "n": 0,
+        "mean": None,
+        "p50": None,
+        "p90": None,
+        "p99": None,
+    }
+
+
+def test_a_failing_record_leaves_reads_possible():
+    collector = make_collector()
+    with pytest.raises(TypeError):
+        collector.on_tick(make_tick(gaps_s=None))
+    assert collector.snapshot().histogram("tick_seconds").count == 1
+
+
+def test_readers_see_whole_ticks_while_one_thread_writes():
+    collector, stop = make_collector(), threading.Event()
+
+    def write() -> None:
+        for tick_id in count():
+            if stop.is_set():
+                return
+            collector.on_tick(make_tick(tick_id, gaps_s=[0.01, 0.02]))
+            collector.on_end(STOPPED)
+            collector.on_end(CANCELLED)
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that reads land in the middle of writes
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(100):
+            seen = collector.snapshot()
+            ticks = seen.histogram("tick_seconds").count
+            assert seen.histogram("tick_tokens", "decode").sum == 3 * ticks
+            assert seen.histogram("itl_seconds").count == 2 * ticks
+            assert seen.histogram("itl_seconds").sum == pytest.approx(0.03 * ticks)
+            assert seen.totals["output_tokens"] == 3 * ticks
+            assert seen.histogram("e2e_seconds").count == sum(seen.requests.values())
+            ids = [tick.tick_id for tick in collector.ticks(5)]
+            assert ids == list(range(ids[0], ids[0] + len(ids))) if ids else True
+    finally:
+        stop.set()
+        writer.join()
+        sys.setswitchinterval(switch_s)

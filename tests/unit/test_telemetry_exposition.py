@@ -1,0 +1,192 @@
+"""What a scrape returns: it parses, adds up, and says the same under every name."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from math import inf
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from telemetry_records import fed_collector, make_collector
+
+from cobali_ray import __version__
+from cobali_ray.telemetry import bounds
+from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
+
+WHO = {"model_name": "tiny", "engine": "0"}
+
+
+def samples_of(text):
+    """Return (name, labels) -> value."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def text():
+    return fed_collector().exposition()
+
+
+@pytest.fixture(scope="module")
+def value(text):
+    samples = samples_of(text)
+    return lambda name, **labels: samples[name, frozenset(labels.items())]
+
+
+def test_every_histogram_is_cumulative_and_adds_up(text):
+    histograms = [f for f in text_string_to_metric_families(text) if f.type == "histogram"]
+    assert len(histograms) >= 27
+    for family in histograms:
+        members = {}
+        for sample in family.samples:
+            rest = frozenset((k, v) for k, v in sample.labels.items() if k != "le")
+            members.setdefault(rest, []).append(sample)
+        for samples in members.values():
+            buckets = [(float(s.labels["le"]), s.value) for s in samples if s.name == f"{family.name}_bucket"]
+            assert buckets == sorted(buckets), family.name
+            assert buckets[-1][0] == inf
+            total = next(s.value for s in samples if s.name == f"{family.name}_count")
+            assert buckets[-1][1] == total, family.name
+            assert next(s.value for s in samples if s.name == f"{family.name}_sum") >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("cobali_ticks_total", {}, 4),
+        ("cobali_tokens_total", {"kind": "decode"}, 12),
+        ("cobali_tokens_total", {"kind": "prefill"}, 128),
+        ("cobali_prompt_tokens_total", {}, 120),
+        ("cobali_cached_prompt_tokens_total", {}, 30),
+        ("cobali_output_tokens_total", {}, 12),
+        ("cobali_requests_total", {"outcome": "deadline"}, 1),
+        ("cobali_requests_total", {"outcome": "bad_request"}, 0),
+        ("cobali_refusals_total", {"reason": "other"}, 1),
+        ("cobali_graphs_reused_total", {}, 4),
+        ("cobali_preemptions_total", {}, 0),
+        ("cobali_phase_seconds_total", {"phase": "forward"}, 0.064),
+        ("cobali_idle_seconds_total", {}, 0),
+        ("cobali_slots", {"state": "idle"}, 4),
+        ("cobali_slots", {"state": "prefilling"}, 1),
+        ("cobali_slots", {"state": "generating"}, 3),
+        ("cobali_queue_requests", {}, 2),
+        ("cobali_queue_tokens", {}, 77),
+        ("cobali_kv_cells", {"state": "used"}, 250),
+        ("cobali_kv_cells", {"state": "idle_prefix"}, 50),
+        ("cobali_kv_cells", {"state": "free"}, 700),
+        ("cobali_kv_usage_ratio", {}, 0.25),
+        ("cobali_batch_tokens", {}, 35),
+        ("cobali_token_budget", {}, 64),
+        ("cobali_slot_context_tokens", {}, 125),
+        ("cobali_last_tick_age_seconds", {}, 10 - 0.11),
+        ("cobali_info", {"model": "tiny", "version": __version__}, 1),
+        ("cobali_itl_seconds_bucket", {"le": "0.02"}, 4),  # 0.02 itself belongs to it
+        ("cobali_itl_seconds_sum", {}, 4 * 0.341),
+        ("cobali_request_prompt_tokens_bucket", {"le": "50.0"}, 3),
+    ],
+)
+def test_values(value, name, labels, expected):
+    assert value(name, **labels) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), VLLM_COUNTERS.items())
+def test_vllm_counters_are_ours(value, theirs, ours):
+    assert value(f"vllm:{theirs}_total", **WHO) == value(f"cobali_{ours}_total")
+
+
+@pytest.mark.parametrize("theirs", VLLM_HISTOGRAMS)
+def test_vllm_histograms_are_ours(text, theirs):
+    ours = VLLM_HISTOGRAMS[theirs][0]
+    samples, seen = samples_of(text), 0
+    for (name, labels), n in samples.items():
+        if name in {f"vllm:{theirs}_{end}" for end in ("bucket", "sum", "count")}:
+            seen += 1
+            twin = name.replace(f"vllm:{theirs}", f"cobali_{ours}")
+            assert n == samples[twin, labels - frozenset(WHO.items())], (name, labels)
+    assert seen >= 10
+    assert samples[f"vllm:{theirs}_count", frozenset(WHO.items())] > 0
+
+
+def test_vllm_histograms_keep_their_bounds_and_add_finer_ones(text):
+    found = {
+        float(dict(labels)["le"])
+        for name, labels in samples_of(text)
+        if name == "vllm:time_to_first_token_seconds_bucket"
+    }
+    assert found == {*bounds.VLLM_TTFT, 0.0005, inf}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("num_requests_running", {}, 4),
+        ("num_requests_waiting", {}, 2),
+        ("num_requests_waiting_by_reason", {"reason": "capacity"}, 2),
+        ("kv_cache_usage_perc", {}, 0.25),
+        ("request_success_total", {"finished_reason": "stop"}, 1),
+        ("request_success_total", {"finished_reason": "abort"}, 2),
+        ("request_success_total", {"finished_reason": "error"}, 1),
+        ("admission_rejections_total", {"reason": "queue_full_requests"}, 1),
+    ],
+)
+def test_other_vllm_values(value, name, labels, expected):
+    assert value(f"vllm:{name}", **WHO, **labels) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("prompt_tokens_total", 128),
+        ("prompt_tokens_cached_total", 30),
+        ("prompt_seconds_total", 0.09),
+        ("tokens_predicted_total", 12),
+        ("tokens_predicted_seconds_total", 0.24),
+        ("n_decode_total", 4),
+        ("n_tokens_max", 90),
+        ("requests_processing", 4),
+        ("requests_deferred", 2),
+        ("n_busy_slots_per_decode", 4),
+    ],
+)
+def test_llamacpp_values(value, name, expected):
+    assert value(f"llamacpp:{name}") == pytest.approx(expected)
+
+
+def test_a_scrape_before_the_first_tick_has_every_family(text):
+    names = {family.name for family in text_string_to_metric_families(make_collector().exposition())}
+    assert names == {family.name for family in text_string_to_metric_families(text)}
+
+
+def test_a_model_name_cannot_break_the_format():
+    name = 'a"b\\c\nd'
+    samples = samples_of(make_collector(model_name=name).exposition())
+    assert ("cobali_info", frozenset({"model": name, "version": __version__}.items())) in samples
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (package prometheus) is not installed")
+@pytest.mark.parametrize(
+    ("prefix", "complaints_allowed"),
+    [
+        pytest.param("cobali_", False, id="ours-follow-the-naming-rules"),
+        pytest.param("", True, id="all-parse"),  # names of others break the rules: colons, _total
+    ],
+)
+def test_promtool(text, prefix, complaints_allowed):
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
+    ]
+    checked = subprocess.run(
+        [shutil.which("promtool"), "check", "metrics"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # 1: cannot be parsed, 3: parsed, with complaints
+    assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr

@@ -1,0 +1,158 @@
+"""Log lines are JSON with numbers and names, never what a client wrote."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+import numpy as np
+import orjson
+import pytest
+import structlog
+from telemetry_records import BROKEN, CANCELLED, STOPPED, make_tick
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.telemetry.log import TICK_FIELDS, TickLog, configure_logging, log_request
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def out():
+    """Return where log lines go; structlog's configuration is put back afterwards."""
+    before = structlog.get_config()
+    yield io.StringIO()
+    structlog.configure(**before)
+
+
+def lines(out):
+    return [orjson.loads(line) for line in out.getvalue().splitlines()]
+
+
+def is_utc(stamp):
+    return datetime.fromisoformat(stamp).utcoffset() == UTC.utcoffset(None)
+
+
+def test_a_request_is_one_line_of_numbers(out):
+    configure_logging(stream=out)
+    log_request(structlog.get_logger(), STOPPED, request_id="cmpl-1", n_queued=3)
+    (line,) = lines(out)
+    assert is_utc(line.pop("timestamp"))
+    assert line == {
+        "event": "request",
+        "level": "info",
+        "request_id": "cmpl-1",
+        "outcome": "stop",
+        "error": None,
+        "n_queued": 3,
+        "n_prompt": 40,
+        "n_cached": 10,
+        "n_output": 5,
+        "n_preempted": 0,
+        "queue_s": 0.004,
+        "prefill_s": 0.03,
+        "ttft_s": 0.034,
+        "decode_s": 0.08,
+        "tpot_s": 0.02,
+        "e2e_s": 0.115,
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "error"),
+    [
+        pytest.param(CANCELLED, "cancelled", "RequestCancelledError", id="cancelled-in-the-queue"),
+        pytest.param(BROKEN, "error", "InternalError", id="error-without-its-message"),
+    ],
+)
+def test_errors_are_named_not_quoted(out, end, outcome, error):
+    configure_logging(stream=out)
+    log_request(structlog.get_logger(), end, request_id="x", n_queued=0)
+    assert "secret" not in out.getvalue()
+    (line,) = lines(out)
+    assert (line["outcome"], line["error"]) == (outcome, error)
+
+
+@pytest.mark.parametrize("json", [True, False], ids=["json", "readable"])
+def test_tracebacks_do_not_show_local_variables(out, json):
+    configure_logging(stream=out, json=json)
+
+    def fail(prompt):
+        raise ValueError(len(prompt))
+
+    try:
+        fail("what the client" + " wrote")
+    except ValueError:
+        structlog.get_logger().exception("tick_failed")
+    assert "ValueError" in out.getvalue()
+    assert "what the client wrote" not in out.getvalue()
+    if json:
+        assert lines(out)[0]["exception"][0]["exc_type"] == "ValueError"
+
+
+def test_level_filters(out):
+    configure_logging(level="warning", stream=out)
+    log_request(structlog.get_logger(), STOPPED, request_id="x", n_queued=0)
+    assert out.getvalue() == ""
+    structlog.get_logger().warning("seen", odd=object())
+    assert lines(out)[0]["event"] == "seen"
+
+
+@pytest.mark.usefixtures("out")
+def test_a_terminal_gets_readable_lines():
+    terminal = Terminal()
+    configure_logging(stream=terminal)
+    structlog.get_logger().info("ready", n_slots=4)
+    assert "ready" in terminal.getvalue()
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(terminal.getvalue())
+
+
+def test_loggers_made_earlier_follow_the_configuration(out):
+    logger = structlog.get_logger()
+    configure_logging(stream=io.StringIO())
+    logger.info("first")
+    configure_logging(stream=out)
+    logger.info("second")
+    assert [line["event"] for line in lines(out)] == ["second"]
+
+
+def test_an_unknown_level_names_the_setting():
+    with pytest.raises(ConfigError, match="loud") as caught:
+        configure_logging(level="loud")
+    assert caught.value.setting == "log_level"
+
+
+@pytest.mark.parametrize(
+    "gaps_s",
+    [[0.01, 0.02], np.array([0.01, 0.02]), np.array([0.01, 9.0, 0.02])[::2], ()],
+    ids=["list", "array", "strided-array", "none"],
+)
+def test_tick_log(tmp_path, gaps_s):
+    path = tmp_path / "ticks.jsonl"
+    at = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
+    with TickLog(path, utc_now=lambda: at) as log:
+        log.write(make_tick(1, gaps_s=gaps_s))
+        assert path.read_bytes().count(b"\n") == 1, "a line is there before the file is closed"
+        log.write(make_tick(2, gaps_s=gaps_s))
+    first, second = (orjson.loads(line) for line in path.read_bytes().splitlines())
+    assert (first["tick_id"], second["tick_id"]) == (1, 2)
+    assert first["timestamp"] == "2027-01-02T03:04:05Z"
+    assert set(first) == {"timestamp", *TICK_FIELDS}
+    assert first["gaps_s"] == pytest.approx(list(gaps_s))
+    assert first["forward_s"] == 0.016
+
+
+def test_tick_log_appends_and_closes(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    for tick_id in (1, 2):
+        log = TickLog(path)
+        log.write(make_tick(tick_id))
+        log.close()
+        log.close()
+        with pytest.raises(ValueError, match="closed"):
+            log.write(make_tick(3))
+    assert [orjson.loads(line)["tick_id"] for line in path.read_bytes().splitlines()] == [1, 2]
