@@ -156,6 +156,37 @@ def test_a_broken_row_fails_alone(row, word, asked):
         assert made[1]._random.getstate() == fresh._random.getstate(), "a failed row draws nothing"
 
 
+def test_logprobs_of_a_row_with_nan_fail_even_where_a_ban_hides_it():
+    params = SamplingParams(ignore_eos=True, n_logprobs=1, seed=1)
+    sampled = sample_rows(matrix([NAN, 1.0, 2.0, 3.0]), [sampler(params, end={0})])
+    assert "NaN" in sampled.failed[0]
+
+
+def misleading_row():
+    """Give a row of which every fourth token, all that a quick look sees, says nothing about the rest."""
+    row = np.where(np.arange(9001) % 8 < 4, np.float32(1), np.float32(-1))
+    row[::4] = -40
+    return row
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "chosen"),
+    [
+        pytest.param({"top_p": 0.5}, 5.0, 1.0, id="top-p"),
+        pytest.param({"typical_p": 0.5}, 0.75, 1.0, id="typical-p"),
+    ],
+)
+def test_a_misleading_row_is_read_as_a_whole(asked, seen, chosen):
+    row = misleading_row()
+    row[4000] = seen
+    ids, p = distribution(row, sampler(SamplingParams(**asked), n_vocab=9001))
+    weights = np.exp(row.astype(float))
+    in_order = [4000, *np.flatnonzero(row == chosen).tolist()]
+    n = int(np.searchsorted(np.cumsum(weights[in_order]), 0.5 * weights.sum(), side="right")) + 1
+    assert sorted(ids) == sorted(in_order[:n])
+    assert sum(p) == pytest.approx(1)
+
+
 def test_masking_every_token_fails_the_row():
     made = sampler(SamplingParams(temperature=0, ignore_eos=True), end={0, 1, 2, 3})
     assert "every logit" in sample_rows(matrix(ROW), [made]).failed[0]

@@ -1,0 +1,99 @@
+"""What the log says of one HTTP request; filled in on its way, written by the frame."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.answer import slowest_of
+from cobali_ray.api.faults import Fault, fault_of, is_our_fault
+from cobali_ray.api.fields import header_value
+from cobali_ray.core.events import End, FinishReason
+
+SCOPE_KEY = "cobali_account"
+CLIENT_CLOSED = 499
+"""The status in the log where the client left before any answer; never sent."""
+
+log = structlog.get_logger("cobali_ray.api")
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """One HTTP request in numbers; never its texts."""
+
+    request_id: str
+    route: str = "unmatched"
+    status: int | None = None
+    stream: bool = False
+    n_prompt: int | None = None
+    n_output: int | None = None
+    finish_reasons: list[FinishReason] = field(default_factory=list)
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    error: str | None = None
+    cancelled: bool = False
+    ignored: tuple[str, ...] = ()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return what every answer carries beside its own headers."""
+        headers = [(b"x-request-id", self.request_id.encode("latin-1"))]
+        if self.ignored:
+            headers.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
+        return headers
+
+    def ignore(self, names: tuple[str, ...]) -> None:
+        """Note fields that changed nothing: in a header and in the log."""
+        if names:
+            self.ignored += names
+            log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))
+
+    def settle(self, ends: Sequence[End | None], n_tokens: int) -> None:
+        """Note how the choices ended; where one did not, count the tokens seen."""
+        closed = [end for end in ends if end is not None]
+        self.finish_reasons = [end.finish_reason for end in closed if end.finish_reason is not None]
+        self.n_output = n_tokens
+        if closed:
+            if len(closed) == len(ends):
+                self.n_output = sum(end.stats.n_output for end in closed)
+            slowest = slowest_of([end.stats for end in closed])
+            self.ttft_s, self.e2e_s = slowest.ttft_s, slowest.e2e_s
+
+    def blame(self, error: BaseException) -> Fault:
+        """Return what the client is told; what operators must know goes to the log."""
+        fault = fault_of(error)
+        self.error = fault.code
+        if is_our_fault(error):
+            # As text and not as exc_info: a renderer that shows locals would print prompts.
+            cause = "".join(traceback.format_exception(error))
+            log.error("request_failed", request_id=self.request_id, cause=cause)
+        return fault
+
+    def write(self, http_s: float) -> None:
+        """Write the one line of this request."""
+        status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
+        line: dict[str, Any] = {
+            "request_id": self.request_id,
+            "route": self.route,
+            "status": status,
+            "stream": self.stream,
+            "n_prompt": self.n_prompt,
+            "n_output": self.n_output,
+            "finish_reasons": self.finish_reasons,
+            "ttft_s": self.ttft_s,
+            "e2e_s": self.e2e_s,
+            "http_s": round(http_s, 6),
+            "cancelled": self.cancelled,
+            "error": self.error,
+        }
+        log.info("http_request", **line)
+
+
+def account_of(http: HttpRequest) -> Account:
+    """Return the account that the frame opened for this request."""
+    account: Account = http.scope[SCOPE_KEY]
+    return account

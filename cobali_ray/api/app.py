@@ -1,0 +1,44 @@
+"""The HTTP app: routes, frame, error shapes."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
+from starlette.exceptions import HTTPException
+
+from cobali_ray.api.account import account_of
+from cobali_ray.api.client import EngineClient
+from cobali_ray.api.clock import ApiClock, SystemClock
+from cobali_ray.api.facts import Facts
+from cobali_ray.api.faults import http_fault
+from cobali_ray.api.frame import Frame, fault_response
+from cobali_ray.api.generation import Generation
+from cobali_ray.api.openapi import describe
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.errors import CobaliError
+
+
+def build_api(client: EngineClient, settings: ApiSettings, *, clock: ApiClock | None = None) -> FastAPI:
+    """Build the OpenAI-compatible ASGI app over an engine client."""
+    clock = clock or SystemClock()
+    app = FastAPI(title="cobali_ray", redirect_slashes=False)
+    app.include_router(Generation(client, settings, clock).router())
+    app.include_router(Facts(client, settings).router())
+    app.add_exception_handler(CobaliError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock)
+    describe(app)
+    return app
+
+
+async def _on_error(http: HttpRequest, error: Exception) -> Response:
+    return fault_response(account_of(http).blame(error))
+
+
+async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
+    # The router's own: unknown paths and methods.
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = error.headers if isinstance(error, HTTPException) else None
+    fault = http_fault(status, method=http.method, path=http.url.path[:128], headers=headers)
+    account_of(http).error = fault.code
+    return fault_response(fault)

@@ -1,0 +1,98 @@
+"""What surrounds every HTTP request: its id, its key, its log line, and an answer to every error."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+
+from fastapi import Response
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cobali_ray.api.account import SCOPE_KEY, Account
+from cobali_ray.api.clock import ApiClock
+from cobali_ray.api.faults import Fault
+from cobali_ray.errors import WrongKeyError
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""Probes have no keys."""
+
+SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def fault_response(fault: Fault) -> Response:
+    """Return an error as an HTTP response."""
+    return Response(
+        fault.body_bytes, fault.status, headers=dict(fault.headers), media_type="application/json"
+    )
+
+
+def request_id_of(sent: str) -> str:
+    """Return the client's own id if it can stand in a header and a log, else a new one."""
+    return sent if SANE_ID.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+
+
+def key_is_right(headers: Mapping[str, str], api_keys: Sequence[str]) -> bool:
+    """Say whether a request carries one of the keys, in a time that tells nothing about them."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    shown = [headers.get("x-api-key", "")]
+    if scheme.lower() == "bearer":
+        shown.append(token.strip())
+    right = False
+    for key in api_keys:
+        for one in shown:
+            right |= hmac.compare_digest(one.encode(), key.encode())
+    return right
+
+
+class Frame:
+    """ASGI middleware around all routes."""
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], clock: ApiClock) -> None:
+        self._app, self._api_keys, self._clock = app, tuple(api_keys), clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and write its log line, however it ends."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        account = Account(request_id=request_id_of(headers.get("x-request-id", "")))
+        scope[SCOPE_KEY] = account
+
+        async def send_framed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                account.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *account.headers()]}
+            try:
+                await send(message)
+            except OSError:
+                # How ASGI 2.4 servers say that the client has left.
+                raise ClientDisconnect from None
+
+        started = self._clock.now()
+        try:
+            self._check_key(scope["path"], headers)
+            await self._app(scope, receive, send_framed)
+        except (asyncio.CancelledError, ClientDisconnect) as gone:
+            account.cancelled = True
+            if isinstance(gone, asyncio.CancelledError):
+                raise
+        except Exception as error:
+            fault = account.blame(error)
+            if account.status is not None:
+                raise
+            await fault_response(fault)(scope, receive, send_framed)
+        finally:
+            # The path as declared, never as sent: a log field must not take any value a client invents.
+            route = scope.get("route")
+            account.route = getattr(route, "path", account.route)
+            account.write(self._clock.now() - started)
+
+    def _check_key(self, path: str, headers: Mapping[str, str]) -> None:
+        if self._api_keys and path not in OPEN_PATHS and not key_is_right(headers, self._api_keys):
+            raise WrongKeyError

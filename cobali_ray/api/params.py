@@ -1,0 +1,113 @@
+"""Numbers of a body -> SamplingParams and counts. Pure; ranges not checked here are the core's."""
+
+from __future__ import annotations
+
+from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
+from cobali_ray.core.request import MAX_TOP_LOGPROBS, SamplingParams
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+
+def sampling_of(body: GenerationBody, *, n_logprobs: int | None, n_vocab: int) -> SamplingParams:
+    """Return how tokens are drawn; OpenAI's defaults for what is absent. Raises InvalidParameterError."""
+    return SamplingParams(
+        temperature=_or(body.temperature, 1.0),
+        # -1 is how other servers say "all".
+        top_k=0 if body.top_k in (None, -1) else body.top_k,
+        top_p=_or(body.top_p, 1.0),
+        min_p=_or(body.min_p, 0.0),
+        typical_p=_or(body.typical_p, 1.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        repetition_penalty=_repetition_penalty(body),
+        logit_bias=_logit_bias(body.logit_bias or {}, n_vocab),
+        seed=body.seed,
+        ignore_eos=bool(body.ignore_eos),
+        min_tokens=0 if body.min_tokens is None else body.min_tokens,
+        n_logprobs=n_logprobs,
+    )
+
+
+def chat_logprobs(body: ChatBody) -> int | None:
+    """Return how many alternatives per token a chat asks for; None without logprobs."""
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise InvalidParameterError("top_logprobs", "top_logprobs needs logprobs to be true")
+    return None
+
+
+def completion_logprobs(body: CompletionBody) -> int | None:
+    """Return how many alternatives per token a completion asks for; None without logprobs."""
+    if body.logprobs is None:
+        return None
+    if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
+        message = f"logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}"
+        raise InvalidParameterError("logprobs", message)
+    if body.echo:
+        # The prompt's own logprobs are not computed; leaving them out would be a different answer.
+        raise UnsupportedParameterError(
+            "logprobs", "logprobs together with echo is not supported by this server"
+        )
+    return body.logprobs
+
+
+def n_of(body: GenerationBody, n_prompts: int, max_choices: int) -> int:
+    """Return the number of answers per prompt."""
+    n = 1 if body.n is None else body.n
+    if n < 1:
+        raise InvalidParameterError("n", f"n must be at least 1, got {n}")
+    if n * n_prompts > max_choices:
+        param = "n" if n > 1 else "prompt"
+        message = f"{n_prompts} prompts times n={n} is more than {max_choices} answers (setting max_choices)"
+        raise InvalidParameterError(param, message)
+    if isinstance(body, CompletionBody) and body.best_of not in (None, n):
+        raise UnsupportedParameterError("best_of", f"best_of is only supported equal to n ({n})")
+    return n
+
+
+def asked_max_tokens(body: GenerationBody) -> int | None:
+    """Return the answer's length limit as the client gave it, under either name; None if it did not."""
+    old, new = body.max_tokens, body.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise InvalidParameterError(
+            "max_completion_tokens", f"max_tokens {old} and max_completion_tokens {new} contradict each other"
+        )
+    asked, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
+    if asked is None:
+        return None
+    may_be_zero = isinstance(body, CompletionBody) and body.echo
+    if asked < (0 if may_be_zero else 1):
+        raise InvalidParameterError(param, f"{param} must be at least 1, got {asked}")
+    return asked
+
+
+def wants_usage(body: GenerationBody) -> bool:
+    """Say whether the stream closes with a usage chunk. Raises where there is no stream to close."""
+    if body.stream_options is None:
+        return False
+    if not body.stream:
+        raise InvalidParameterError("stream_options", "stream_options is only allowed when stream is true")
+    return bool(body.stream_options.include_usage)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _repetition_penalty(body: GenerationBody) -> float:
+    one, other = body.repetition_penalty, body.repeat_penalty
+    if one is not None and other is not None and one != other:
+        message = f"repetition_penalty {one:g} and repeat_penalty {other:g} contradict each other"
+        raise InvalidParameterError("repeat_penalty", message)
+    return _or(other if one is None else one, 1.0)
+
+
+def _logit_bias(biases: dict[str, float], n_vocab: int) -> tuple[tuple[int, float], ...]:
+    merged: dict[int, float] = {}
+    for key, bias in biases.items():
+        is_id = key.isascii() and key.isdigit() and len(key) <= len(str(n_vocab))
+        if not is_id or int(key) >= n_vocab:
+            message = f"logit_bias has the key {key[:32]!r}; keys are token ids from 0 to {n_vocab - 1}"
+            raise InvalidParameterError("logit_bias", message)
+        merged[int(key)] = bias
+    return tuple(merged.items())

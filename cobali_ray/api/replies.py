@@ -1,0 +1,139 @@
+"""The two ways to answer a call, as responses that live exactly as long as the request does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from cobali_ray.api.account import Account
+from cobali_ray.api.answer import Choice
+from cobali_ray.api.client import EngineClient
+from cobali_ray.api.clock import ApiClock
+from cobali_ray.api.sources import events_of, unless_gone
+from cobali_ray.api.sse import Frames, failure
+from cobali_ray.api.tally import StreamWriter, Tally
+from cobali_ray.api.translate import Call
+from cobali_ray.core.events import Event
+from cobali_ray.errors import InvariantError
+
+Answer = Callable[[Call, Sequence[Choice]], dict[str, Any]]
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # A proxy that buffers would turn a stream into an answer.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Reply(Response):
+    """An answer that asks the engine itself, so that its generator is closed whatever ends the request.
+
+    Errors before the first byte leave `__call__` and become a proper HTTP status.
+    """
+
+    def __init__(self, client: EngineClient, call: Call, account: Account) -> None:
+        super().__init__()
+        self._client, self._call, self._account = client, call, account
+        account.stream = call.stream
+        account.n_prompt = call.n_prompt
+        self._tally = Tally(call)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        """Answer, unless the client leaves first."""
+        try:
+            if not await unless_gone(receive, self._reply(send)):
+                self._account.cancelled = True
+        finally:
+            self._account.settle(self._tally.ends, self._tally.n_tokens)
+
+    async def _reply(self, send: Send) -> None:
+        async with aclosing(events_of(self._client, self._call)) as events:
+            await self._answer(events, send)
+
+    @abstractmethod
+    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None: ...
+
+
+class WholeReply(Reply):
+    """One JSON body, once all choices have ended."""
+
+    def __init__(self, client: EngineClient, call: Call, account: Account, answer: Answer) -> None:
+        super().__init__(client, call, account)
+        self._body_of = answer
+
+    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
+        choices = [Choice() for _ in self._call.requests]
+        while self._tally.n_open:
+            for index, text, logprobs, end in self._tally.sort(await next_batch(events)):
+                choices[index].texts.append(text)
+                choices[index].logprobs.extend(logprobs)
+                choices[index].end = end
+            self._tally.check()
+        body = orjson.dumps(self._body_of(self._call, choices))
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class StreamReply(Reply):
+    """Server-sent events, at most one write per wake-up; the status waits for the first event."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        call: Call,
+        account: Account,
+        frames: Frames,
+        *,
+        clock: ApiClock,
+        min_gap_s: float,
+    ) -> None:
+        super().__init__(client, call, account)
+        self._writer = StreamWriter(call, frames, self._tally)
+        self._clock, self._min_gap_s = clock, min_gap_s
+
+    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
+        first = self._writer.write(await next_batch(events))
+        while not first and self._tally.failure is None:
+            first = self._writer.write(await next_batch(events))
+        self._tally.check()
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        async with aclosing(self._writes(first, events)) as writes:
+            async for wire in writes:
+                # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
+                await send({"type": "http.response.body", "body": wire, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _writes(
+        self, wire: bytes, events: AsyncGenerator[list[Event], None]
+    ) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                written_s = self._clock.now()
+                if wire:
+                    yield wire
+                self._tally.check()
+                if not self._tally.n_open:
+                    return
+                gap_s = written_s + self._min_gap_s - self._clock.now()
+                if self._min_gap_s and gap_s > 0:
+                    await self._clock.sleep(gap_s)
+                wire = self._writer.write(await next_batch(events))
+        except Exception as error:
+            # The status is sent, so only the stream itself can tell; a broken connection says nothing.
+            yield failure(self._account.blame(error))
+
+
+async def next_batch(events: AsyncGenerator[list[Event], None]) -> list[Event]:
+    """Return the next events. Raises InvariantError where a stream stops without its end event."""
+    batch = await anext(events, None)
+    if batch is None:
+        raise InvariantError("the engine's stream stopped without an end event")
+    return batch

@@ -1,0 +1,160 @@
+"""The OpenAI wire models: shapes and kinds only, ranges are the core's to judge.
+
+Strict: a bool is no number, a string is no number. null means absent. Fields not listed here end up in
+`model_extra`, where `fields.py` judges them by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+Prompt: TypeAlias = str | list[str] | list[int] | list[list[int]]
+
+
+def _is_tokens(value: Any) -> bool:
+    # `type is int`, because True is an int too.
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+def _prompt(value: Any) -> Prompt:
+    # By hand and not a union of pydantic: that would collect one error per token of a wrong branch.
+    if isinstance(value, str) or _is_tokens(value):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, list) and value:
+        if all(isinstance(text, str) for text in value):
+            return value
+        if all(_is_tokens(tokens) for tokens in value):
+            return value
+    raise PydanticCustomError(
+        "prompt",
+        "must be a string, a list of strings, a list of token ids or a list of such lists, not empty",
+    )
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    raise PydanticCustomError("stop", "must be a string or a list of strings")
+
+
+def _content(value: Any) -> str | list[dict[str, Any]] | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
+        return value
+    raise PydanticCustomError("content", "must be a string or a list of content parts")
+
+
+Content: TypeAlias = Annotated[
+    str | list[dict[str, Any]] | None,
+    PlainValidator(_content, json_schema_input_type=str | list[dict[str, Any]] | None),
+]
+Stop: TypeAlias = Annotated[
+    tuple[str, ...], PlainValidator(_stop, json_schema_input_type=str | list[str] | None)
+]
+
+
+class Shape(BaseModel):
+    """What all bodies share."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+class StreamOptions(Shape):
+    """What a stream may add."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class GenerationBody(Shape):
+    """The fields that chat and plain completions share."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
+    min_p: float | None = None
+    typical_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: Stop = ()
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
+
+
+class Message(Shape):
+    """One turn of a chat."""
+
+    role: str
+    content: Content = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Annotated[Prompt, PlainValidator(_prompt, json_schema_input_type=Prompt)]
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+
+
+class TokenizeBody(Shape):
+    """POST /tokenize; exactly one of content, text and prompt."""
+
+    model: str | None = None
+    content: str | None = None
+    text: str | None = None
+    prompt: str | None = None
+    add_special: bool | None = Field(None, description="Add what the model wants in front; default false.")
+    parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
+    with_pieces: bool | None = None
+
+
+class DetokenizeBody(Shape):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], FailFast()]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every answer that is no success."""
+
+    error: ErrorDetail

@@ -1,0 +1,40 @@
+"""What an operator may set of the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cobali_ray.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """How the HTTP side behaves; the engine has its own settings."""
+
+    model_aliases: tuple[str, ...] = ()
+    """Further names under which clients may ask for the model."""
+    api_keys: tuple[str, ...] = ()
+    """Accepted keys; empty means that nobody is asked for one."""
+    strict: bool = False
+    """Refuse fields nobody knows instead of naming them in a header."""
+    max_body_bytes: int = 8 << 20
+    max_choices: int = 128
+    """Most answers of one HTTP request: prompts times `n`."""
+    default_max_tokens: int | None = None
+    """For requests that name none; None is the rest of the slot."""
+    default_timeout_s: float | None = None
+    min_stream_gap_s: float = 0.0
+    """Least time between two writes of one stream after its first token; 0 writes at every wake-up."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "max_choices"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
+        if self.default_max_tokens is not None and self.default_max_tokens < 1:
+            raise ConfigError("default_max_tokens", f"must be at least 1, got {self.default_max_tokens}")
+        if self.default_timeout_s is not None and self.default_timeout_s <= 0:
+            raise ConfigError("default_timeout_s", f"must be above 0, got {self.default_timeout_s:g}")
+        if self.min_stream_gap_s < 0:
+            raise ConfigError("min_stream_gap_s", f"must not be negative, got {self.min_stream_gap_s:g}")
+        if any(not key for key in self.api_keys):
+            raise ConfigError("api_keys", "a key must not be empty")

@@ -1,0 +1,203 @@
+"""A body -> a Call: the engine's requests and how to answer them. Pure: ids, time and tokens are given."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cobali_ray.api.fields import judge_message_fields
+from cobali_ray.api.params import (
+    asked_max_tokens,
+    chat_logprobs,
+    completion_logprobs,
+    n_of,
+    sampling_of,
+    wants_usage,
+)
+from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody, Message
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import (
+    InvalidParameterError,
+    PromptTooLongError,
+    UnknownModelError,
+    UnsupportedParameterError,
+)
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One HTTP request, translated."""
+
+    call_id: str
+    created: int
+    """Unix seconds."""
+    model: str
+    fingerprint: str
+    requests: tuple[Request, ...]
+    """One per choice, prompt-major: choice i answers prompt i // n."""
+    n: int
+    echoes: tuple[str, ...]
+    """Per choice, the text that stands in front of the answer."""
+    stream: bool
+    include_usage: bool
+    with_logprobs: bool
+    prompt_only: bool = False
+    """Nothing is generated: echo with max_tokens 0."""
+
+    @property
+    def n_prompt(self) -> int:
+        """Prompt tokens, each prompt counted once however many answers it gets."""
+        return sum(request.n_prompt for request in self.requests[:: self.n])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a call knows beside its body."""
+
+    call_id: str
+    created: int
+    card: ModelCard
+    settings: ApiSettings
+
+
+def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> None:
+    """Raise UnknownModelError for a name that is not served; absent means the one model there is."""
+    if asked is not None and asked != card.model_id and asked not in settings.model_aliases:
+        raise UnknownModelError(asked[:128], card.model_id)
+
+
+def fingerprint(card: ModelCard) -> str:
+    """Return a name for the model file behind the answers."""
+    return f"fp_{zlib.crc32(f'{card.model_id}:{card.created_s}:{card.n_vocab}'.encode()):08x}"
+
+
+def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return the messages as a chat template takes them, and the names of ignored fields."""
+    messages: list[dict[str, Any]] = []
+    ignored: list[str] = []
+    for index, message in enumerate(body.messages):
+        ignored += judge_message_fields(message.model_extra, index, strict=strict)
+        if message.role not in ROLES:
+            known = ", ".join(ROLES)
+            raise InvalidParameterError(
+                f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
+            )
+        plain: dict[str, Any] = {"role": ROLES[message.role], "content": _text_of(message, index)}
+        for name in ("name", "tool_call_id"):
+            if (value := getattr(message, name)) is not None:
+                plain[name] = value
+        messages.append(plain)
+    return messages, tuple(ignored)
+
+
+def prompts_of(body: CompletionBody) -> list[str | list[int]]:
+    """Return the prompts, one element each, whichever of the four shapes the client used."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int, param: str) -> None:
+    """Raise InvalidParameterError for an id outside the vocabulary."""
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise InvalidParameterError(param, f"token id {token} is not in [0, {n_vocab - 1}]")
+
+
+def check_choices(body: GenerationBody, n_prompts: int, settings: ApiSettings) -> None:
+    """Refuse too many answers before anything is tokenised for them."""
+    n_of(body, n_prompts, settings.max_choices)
+
+
+def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
+    """Return the call of a chat whose rendered prompt has these tokens."""
+    return _call(body, [prompt], [""], chat_logprobs(body), origin)
+
+
+def completion_call(
+    body: CompletionBody, prompts: Sequence[Sequence[int]], echoes: Sequence[str], origin: Origin
+) -> Call:
+    """Return the call of a completion; `echoes` has one text per prompt, empty where none is wanted."""
+    return _call(body, prompts, echoes, completion_logprobs(body), origin)
+
+
+def _call(
+    body: GenerationBody,
+    prompts: Sequence[Sequence[int]],
+    echoes: Sequence[str],
+    n_logprobs: int | None,
+    origin: Origin,
+) -> Call:
+    card, settings = origin.card, origin.settings
+    n = n_of(body, len(prompts), settings.max_choices)
+    sampling = sampling_of(body, n_logprobs=n_logprobs, n_vocab=card.n_vocab)
+    asked = asked_max_tokens(body)
+    timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
+    n_choices = n * len(prompts)
+    requests = []
+    for choice in range(n_choices):
+        prompt = tuple(prompts[choice // n])
+        # Counted per prompt, so that a prompt is answered the same alone and in a list.
+        seed = None if sampling.seed is None else sampling.seed + choice % n
+        request = Request(
+            request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
+            prompt=prompt,
+            max_tokens=_max_tokens(asked, len(prompt), card, settings),
+            sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
+            stop=body.stop,
+            timeout_s=timeout_s,
+        )
+        if request.n_most > card.n_ctx_slot:
+            raise PromptTooLongError(request.n_prompt, request.max_tokens, card.n_ctx_slot)
+        requests.append(request)
+    return Call(
+        call_id=origin.call_id,
+        created=origin.created,
+        model=card.model_id,
+        fingerprint=fingerprint(card),
+        requests=tuple(requests),
+        n=n,
+        echoes=tuple(echoes[choice // n] for choice in range(n_choices)),
+        stream=bool(body.stream),
+        include_usage=wants_usage(body),
+        with_logprobs=n_logprobs is not None,
+        prompt_only=asked == 0,
+    )
+
+
+def _max_tokens(asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings) -> int:
+    if asked is not None:
+        return max(asked, 1)
+    rest = max(card.n_ctx_slot - n_prompt, 1)
+    return rest if settings.default_max_tokens is None else min(settings.default_max_tokens, rest)
+
+
+def _text_of(message: Message, index: int) -> str:
+    where = f"messages[{index}].content"
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
+    texts = []
+    for i, part in enumerate(message.content):
+        kind = part.get("type")
+        if kind != "text":
+            raise UnsupportedParameterError(
+                f"{where}[{i}].type",
+                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, only text",
+            )
+        if not isinstance(part.get("text"), str):
+            raise InvalidParameterError(f"{where}[{i}].text", f"{where}[{i}].text must be a string")
+        texts.append(part["text"])
+    return "\n".join(texts)

@@ -1,0 +1,62 @@
+"""The app in process: no port, no engine."""
+
+import httpx2
+import pytest
+from fake_client import FakeApiClock, FakeClient, Wire
+from openai import AsyncOpenAI
+
+from cobali_ray.api.app import build_api
+from cobali_ray.api.settings import ApiSettings
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def client():
+    return FakeClient()
+
+
+@pytest.fixture
+def clock():
+    return FakeApiClock()
+
+
+@pytest.fixture
+def make_app(client, clock):
+    def make(**settings):
+        return build_api(client, ApiSettings(**settings), clock=clock)
+
+    return make
+
+
+@pytest.fixture
+def app(make_app):
+    return make_app()
+
+
+@pytest.fixture
+def post(app):
+    """POST raw and return the finished Wire."""
+
+    async def go(path, body, **kwargs):
+        return await Wire(kwargs.pop("app", app), path, body, **kwargs).run()
+
+    return go
+
+
+@pytest.fixture
+def get(app):
+    async def go(path, **kwargs):
+        return await Wire(kwargs.pop("app", app), path, method="GET", **kwargs).run()
+
+    return go
+
+
+@pytest.fixture
+async def openai(app):
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport) as http:
+        yield AsyncOpenAI(api_key="x", base_url="http://app/v1", http_client=http, max_retries=0)

@@ -1,0 +1,220 @@
+"""A scripted EngineClient, a clock that tests own, and a raw ASGI driver."""
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+
+from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.errors import BadRequestError, InvalidParameterError
+
+CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
+BOS = 0
+
+
+def stats(request, n_output, *, n_cached=1, e2e_s=0.5):
+    return RequestStats(request.n_prompt, n_cached, n_output, 0.01, 0.09, 0.1, 0.4, e2e_s)
+
+
+def words(text):
+    """Split so that the pieces joined are the text."""
+    return re.findall(r"\s*\S+|\s+", text)
+
+
+def logprob_of(piece, k):
+    top = tuple((i, f"alt{i}".encode(), -1.0 - i) for i in range(k))
+    return TokenLogprob(1, piece.encode(), -0.5, top)
+
+
+def says(*deltas, reason="stop"):
+    """Script: one batch per delta, a wake-up each, then the end."""
+
+    def script(request):
+        k = request.sampling.n_logprobs
+        for text in deltas:
+            logprobs = () if k is None else (logprob_of(text, k),)
+            yield [Delta(request.request_id, text, 1, logprobs)]
+        yield [End(request.request_id, reason, None, stats(request, len(deltas)))]
+
+    return script
+
+
+def ends_with(error, *deltas):
+    """Script: deltas, then an end event with an error."""
+
+    def script(request):
+        yield from ([Delta(request.request_id, text, 1)] for text in deltas)
+        yield [End(request.request_id, None, error, stats(request, len(deltas)))]
+
+    return script
+
+
+class FakeClient:
+    """Plays `script(request)`: a list is a batch, an exception is raised, an asyncio.Event is waited for."""
+
+    def __init__(self, script=None, card=CARD):
+        self.script = script or says("Hello", " world", "!")
+        self.the_card = card
+        self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
+        self.n_open, self.most_open = 0, 0
+        self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
+        self.vocabulary = ["<s>"]
+
+    @property
+    def card(self):
+        if isinstance(self.the_card, Exception):
+            raise self.the_card
+        return self.the_card
+
+    async def tokenize(self, text, *, add_special=True, parse_special=True):
+        self.tokenized.append((text, add_special, parse_special))
+        tokens = [BOS] if add_special else []
+        for word in words(text):
+            if word not in self.vocabulary:
+                self.vocabulary.append(word)
+            tokens.append(self.vocabulary.index(word))
+        return tokens
+
+    async def detokenize(self, tokens, *, special=True):
+        if any(token >= len(self.vocabulary) for token in tokens):
+            raise InvalidParameterError("tokens", "no such token")
+        return "".join(self.vocabulary[token] for token in tokens)
+
+    def render_chat(self, messages):
+        self.messages.append(messages)
+        if any(message["content"] == "refuse me" for message in messages):
+            raise BadRequestError("the template refuses")
+        return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)
+
+    async def generate(self, request):
+        self.requests.append(request)
+        self.n_open += 1
+        self.most_open = max(self.most_open, self.n_open)
+        ended = False
+        try:
+            for step in self.script(request):
+                if isinstance(step, Exception):
+                    ended = True
+                    raise step
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                    continue
+                await asyncio.sleep(0)
+                ended = any(isinstance(event, End) for event in step)
+                yield step
+        finally:
+            self.n_open -= 1
+            if not ended:
+                self.cancelled.append(request.request_id)
+
+    async def state(self):
+        return self.engine
+
+    async def metrics(self):
+        return "# TYPE cobali_requests_total counter\ncobali_requests_total 1\n"
+
+
+class FakeApiClock:
+    """Moves only when somebody waits on it."""
+
+    def __init__(self):
+        self.time_s, self.slept = 100.0, []
+
+    def now(self):
+        return self.time_s
+
+    def unix(self):
+        return 1_800_000_000
+
+    async def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.time_s += seconds
+        await asyncio.sleep(0)
+
+
+class Wire:
+    """One HTTP request on raw ASGI: the test is the server, and may hang up."""
+
+    def __init__(self, app, path, body=b"", *, method="POST", headers=(), chunks=None):
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(k.lower().encode(), v.encode()) for k, v in headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("app", 80),
+        }
+        self.app, self.sent = app, []
+        chunks = (
+            [body if isinstance(body, bytes) else json.dumps(body).encode()] if chunks is None else chunks
+        )
+        self.inbox = asyncio.Queue()
+        for i, chunk in enumerate(chunks):
+            self.inbox.put_nowait({"type": "http.request", "body": chunk, "more_body": i + 1 < len(chunks)})
+        self.got_body = asyncio.Event()
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+
+    async def send(self, message):
+        self.sent.append(message)
+        if message.get("body"):
+            self.got_body.set()
+            await self.may_write.wait()
+
+    def hang_up(self):
+        self.inbox.put_nowait({"type": "http.disconnect"})
+
+    async def run(self):
+        await self.app(self.scope, self.inbox.get, self.send)
+        return self
+
+    def start(self):
+        return asyncio.ensure_future(self.run())
+
+    @property
+    def status(self):
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def headers(self):
+        return {k.decode(): v.decode() for k, v in self.sent[0]["headers"]}
+
+    @property
+    def writes(self):
+        return [m["body"] for m in self.sent if m["type"] == "http.response.body" and m.get("body")]
+
+    @property
+    def body(self):
+        return b"".join(self.writes)
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def events(self):
+        """The data of each server-sent event, parsed; [DONE] stays a string."""
+        out = []
+        for event in self.body.decode().split("\n\n")[:-1]:
+            assert event.startswith("data: "), event
+            data = event.removeprefix("data: ")
+            with suppress(json.JSONDecodeError):
+                data = json.loads(data)
+            out.append(data)
+        return out
+
+
+async def until(condition):
+    """Let other tasks run until the condition holds; fail rather than hang."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")

@@ -1,0 +1,143 @@
+"""Which fields are refused by name, which pass in silence, which are named back."""
+
+import pytest
+from structlog.testing import capture_logs
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+USER = {"role": "user", "content": "hi"}
+
+REFUSED = [
+    pytest.param({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter", id="tools"),
+    pytest.param({"tool_choice": "required"}, "tool_choice", "unsupported_parameter", id="tool-choice"),
+    pytest.param(
+        {"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter", id="json"
+    ),
+    pytest.param({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter", id="modalities"),
+    pytest.param({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter", id="effort"),
+    pytest.param({"suffix": "x"}, "suffix", "unsupported_parameter", id="suffix"),
+    pytest.param({"messages": []}, "messages", "invalid_value", id="no-messages"),
+    pytest.param({"messages": [{"content": "hi"}]}, "messages[0].role", "invalid_value", id="no-role"),
+    pytest.param({"messages": [{**USER, "role": "king"}]}, "messages[0].role", "invalid_value", id="role"),
+    pytest.param(
+        {"messages": [{**USER, "content": 5}]}, "messages[0].content", "invalid_value", id="content"
+    ),
+    pytest.param({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value", id="null-content"),
+    pytest.param(
+        {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content[0].type",
+        "unsupported_parameter",
+        id="image",
+    ),
+    pytest.param(
+        {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+        "messages[0].tool_calls",
+        "unsupported_parameter",
+        id="tool-calls",
+    ),
+    pytest.param({"temperature": "1"}, "temperature", "invalid_value", id="string-number"),
+    pytest.param({"temperature": True}, "temperature", "invalid_value", id="bool-number"),
+    pytest.param({"temperature": -1}, "temperature", "invalid_value", id="range"),
+    pytest.param({"max_tokens": True}, "max_tokens", "invalid_value", id="bool-int"),
+    pytest.param({"max_tokens": 1.5}, "max_tokens", "invalid_value", id="fraction"),
+    pytest.param({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value", id="zero"),
+    pytest.param(
+        {"max_tokens": 1, "max_completion_tokens": 2},
+        "max_completion_tokens",
+        "invalid_value",
+        id="two-limits",
+    ),
+    pytest.param({"max_tokens": 64}, "prompt", "context_length_exceeded", id="too-long"),
+    pytest.param({"logprobs": 1}, "logprobs", "invalid_value", id="int-logprobs"),
+    pytest.param({"top_logprobs": 2}, "top_logprobs", "invalid_value", id="top-without-logprobs"),
+    pytest.param({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value", id="too-many-top"),
+    pytest.param({"n": 0}, "n", "invalid_value", id="n-0"),
+    pytest.param({"n": 129}, "n", "invalid_value", id="n-129"),
+    pytest.param({"stop": 5}, "stop", "invalid_value", id="stop"),
+    pytest.param({"stop": [""]}, "stop", "invalid_value", id="empty-stop"),
+    pytest.param({"logit_bias": {"a": 1}}, "logit_bias", "invalid_value", id="bias-key"),
+    pytest.param({"logit_bias": {"1000": 1}}, "logit_bias", "invalid_value", id="bias-outside"),
+    pytest.param({"logit_bias": {"1": "x"}}, "logit_bias.1", "invalid_value", id="bias-kind"),
+    pytest.param({"stream": "yes"}, "stream", "invalid_value", id="stream"),
+    pytest.param({"stream_options": {}}, "stream_options", "invalid_value", id="options-without-stream"),
+    pytest.param({"timeout_s": 0}, "timeout_s", "invalid_value", id="timeout"),
+    pytest.param({"seed": 1e30}, "seed", "invalid_value", id="seed"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
+async def test_refusals_name_the_field(post, client, fields, param, code):
+    wire = await post(CHAT, ASK | fields)
+    error = wire.json["error"]
+    assert (wire.status, error["type"], error["param"], error["code"]) == (
+        400,
+        "invalid_request_error",
+        param,
+        code,
+    )
+    assert error["message"]
+    assert client.requests == []
+
+
+NEUTRAL = {
+    "user": "u",
+    "metadata": {"a": "b"},
+    "store": True,
+    "service_tier": "auto",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "parallel_tool_calls": True,
+    "tools": [],
+    "functions": [],
+    "tool_choice": "auto",
+    "function_call": "none",
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "logprobs": False,
+    "top_logprobs": 0,
+    "verbosity": "medium",
+    "audio": None,
+    "temperature": None,
+    "stop": None,
+    "stream": None,
+    "stream_options": None,
+    "n": None,
+    "top_k": -1,
+    "nobody_knows": None,
+}
+
+
+async def test_what_asks_for_nothing_is_accepted_even_when_strict(make_app, post):
+    wire = await post(CHAT, ASK | NEUTRAL, app=make_app(strict=True))
+    assert wire.status == 200
+    assert "x-cobali-ignored-fields" not in wire.headers
+
+
+async def test_unknown_fields_are_named_in_header_and_log(post):
+    message = {**USER, "mood": "good"}
+    with capture_logs() as logs:
+        wire = await post(CHAT, {"messages": [message], "wild": 1, "a\r\nb": 2})
+    assert wire.status == 200
+    assert wire.headers["x-cobali-ignored-fields"] == "wild, a%0D%0Ab, messages[].mood"
+    warnings = [line for line in logs if line["event"] == "ignored_fields"]
+    assert [line["log_level"] for line in warnings] == ["warning", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        pytest.param(ASK | {"wild": 1}, "wild", id="top"),
+        pytest.param({"messages": [{**USER, "mood": 1}]}, "messages[0].mood", id="message"),
+        pytest.param(ASK | {"stream": True, "stream_options": {"x": 1}}, "x", id="options"),
+    ],
+)
+async def test_strict_refuses_unknown_fields(make_app, post, client, body, param):
+    wire = await post(CHAT, body, app=make_app(strict=True))
+    assert (wire.status, wire.json["error"]["code"], wire.json["error"]["param"]) == (
+        400,
+        "unknown_parameter",
+        param,
+    )
+    assert client.requests == []

@@ -1,0 +1,214 @@
+"""What goes over the wire: refusals, headers, keys, limits, probes."""
+
+import pytest
+from fake_client import Wire
+from structlog.testing import capture_logs
+
+from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.errors import LoadingError
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        pytest.param(b"{", "invalid_json", id="cut"),
+        pytest.param(b"", "invalid_json", id="empty"),
+        pytest.param(b"[]", "invalid_json", id="list"),
+        pytest.param(b'{"messages": "\\ud800"}', "invalid_json", id="half-a-character"),
+        pytest.param(b"[" * 5000, "invalid_json", id="deep"),
+        pytest.param(b"{}", "invalid_value", id="no-messages"),
+    ],
+)
+async def test_broken_bodies(post, raw, code):
+    wire = await post(CHAT, raw, headers=[("content-type", "text/plain")])
+    assert (wire.status, wire.json["error"]["code"]) == (400, code)
+
+
+@pytest.mark.parametrize("headers", [[], [("content-length", "70")]], ids=["chunked", "announced"])
+async def test_the_body_limit_holds_with_and_without_content_length(make_app, headers):
+    app = make_app(max_body_bytes=64)
+    wire = Wire(app, CHAT, chunks=[b"x" * 40, b"x" * 30, b"never read"], headers=headers)
+    await wire.run()
+    assert (wire.status, wire.json["error"]["code"]) == (413, "body_too_large")
+    assert "64 bytes" in wire.json["error"]["message"]
+    assert wire.inbox.qsize() == (3 if headers else 1)
+
+
+async def test_a_body_in_pieces_is_one_body(app):
+    wire = await Wire(app, CHAT, chunks=[b'{"messages":[{"role":"us', b'er","content":"hi"}]}']).run()
+    assert wire.json["choices"][0]["message"]["content"] == "Hello world!"
+
+
+async def test_the_wrong_model_is_404(post, make_app):
+    wire = await post(CHAT, ASK | {"model": "other"})
+    error = wire.json["error"]
+    assert (wire.status, error["param"], error["code"]) == (404, "model", "model_not_found")
+    aliased = make_app(model_aliases=("other",))
+    assert (await post(CHAT, ASK | {"model": "other"}, app=aliased)).json["model"] == "fake"
+
+
+async def test_unknown_paths_and_methods_have_openais_shape(post, get):
+    lost = await post("/v1/nothing", {})
+    assert (lost.status, lost.json["error"]["type"]) == (404, "invalid_request_error")
+    wrong = await get(CHAT)
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json["error"]["code"] == "method_not_allowed"
+
+
+async def test_a_model_without_a_template_has_no_chat(post, client):
+    client.the_card = type(client.card)(
+        model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=0, has_chat_template=False
+    )
+    wire = await post(CHAT, ASK)
+    assert (wire.status, wire.json["error"]["param"]) == (400, "messages")
+
+
+async def test_what_the_template_refuses_is_the_clients_fault(post):
+    wire = await post(CHAT, {"messages": [{"role": "user", "content": "refuse me"}]})
+    assert (wire.status, wire.json["error"]["message"]) == (400, "the template refuses")
+
+
+async def test_while_loading_everything_answers_503(post, get, client):
+    client.the_card = LoadingError()
+    for wire in (await post(CHAT, ASK), await get("/v1/models")):
+        assert (wire.status, wire.headers["retry-after"], wire.json["error"]["code"]) == (503, "1", "loading")
+
+
+@pytest.fixture
+def keyed_app(make_app):
+    return make_app(api_keys=("one", "two"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param([], 401, id="none"),
+        pytest.param([("authorization", "Bearer wrong")], 401, id="wrong"),
+        pytest.param([("authorization", "Basic one")], 401, id="scheme"),
+        pytest.param([("authorization", "Bearer ")], 401, id="empty"),
+        pytest.param([("authorization", "Bearer one")], 200, id="first"),
+        pytest.param([("authorization", "bearer two")], 200, id="second"),
+        pytest.param([("x-api-key", "two")], 200, id="x-api-key"),
+    ],
+)
+async def test_keys(keyed_app, post, get, headers, status):
+    app = keyed_app
+    wire = await post(CHAT, ASK, headers=headers, app=app)
+    assert wire.status == status
+    assert (await get("/metrics", headers=headers, app=app)).status == status
+    assert (await get("/health", app=app)).status == 200
+    assert (await get("/ready", app=app)).status == 200
+    if status == 401:
+        assert wire.headers["www-authenticate"] == "Bearer"
+        error = wire.json["error"]
+        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        pytest.param("abc-1.2:3_4", True, id="sane"),
+        pytest.param("x" * 129, False, id="long"),
+        pytest.param("a b", False, id="space"),
+        pytest.param("", False, id="empty"),
+    ],
+)
+async def test_the_clients_request_id_is_kept_if_sane(get, sent, kept):
+    wire = await get("/health", headers=[("x-request-id", sent)])
+    answered = wire.headers["x-request-id"]
+    assert answered == sent if kept else answered.startswith("req_")
+
+
+@pytest.mark.parametrize("status", list(EngineStatus))
+async def test_probes(get, client, status):
+    client.engine = EngineState(status=status, n_queued=2)
+    health, ready = await get("/health"), await get("/ready")
+    assert health.status == 200
+    assert health.json["engine"]["status"] == status
+    assert health.json["engine"]["n_queued"] == 2
+    assert ready.status == (200 if status is EngineStatus.READY else 503)
+    assert ("retry-after" in ready.headers) == (status is not EngineStatus.READY)
+
+
+async def test_metrics_are_an_exposition(get):
+    wire = await get("/metrics")
+    assert wire.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"cobali_requests_total 1" in wire.body
+
+
+async def test_tokenize_and_back(post, client):
+    wire = await post("/tokenize", {"content": "once upon"})
+    assert wire.json == {"tokens": [1, 2], "count": 2}
+    assert (await post("/tokenize", {"text": "once", "add_special": True})).json["tokens"] == [0, 1]
+    await post("/tokenize", {"prompt": "once", "parse_special": False})
+    assert client.tokenized[0] == ("once upon", False, True)
+    assert client.tokenized[-1] == ("once", False, False)
+    pieces = await post("/tokenize", {"content": "once upon", "with_pieces": True})
+    assert pieces.json["tokens"] == [{"id": 1, "piece": "once"}, {"id": 2, "piece": " upon"}]
+    assert (await post("/detokenize", {"tokens": [1, 2]})).json == {"content": "once upon"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        pytest.param("/tokenize", {}, "content", id="nothing"),
+        pytest.param("/tokenize", {"content": "a", "text": "b"}, "content", id="both"),
+        pytest.param("/detokenize", {"tokens": [1000]}, "tokens", id="outside"),
+        pytest.param("/detokenize", {"tokens": ["a"]}, "tokens[0]", id="kind"),
+        pytest.param("/detokenize", {}, "tokens", id="missing"),
+    ],
+)
+async def test_what_the_token_routes_refuse(post, path, body, param):
+    wire = await post(path, body)
+    assert (wire.status, wire.json["error"]["param"]) == (400, param)
+
+
+async def test_the_openapi_page_declares_events_and_errors(get):
+    document = (await get("/openapi.json")).json
+    route = document["paths"][CHAT]["post"]
+    assert {"200", "400", "401", "404", "413", "429", "500", "503", "504"} <= set(route["responses"])
+    assert set(route["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    ref = route["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schemas = document["components"]["schemas"]
+    assert "messages" in schemas[ref.rsplit("/", 1)[1]]["required"]
+    assert {"Message", "StreamOptions", "ErrorBody", "CompletionBody"} <= set(schemas)
+
+
+async def test_one_log_line_per_request_without_its_text(post):
+    with capture_logs() as logs:
+        await post(CHAT, ASK | {"messages": [{"role": "user", "content": "top secret"}], "stream": True})
+    assert len(logs) == 1
+    line = logs[0]
+    assert (line["event"], line["log_level"], line["route"], line["status"]) == (
+        "http_request",
+        "info",
+        CHAT,
+        200,
+    )
+    assert (line["stream"], line["n_output"], line["finish_reasons"]) == (True, 3, ["stop"])
+    assert (line["ttft_s"], line["e2e_s"], line["cancelled"]) == (0.1, 0.5, False)
+    assert line["n_prompt"] > 0
+    assert "secret" not in repr(logs)
+
+
+async def test_a_bug_is_logged_and_tells_the_client_nothing(post, client):
+    client.script = lambda _: [RuntimeError("secret path")]
+    with capture_logs() as logs:
+        wire = await post(CHAT, ASK)
+    assert (wire.status, wire.json["error"]["type"]) == (500, "server_error")
+    assert b"secret" not in wire.body
+    failed = next(line for line in logs if line["event"] == "request_failed")
+    assert failed["cause"].startswith("Traceback")
+    assert failed["cause"].endswith("RuntimeError: secret path\n")
+    assert logs[-1]["error"] == "internal_error"
+
+
+async def test_an_unmatched_path_does_not_reach_the_log(post):
+    with capture_logs() as logs:
+        await post("/v1/invented-by-a-client", {})
+    assert logs[-1]["route"] == "unmatched"
