@@ -43,7 +43,7 @@ def top_candidates(
     """Give the `width` likeliest tokens of each picked row, likeliest first, ties by lower id.
 
     Returns logits (rows, width), ids (rows, width) and which rows are sound. Places without a candidate hold
-    -inf. A row that holds NaN or +inf, or nothing above -inf, is not sound and has no candidates.
+    -inf and id 0. A row that holds NaN or +inf, or nothing above -inf, is not sound and has no candidates.
 
     A row is cut into interleaved blocks; the `width`-th largest block maximum is a lower bound of the
     `width`-th largest logit, so only blocks that reach it are looked into.
@@ -96,7 +96,7 @@ def _top_chunk(
     if not len(keys):
         keys = np.zeros(1, np.uint64)
     values, ids = _from_keys(keys[places])
-    values[missing] = -np.inf
+    values[missing], ids[missing] = -np.inf, 0
     return values, ids, sound
 
 
@@ -125,9 +125,7 @@ def _from_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def at_least(row: NDArray[np.float32], bound: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Give logits and ids of all tokens that reach `bound`, likeliest first, ties by lower id."""
+    """Give logits and ids of all tokens that reach `bound`, as float32, likeliest first, ties by lower id."""
     lowest = np.float32(max(bound, LOWEST))
-    if lowest < bound:  # compared as float32, but decided as float64
-        lowest = np.nextafter(lowest, np.float32(np.inf))
     ids = np.flatnonzero(row >= lowest)
     return _from_keys(np.sort(_sort_keys(row[ids], ids)))

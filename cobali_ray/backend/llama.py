@@ -12,6 +12,7 @@ import structlog
 
 from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
@@ -48,15 +49,16 @@ class LlamaBackend:
         if not 1 <= config.n_slots <= MAX_SLOTS:
             raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {config.n_slots}")
         self._model = self._load(config)
-        self.vocab = Vocab(self._model)
+        self.words: Words = (vocab := Vocab(self._model))
+        self.piece = vocab.piece
         self._context = self._open(config)
         self._memory = lc.llama_get_memory(self._context)
-        self.n_slots, self.n_vocab = config.n_slots, self.vocab.n_vocab
+        self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
         self.n_ctx_slot = min(config.n_ctx_slot, int(lc.llama_n_ctx_seq(self._context)))
         n_cells = int(lc.llama_n_ctx(self._context))
         self.n_cells = min(n_cells, config.n_cells or n_cells)
-        self.end_tokens = self.vocab.end_tokens
+        self.end_tokens = vocab.end_tokens
         self.overlaps = bool(config.n_gpu_layers and lc.llama_supports_gpu_offload())
         self.cuts_tails = not (
             lc.llama_model_is_recurrent(self._model) or lc.llama_model_is_hybrid(self._model)
@@ -170,10 +172,6 @@ class LlamaBackend:
         """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
         self._n_cached = [0] * self.n_slots
-
-    def piece(self, token_id: int) -> bytes:
-        """Return the bytes that a token shows."""
-        return self.vocab.piece(token_id)
 
     def n_reused(self) -> int:
         """Return how often llama.cpp reused its compute graph."""

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
+
+
+class Words(Protocol):
+    """A vocabulary: text to tokens and back, and the chat template."""
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Turn text into token ids; `add_special` adds what the model wants at the start."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
+        ...
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Apply the chat template, ready for the assistant's turn. Raises BadRequestError."""
+        ...
 
 
 class Backend(Protocol):
@@ -20,6 +37,7 @@ class Backend(Protocol):
     n_batch: int
     """Most tokens of one forward pass."""
     end_tokens: frozenset[int]
+    words: Words
     overlaps: bool
     """Whether `forward` returns before the pass is computed, so that host work can hide behind it."""
 

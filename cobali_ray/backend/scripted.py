@@ -8,15 +8,16 @@ that mixes up slots, skips a token or computes one twice changes the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
-from cobali_ray.core.plan import Span
-from cobali_ray.errors import BackendError, CacheFullError, SlotFaultError
+from cobali_ray.errors import BackendError, CacheFullError, InvalidParameterError, SlotFaultError
 
 N_BYTES = 256
 END_TOKEN = 256
@@ -65,6 +66,7 @@ class ScriptedBackend:
         self.n_cells = n_slots * n_ctx_slot if n_cells is None else n_cells
         self.end_tokens = frozenset({END_TOKEN})
         self.overlaps = overlaps
+        self.words: Words = ByteVocab()
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
@@ -145,3 +147,26 @@ class ScriptedBackend:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class ByteVocab:
+    """The scripted model's vocabulary: one token per byte of UTF-8."""
+
+    has_chat_template = True
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the bytes as tokens; there is nothing special to add or to parse."""
+        del add_special, parse_special
+        return list(text.encode("utf-8", "replace"))
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Return the text of byte tokens. Raises InvalidParameterError for others."""
+        del special
+        for token in tokens:
+            if not 0 <= token < N_VOCAB:
+                raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {N_VOCAB - 1}")
+        return bytes(t for t in tokens if t < N_BYTES).decode("utf-8", "replace")
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Write the messages one below the other."""
+        return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "

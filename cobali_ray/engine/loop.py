@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Observer(Protocol):
-    """Who looks on: the telemetry collector. Called by the tick thread, except `on_refusal`."""
+    """Who looks on: the telemetry collector. Called by the tick thread only."""
 
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
@@ -76,7 +76,8 @@ class EngineLoop:
             self._check_door(request)
         except RefusedError as refusal:
             if self._observer is not None:
-                self._observer.on_refusal(_reason(refusal))
+                observer, reason = self._observer, _reason(refusal)
+                self._mailbox.put(lambda _: observer.on_refusal(reason))
             raise
         self._n_entered += 1
         self._n_entered_tokens += request.n_prompt

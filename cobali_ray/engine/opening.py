@@ -11,7 +11,8 @@ from cobali_ray.backend import threads
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.models.registry import Progress, resolve
+from cobali_ray.models.builtin import Progress
+from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,8 +94,9 @@ def show_model(
     Console().print(table)
 
 
-def _resolve(reference: str, **options: Any) -> Path:
-    """Resolve with a progress bar on stderr, so that stdout stays clean for pipes."""
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, float], None]]:
+    """Show a bar per step of long work on stderr, so that stdout stays clean for pipes."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
@@ -103,6 +106,11 @@ def _resolve(reference: str, **options: Any) -> Path:
                 tasks[what] = bars.add_task(what, total=1.0)
             bars.update(tasks[what], completed=done)
 
+        yield progress
+
+
+def _resolve(reference: str, **options: Any) -> Path:
+    with progress_bars() as progress:
         try:
             return registry.resolve(reference, progress=progress, **options)
         except CobaliError as error:

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cobali_ray.backend.candidates import top_candidates
+from cobali_ray.backend.chain import draw as draw_places
+from cobali_ray.backend.chain import weigh
 from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
 from cobali_ray.core.request import SamplingParams
 
@@ -214,6 +217,34 @@ def test_same_width_rows_share_a_matrix_and_change_nothing(data):
     ]
     together = play(many, n_vocab, list(range(7)))
     assert all(play(many, n_vocab, [at])[at] == together[at] for at in range(7))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_not_a_bit_of_a_weight_depends_on_the_matrix(data):
+    """Tokens hide differences in the last bit: look at the weights, and draw at the very edges of tokens."""
+    n_vocab = data.draw(st.sampled_from([129, 4096, 5001]))
+    n_rows, width = data.draw(st.integers(2, 7)), data.draw(st.sampled_from([16, 48, 128]))
+    logits = np.stack([data.draw(rows(n_vocab)) for _ in range(n_rows)])
+    made = [
+        RowSampler(data.draw(chains()), (), end_tokens=frozenset(), n_vocab=n_vocab) for _ in range(n_rows)
+    ]
+    params, mass = np.array([one.chain for one in made]), np.full(n_rows, np.nan)
+    with np.errstate(all="ignore"):
+        values, ids, _ = top_candidates(logits, list(range(n_rows)), width)
+        weights = weigh(values, params, mass)
+        for i in range(n_rows):
+            alone, alone_ids, _ = top_candidates(logits, [i], width)
+            assert alone.tobytes() == values[i].tobytes()
+            assert alone_ids.tobytes() == ids[i].tobytes()
+            assert weigh(alone, params[i : i + 1], mass[:1]).tobytes() == weights[i].tobytes()
+    cumulated = np.cumsum(weights, axis=1)
+    edges = cumulated / cumulated[:, -1:]
+    for column in range(0, width, 5):
+        for uniforms in (edges[:, column], np.nextafter(edges[:, column], 0)):
+            places = draw_places(weights, uniforms)
+            lone = [int(draw_places(weights[i : i + 1], uniforms[i : i + 1])[0]) for i in range(n_rows)]
+            assert places.tolist() == lone
 
 
 @settings(max_examples=100, deadline=None)

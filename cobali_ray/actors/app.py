@@ -1,0 +1,46 @@
+"""build(settings): the one place where all parts are joined."""
+
+# Serve reads the annotation of `build` to validate `args`, so no postponed annotations in this file.
+import ray
+from ray import serve
+from ray.serve import Application
+
+from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.ingress import Ingress
+from cobali_ray.settings import EngineSettings
+
+MAX_ONGOING = 100_000
+"""Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
+
+
+def build(settings: EngineSettings) -> Application:
+    """Join engine and ingress to one Serve application; `args` of serve_config.yaml become `settings`."""
+    engine = serve.deployment(
+        EngineServer,
+        name="engine",
+        num_replicas=1,
+        max_ongoing_requests=MAX_ONGOING,
+        health_check_period_s=1,
+        health_check_timeout_s=5,
+        graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 0.5, "num_gpus": _n_gpus(settings)},
+    )
+    ingress = serve.deployment(
+        serve.ingress()(Ingress),
+        name="ingress",
+        num_replicas=settings.n_ingress,
+        max_ongoing_requests=MAX_ONGOING,
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    return ingress.bind(engine.bind(settings), settings)
+
+
+def _n_gpus(settings: EngineSettings) -> int:
+    """Reserve a GPU where the cluster has one and the settings do not decline it."""
+    if settings.n_gpu_layers == 0 or not ray.is_initialized():
+        return 0
+    return int(ray.cluster_resources().get("GPU", 0) >= 1)

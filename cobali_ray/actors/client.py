@@ -1,0 +1,200 @@
+"""ServeEngineClient: the API's EngineClient over a Serve handle and the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import RayError
+
+from cobali_ray.actors.wire import EventStream, Puller
+from cobali_ray.backend.port import Words
+from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.core.events import End, Event, RequestStats
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.errors import CobaliError, ConfigError, EngineDiedError, LoadingError
+from cobali_ray.telemetry.exposition import render
+
+_log = structlog.get_logger(__name__)
+
+STATE_TIMEOUT_S = 2.0
+CONNECT_RETRY_S = 0.5
+END_GRACE_S = 5.0
+"""How long the end event may lag behind the return of the control call."""
+N_TOKENIZERS = 2
+
+
+def load_words(path: Path | None) -> Words:
+    """Load only the vocabulary of the engine's model file; None is the scripted model."""
+    if path is None:
+        return ByteVocab()
+    from cobali_ray.backend.vocab import Vocab
+
+    return Vocab.load(path)
+
+
+class ServeEngineClient:
+    """One per ingress process. `engine` is the Serve handle of an EngineServer."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._puller = Puller()
+        self._pool = ThreadPoolExecutor(N_TOKENIZERS, thread_name_prefix="tokenize")
+        self._card: ModelCard | None = None
+        self._words: Words | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for the engine, on the running event loop."""
+        self._puller.start()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Ask the engine what it serves until it answers; then load the vocabulary."""
+        while self._card is None:
+            try:
+                found = await self._engine.describe.remote()
+            except RayError as error:
+                _log.warning("engine_not_there", error=type(error).__name__)
+                await asyncio.sleep(CONNECT_RETRY_S)
+                continue
+            if found["node_id"] != ray.get_runtime_context().get_node_id():
+                raise ConfigError(
+                    "n_ingress", "engine and ingress are on different nodes, but tokens travel by ipc"
+                )
+            loop = asyncio.get_running_loop()
+            self._words = await loop.run_in_executor(self._pool, load_words, found["path"])
+            self._card = found["card"]
+            _log.info("ingress_ready", model=self._card.model_id)
+
+    @property
+    def card(self) -> ModelCard:
+        """What is served."""
+        if self._card is None:
+            raise LoadingError
+        return self._card
+
+    def _vocabulary(self) -> Words:
+        if self._words is None:
+            raise LoadingError
+        return self._words
+
+    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Turn text into token ids, in the pool."""
+        words = self._vocabulary()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool,
+            lambda: words.tokenize(text, add_special=add_special, parse_special=parse_special),
+        )
+
+    async def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Turn token ids into text."""
+        return self._vocabulary().detokenize(tokens, special=special)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Apply the model's chat template."""
+        return self._vocabulary().render_chat(messages)
+
+    async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+        """Submit a request and yield its events; closing the generator cancels it.
+
+        If the engine dies before anything was said, the request goes to its successor once.
+        """
+        said = False
+        for attempt in (1, 2):
+            try:
+                async with aclosing(self._attempt(request)) as attempted:
+                    async for events in attempted:
+                        said = True
+                        yield events
+            except EngineDiedError as error:
+                if said:
+                    nothing = RequestStats(request.n_prompt, 0, 0, None, None, None, None, 0.0)
+                    yield [End(request.request_id, None, error, nothing)]
+                    return
+                if attempt == 2:
+                    raise
+                _log.warning("engine_died_retrying", request_id=request.request_id)
+            else:
+                return
+
+    async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
+        stream = self._puller.open(request.request_id)
+        sent = replace(request, reply_to=self._puller.address)
+        call = asyncio.ensure_future(_outcome(self._engine.run.remote(sent)))
+        try:
+            while True:
+                events = await _next(stream, call)
+                yield events
+                if isinstance(events[-1], End):
+                    return
+        finally:
+            self._puller.drop(request.request_id)
+            if not call.done():
+                call.cancel()
+
+    async def state(self) -> EngineState:
+        """Ask the engine how it is; one that does not answer is loading."""
+        if self._card is None:
+            return EngineState(status=EngineStatus.LOADING, detail="waiting for the engine")
+        try:
+            state: EngineState = await asyncio.wait_for(
+                _outcome(self._engine.state.remote()), STATE_TIMEOUT_S
+            )
+        except (RayError, EngineDiedError, TimeoutError) as error:
+            return EngineState(status=EngineStatus.LOADING, detail=f"no answer: {type(error).__name__}")
+        return state
+
+    async def metrics(self) -> str:
+        """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
+        snapshot = await asyncio.wait_for(_outcome(self._engine.snapshot.remote()), STATE_TIMEOUT_S)
+        if snapshot is None:
+            raise LoadingError
+        return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Let the engine finish what runs and refuse the rest."""
+        return bool(await self._engine.drain.remote(timeout_s))
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._puller.close()
+        self._pool.shutdown(wait=False)
+
+
+async def _outcome(response: Any) -> Any:
+    """Await a Serve call; cancelling the wait cancels the call."""
+    try:
+        return await response
+    except asyncio.CancelledError:
+        response.cancel()
+        raise
+    except RayError as error:
+        raise EngineDiedError from error
+
+
+async def _next(stream: EventStream, call: asyncio.Future[Any]) -> list[Event]:
+    """Wait for events or for the control call's word that there will be none."""
+    taking = asyncio.ensure_future(stream.take())
+    try:
+        await asyncio.wait({taking, call}, return_when=asyncio.FIRST_COMPLETED)
+        if not taking.done():
+            refusal = call.result()  # raises EngineDiedError where the engine went away
+            if isinstance(refusal, CobaliError):
+                raise refusal
+            await asyncio.wait({taking}, timeout=END_GRACE_S)
+            if not taking.done():
+                raise EngineDiedError
+        return taking.result()
+    finally:
+        taking.cancel()

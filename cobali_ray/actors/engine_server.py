@@ -1,0 +1,182 @@
+"""EngineServer: one process, one device, one EngineLoop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import ray
+import structlog
+
+from cobali_ray import __version__
+from cobali_ray.actors.wire import Pusher
+from cobali_ray.core.events import End, Event
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickStats
+from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.engine.loop import EngineLoop, Observer
+from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend
+from cobali_ray.errors import BadRequestError, CobaliError, InternalError, RefusedError
+from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.log import TickLog, configure_logging
+from cobali_ray.telemetry.snapshot import Snapshot
+
+_log = structlog.get_logger(__name__)
+
+
+class Telemetry:
+    """The collector, and the tick log where one is asked for."""
+
+    def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
+        self.collector, self._tick_log = collector, tick_log
+        self.on_end, self.on_refusal, self.on_idle = (
+            collector.on_end,
+            collector.on_refusal,
+            collector.on_idle,
+        )
+
+    def on_tick(self, stats: TickStats) -> None:
+        """Count the tick, and write its line if asked to."""
+        self.collector.on_tick(stats)
+        if self._tick_log is not None:
+            self._tick_log.write(stats)
+
+
+class EngineServer:
+    """The engine as a Serve deployment. Plain Python: a test can just build it.
+
+    A request is one open call of `run`, so that cancellation and death reach the right one by Ray's own
+    means; its tokens travel apart, by one message per tick and ingress (see `wire`).
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        configure_logging(level=settings.log_level)
+        self._settings = settings
+        self._path = model_path(settings)
+        self._clock = MonotonicClock()
+        self._telemetry: Telemetry | None = None
+        self._done: dict[str, asyncio.Future[None]] = {}
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._pusher = Pusher(self._cancel_all)
+        self._loop = EngineLoop(
+            self._open, self._clock, self._publish, stall_timeout_s=settings.stall_timeout_s
+        )
+        self._loop.start()
+        self._loop.wait_open()
+
+    def _open(self, sink: Sink) -> tuple[Engine, Observer]:
+        backend, limits = open_backend(self._settings, self._path)
+        self._card = ModelCard(
+            model_id=self._settings.model_id or _model_name(self._settings.model),
+            n_vocab=backend.n_vocab,
+            n_ctx_slot=limits.n_most + 1,
+            created_s=int(self._path.stat().st_mtime) if self._path else 0,
+            description=f"{self._settings.model} on cobali_ray {__version__}",
+        )
+        collector = Collector(
+            model_name=self._card.model_id,
+            n_slots=limits.n_slots,
+            n_cells=limits.n_cells,
+            token_budget=limits.token_budget,
+            n_ctx_slot=limits.n_ctx_slot,
+            now=self._clock.now,
+        )
+        tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
+        self._telemetry = Telemetry(collector, tick_log)
+        _log.info(
+            "engine_open",
+            model=self._card.model_id,
+            n_slots=limits.n_slots,
+            n_ctx=limits.n_ctx_slot,
+            n_cells=limits.n_cells,
+            token_budget=limits.token_budget,
+            prefill_chunk=limits.prefill_chunk,
+        )
+        return Engine(backend, limits, self._clock, sink), self._telemetry
+
+    # -- called over the Serve handle -------------------------------------------------------------------
+
+    async def run(self, request: Request) -> CobaliError | None:
+        """Take a request and return when it has ended; its events go to `request.reply_to`.
+
+        A refusal is returned, not raised: it is an answer, and Ray would log it as a failure.
+        """
+        self._asyncio = asyncio.get_running_loop()
+        if request.request_id in self._done:
+            return InternalError(f"request id {request.request_id} is in use")
+        done = self._done[request.request_id] = self._asyncio.create_future()
+        try:
+            self._loop.submit(request)
+            await done
+        except (RefusedError, BadRequestError) as refusal:
+            return refusal
+        except asyncio.CancelledError:
+            self._loop.cancel(request.request_id)
+            raise
+        finally:
+            del self._done[request.request_id]
+        return None
+
+    async def describe(self) -> dict[str, Any]:
+        """Return what an ingress needs to know: the model's card, its file, and this node."""
+        return {
+            "card": self._card,
+            "path": self._path,
+            "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
+        }
+
+    async def state(self) -> EngineState:
+        """Say how the engine is doing."""
+        return self._loop.state()
+
+    async def snapshot(self) -> Snapshot | None:
+        """Return the counters, for whoever renders them."""
+        return None if self._telemetry is None else self._telemetry.collector.snapshot()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for the running ones. Returns whether all ended in time."""
+        self._loop.drain()
+        if self._done:
+            await asyncio.wait(self._done.values(), timeout=timeout_s)
+        return not self._done
+
+    def check_health(self) -> None:
+        """Fail when the tick thread died or a tick hangs, so that Serve replaces this replica."""
+        if self._loop.failure is not None:
+            raise InternalError(f"the engine failed: {self._loop.failure}")
+        state = self._loop.state()
+        if state.status is EngineStatus.STALLED:
+            raise InternalError(f"the engine hangs: {state.detail}")
+
+    def __del__(self) -> None:
+        """Stop the loop; Serve calls this when the replica goes."""
+        loop = getattr(self, "_loop", None)
+        if loop is not None:
+            loop.stop(timeout_s=5.0)
+
+    # -- called by the tick thread ----------------------------------------------------------------------
+
+    def _publish(self, batch: list[tuple[str, Event]]) -> None:
+        self._pusher.send(batch)
+        ended = [event.request_id for _, event in batch if isinstance(event, End)]
+        if ended and self._asyncio is not None:
+            self._asyncio.call_soon_threadsafe(self._finish, ended)
+
+    def _finish(self, ended: list[str]) -> None:
+        for request_id in ended:
+            done = self._done.get(request_id)
+            if done is not None and not done.done():
+                done.set_result(None)
+
+    def _cancel_all(self, request_ids: set[str]) -> None:
+        for request_id in request_ids:
+            self._loop.cancel(request_id)
+
+
+def _model_name(reference: str) -> str:
+    """Return the name clients see: the built-in's name or the file's stem."""
+    if reference.startswith("builtin:"):
+        return reference.removeprefix("builtin:")
+    return Path(reference.rsplit("@", 1)[0]).stem

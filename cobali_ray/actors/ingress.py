@@ -1,0 +1,47 @@
+"""Ingress: the HTTP app on Serve; an EngineClient over a Serve handle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from cobali_ray.actors.client import ServeEngineClient
+from cobali_ray.api.app import build_api
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.log import configure_logging
+
+
+class Ingress:
+    """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
+
+    async def __init__(self, engine: Any, settings: EngineSettings) -> None:  # type: ignore[misc]
+        configure_logging(level=settings.log_level)
+        self._settings = settings
+        self._client = ServeEngineClient(engine)
+        self._client.start()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Build the app of this replica."""
+        s = self._settings
+        api = ApiSettings(
+            model_aliases=s.model_aliases,
+            api_keys=s.api_keys,
+            strict=s.strict,
+            max_body_bytes=s.max_body_bytes,
+            default_max_tokens=s.default_max_tokens,
+            default_timeout_s=s.default_timeout_s,
+            min_stream_gap_s=s.min_stream_gap_s,
+        )
+        return build_api(self._client, api)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Let running requests finish and refuse new ones; for a graceful stop."""
+        return await self._client.drain(timeout_s)
+
+    def __del__(self) -> None:
+        """Close the socket; Serve calls this when the replica goes."""
+        client = getattr(self, "_client", None)
+        if client is not None:
+            client.close()

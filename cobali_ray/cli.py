@@ -1,0 +1,143 @@
+"""The `cobali` command: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from cobali_ray import __version__
+from cobali_ray.bench.runner import RunOptions, run_command
+from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.models.commands import app as models_app
+from cobali_ray.models.commands import progress_bars
+from cobali_ray.settings import EngineSettings, read_settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(models_app, name="models")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Serve GGUF models with continuous batching on llama.cpp and Ray Serve."""
+    if version:
+        typer.echo(f"cobali_ray {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path, typer.Option(help="Serve config whose first application's args are used.")
+    ] = Path("serve_config.yaml"),
+    model: Annotated[str | None, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.  [default: from the config]")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.  [default: from the config]")] = None,
+    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard (more memory).")] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the config's args."),
+    ] = None,
+) -> None:
+    """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
+    from cobali_ray.actors.serving import serve_forever
+    from cobali_ray.engine.opening import model_path
+
+    values, http = _read_config(config)
+    values |= dict(_assignment(text) for text in setting or [])
+    if model is not None:
+        values["model"] = model
+    settings = read_settings(values)
+    with progress_bars() as progress:
+        model_path(settings, progress)
+    serve_forever(
+        settings,
+        host=host or http.get("host", "127.0.0.1"),
+        port=port or int(http.get("port", 8000)),
+        dashboard=dashboard,
+    )
+
+
+def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the first application's args and the http_options of a Serve config file."""
+    if not path.exists():
+        raise ConfigError("config", f"there is no file {path}")
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+        return dict(content["applications"][0].get("args") or {}), dict(content.get("http_options") or {})
+    except (yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ConfigError("config", f"{path} is no Serve config: {error}") from error
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError("--set", f"expected NAME=VALUE, got {text!r}")
+    return name.strip(), yaml.safe_load(value)
+
+
+@app.command()
+def run(
+    prompts: Annotated[
+        Path, typer.Option(help="Prompts, separated by blank lines.", exists=True, dir_okay=False)
+    ],
+    model: Annotated[
+        str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")
+    ] = EngineSettings.model_fields["model"].default,
+    mode: Annotated[
+        str, typer.Option(help="seq: one request at a time; cont: continuous batching.")
+    ] = "cont",
+    max_slots: Annotated[int, typer.Option(help="Requests computed together.")] = 16,
+    ctx: Annotated[int, typer.Option(help="KV cells in all: ctx / max-slots tokens per request.")] = 16384,
+    prefill_chunk_tokens: Annotated[
+        int, typer.Option(help="Most prompt tokens of one request in one tick; 0 computes prompts whole.")
+    ] = 512,
+    max_new: Annotated[int, typer.Option(help="Most new tokens per prompt.")] = 64,
+    baseline: Annotated[bool, typer.Option(help="Run sequentially first and print the speed-up.")] = False,
+    ignore_eos: Annotated[bool, typer.Option(help="Let every answer run to --max-new tokens.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Use only the first so many prompts.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any engine setting.")
+    ] = None,
+    show: Annotated[bool, typer.Option(help="Print the answers.")] = False,
+    json_out: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
+) -> None:
+    """Run a prompts file through the engine in process, greedily, and report times."""
+    if mode not in {"seq", "cont"}:
+        raise ConfigError("--mode", f"must be seq or cont, got {mode!r}")
+    options = RunOptions(
+        prompts=prompts,
+        model=model,
+        sequential=mode == "seq",
+        max_slots=max_slots,
+        ctx=ctx,
+        prefill_chunk=prefill_chunk_tokens,
+        max_new=max_new,
+        baseline=baseline,
+        ignore_eos=ignore_eos,
+        limit=limit,
+        settings=dict(_assignment(text) for text in setting or []),
+    )
+    report = run_command(options, Console(stderr=json_out), show=show)
+    if json_out:
+        typer.echo(json.dumps(report, indent=2))
+
+
+def main() -> None:
+    """Run the command; a CobaliError becomes one line and exit code 2."""
+    try:
+        app()
+    except CobaliError as error:
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False)
+        sys.exit(2)
