@@ -6,6 +6,7 @@ streams see 40 times the delivery latency. The flags must be in the environment 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -171,15 +172,19 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
 
 
 def _drain(settings: EngineSettings) -> None:
-    from ray import serve
-
     try:
-        drained = serve.get_app_handle(APP_NAME).drain.remote(settings.drain_timeout_s)
-        drained.result(timeout_s=settings.drain_timeout_s + 5)
+        asyncio.run(_drain_app(settings.drain_timeout_s))
     except KeyboardInterrupt:
         return
     except Exception as error:
         Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
+
+
+async def _drain_app(timeout_s: float) -> None:
+    # A coroutine, because with the fast path's flags a handle works only inside an event loop.
+    from ray import serve
+
+    await asyncio.wait_for(serve.get_app_handle(APP_NAME).drain.remote(timeout_s), timeout_s + 5)
 
 
 def _shut_down() -> None:

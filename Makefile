@@ -1,0 +1,35 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+help: ## show this
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 16
+
+install: ## make .venv with everything the server needs
+	@$(PYTHON) tools/install.py
+
+install-dev: ## the same, and what tests need
+	@$(PYTHON) tools/install.py --dev
+
+serve: install ## serve on 127.0.0.1:8000 until Ctrl-C; ARGS="--model ... --set n_slots=8"
+	@exec $(BIN)/cobali serve $(ARGS)
+
+test: install-dev lint ## run every check and test; ARGS="-k words"
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install-dev ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+boards: install-dev ## rebuild dashboards/*.json
+	$(BIN)/python dashboards/build_boards.py
+
+constraints: ## pin every package again, after a change of pyproject.toml
+	$(BIN)/uv pip compile --quiet --no-annotate --no-header pyproject.toml --group dev -o constraints.txt
+
+clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+.PHONY: help install install-dev serve test lint boards constraints clean

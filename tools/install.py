@@ -1,0 +1,136 @@
+"""Make the environment: .venv, llama.cpp compiled once, everything else from constraints.txt.
+
+Standard library only, because it runs before anything is installed. A second run takes under a second:
+a stamp in .venv records what was installed.
+
+Usage: python3 tools/install.py [--dev]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+WHEELS = (
+    Path(
+        os.environ.get("COBALI_CACHE")
+        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobali_ray"
+    )
+    / "wheels"
+)
+LLAMA = "llama-cpp-python==0.3.36"
+UV = "uv==0.13.8"
+LOG = VENV / "llama-build.log"
+STEP = re.compile(rb"\[(\d+)/(\d+)\]")
+
+
+def main() -> int:
+    """Install what is missing; return the exit code."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file runs on whatever python3 is
+        print(f"cobali_ray needs Python 3.11 or newer; this is {platform.python_version()}.")
+        return 1
+    groups = ["--group", "dev"] if "--dev" in sys.argv[1:] else []
+    stamp, wanted = VENV / f"installed{'-dev' if groups else ''}", fingerprint()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return 0
+    if not PYTHON.exists():
+        print("Making .venv ...", flush=True)
+        run([sys.executable, "-m", "venv", str(VENV)])
+    run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
+    wheel = llama_wheel()
+    print("Installing packages ...", flush=True)
+    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
+    run([*uv, str(wheel), "--constraint", "constraints.txt", *groups, "--editable", "."])
+    stamp.write_text(wanted)
+    return 0
+
+
+def fingerprint() -> str:
+    """Return what the environment was made from, to tell whether it is still right."""
+    content = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    return hashlib.sha256(content + LLAMA.encode() + platform.python_version().encode()).hexdigest()
+
+
+def cpu() -> str:
+    """Return a short name of this processor's abilities: llama.cpp is compiled for exactly them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = ""
+    options = os.environ.get("CMAKE_ARGS", "")
+    return hashlib.sha256(f"{platform.machine()} {flags} {options}".encode()).hexdigest()[:12]
+
+
+def llama_wheel() -> Path:
+    """Return the compiled llama-cpp-python, from the cache or built now with a progress line."""
+    folder = WHEELS / cpu()
+    found = sorted(folder.glob(f"llama_cpp_python-{LLAMA.rsplit('=', 1)[1]}-*.whl"))
+    if found:
+        return found[-1]
+    print(
+        f"Compiling llama.cpp once: about nine minutes on two cores (log: {LOG.relative_to(ROOT)}).",
+        flush=True,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    environ = dict(os.environ)
+    # The server needs no image input, and leaving it out saves a fifth of the build.
+    environ["CMAKE_ARGS"] = f"-DLLAVA_BUILD=OFF {environ.get('CMAKE_ARGS', '')}".strip()
+    command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
+    build([*command, "--wheel-dir", str(folder), LLAMA], environ)
+    return next(iter(sorted(folder.glob("llama_cpp_python-*.whl"))))
+
+
+def build(command: list[str], environ: dict[str, str]) -> None:
+    """Run a build, showing one line of progress out of its output; exit with the log's end if it fails."""
+    started = time.monotonic()
+    with (
+        LOG.open("wb") as log,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        shown = ""
+        for line in process.stdout or ():
+            log.write(line)
+            steps = STEP.findall(line)
+            if steps:
+                done, total = map(int, steps[-1])
+                shown = progress(done, total, time.monotonic() - started, shown)
+    print(flush=True)
+    if process.returncode:
+        print(LOG.read_text(encoding="utf-8", errors="replace")[-4000:])
+        where = LOG.relative_to(ROOT)
+        print(f"\nllama.cpp did not compile. It needs a C++ compiler and CMake; the whole log is in {where}.")
+        raise SystemExit(1)
+
+
+def progress(done: int, total: int, elapsed_s: float, shown: str) -> str:
+    """Draw the bar: in place on a terminal, every tenth part as a line elsewhere."""
+    text = f"  [{'#' * (30 * done // total):<30}] {done}/{total} files, {elapsed_s / 60:.1f} min"
+    if sys.stdout.isatty():
+        print(f"\r{text}", end="", flush=True)
+    elif 10 * done // total != shown.count("|"):
+        print(text, flush=True)
+        return "|" * (10 * done // total)
+    return shown
+
+
+def run(command: list[str]) -> None:
+    """Run a command, exiting with its code if it fails."""
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if code:
+        raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
