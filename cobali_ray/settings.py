@@ -34,7 +34,7 @@ class EngineSettings(BaseSettings):
     """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
     cache_dir: Path | None = None
     scripted_tick_s: float = Field(default=0.02, ge=0)
-    """Seconds per forward pass of builtin:scripted, the model that only pretends."""
+    """Seconds from one forward pass to the next of builtin:scripted, the model that only pretends."""
 
     # -- scheduling
     mode: Literal["sequential", "continuous"] = "continuous"

@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import ray
 import structlog
 from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
@@ -44,29 +46,32 @@ def load_words(path: Path | None) -> Words:
 class ServeEngineClient:
     """One per ingress process. `engine` is the Serve handle of an EngineServer."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Any, *, end_grace_s: float = END_GRACE_S) -> None:
+        self._engine, self._end_grace_s = engine, end_grace_s
+        self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
         self._pool = ThreadPoolExecutor(N_TOKENIZERS, thread_name_prefix="tokenize")
         self._card: ModelCard | None = None
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._trouble = ""
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
         self._puller.start()
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._connecting.add_done_callback(self._connected)
 
     async def _connect(self) -> None:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
         while self._card is None:
             try:
-                found = await self._engine.describe.remote()
-            except RayError as error:
-                _log.warning("engine_not_there", error=type(error).__name__)
+                found = await _outcome(self._engine.describe.remote())
+            except EngineDiedError as error:
+                _log.warning("engine_not_there", error=repr(error.__cause__))
                 await asyncio.sleep(CONNECT_RETRY_S)
                 continue
-            if found["node_id"] != ray.get_runtime_context().get_node_id():
+            if found["node_id"] != self._node_id():
                 raise ConfigError(
                     "n_ingress", "engine and ingress are on different nodes, but tokens travel by ipc"
                 )
@@ -74,6 +79,16 @@ class ServeEngineClient:
             self._words = await loop.run_in_executor(self._pool, load_words, found["path"])
             self._card = found["card"]
             _log.info("ingress_ready", model=self._card.model_id)
+
+    def _connected(self, connecting: asyncio.Task[None]) -> None:
+        """Remember why there will be no engine, for whoever asks /ready."""
+        if not connecting.cancelled() and (error := connecting.exception()) is not None:
+            self._trouble = str(error)
+            _log.error("ingress_cannot_serve", error=repr(error))
+
+    @staticmethod
+    def _node_id() -> str:
+        return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
     @property
     def card(self) -> ModelCard:
@@ -109,53 +124,67 @@ class ServeEngineClient:
         If the engine dies before anything was said, the request goes to its successor once.
         """
         said = False
-        for attempt in (1, 2):
-            try:
-                async with aclosing(self._attempt(request)) as attempted:
-                    async for events in attempted:
-                        said = True
-                        yield events
-            except EngineDiedError as error:
-                if said:
-                    nothing = RequestStats(request.n_prompt, 0, 0, None, None, None, None, 0.0)
-                    yield [End(request.request_id, None, error, nothing)]
-                    return
-                if attempt == 2:
-                    raise
-                _log.warning("engine_died_retrying", request_id=request.request_id)
-            else:
+        try:
+            async with aclosing(self._attempt(request)) as attempt:
+                async for events in attempt:
+                    said = True
+                    yield events
+        except EngineDiedError as error:
+            if said:
+                nothing = RequestStats(request.n_prompt, 0, 0, None, None, None, None, 0.0)
+                yield [End(request.request_id, None, error, nothing)]
                 return
+        else:
+            return
+        _log.warning("engine_died_retrying", request_id=request.request_id)
+        # Under another name: what the dead engine said last may still be on its way.
+        again = replace(request, request_id=f"{request.request_id}-again")
+        async with aclosing(self._attempt(again)) as attempt:
+            async for events in attempt:
+                yield [event._replace(request_id=request.request_id) for event in events]
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
-        stream = self._puller.open(request.request_id)
-        sent = replace(request, reply_to=self._puller.address)
-        call = asyncio.ensure_future(_outcome(self._engine.run.remote(sent)))
+        response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
+        stream = self._puller.open(request.request_id, on_full=response.cancel)
+        call = asyncio.ensure_future(_outcome(response))
+        self._calls.add(call)
+        call.add_done_callback(self._forget)
+        call.add_done_callback(lambda _: stream.nudge())
+        ended = False
         try:
-            while True:
-                events = await _next(stream, call)
+            while not ended:
+                events = await _next(stream, call, self._end_grace_s)
+                ended = isinstance(events[-1], End)
                 yield events
-                if isinstance(events[-1], End):
-                    return
         finally:
             self._puller.drop(request.request_id)
-            if not call.done():
+            if not ended:  # else the call returns by itself in a moment
                 call.cancel()
+
+    def _forget(self, call: asyncio.Future[Any]) -> None:
+        """Let go of a control call that is over; whoever waited has been told how it ended."""
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()
 
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
         if self._card is None:
-            return EngineState(status=EngineStatus.LOADING, detail="waiting for the engine")
+            return EngineState(status=EngineStatus.LOADING, detail=self._trouble or "waiting for the engine")
         try:
             state: EngineState = await asyncio.wait_for(
                 _outcome(self._engine.state.remote()), STATE_TIMEOUT_S
             )
-        except (RayError, EngineDiedError, TimeoutError) as error:
+        except (EngineDiedError, TimeoutError) as error:
             return EngineState(status=EngineStatus.LOADING, detail=f"no answer: {type(error).__name__}")
         return state
 
     async def metrics(self) -> str:
         """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
-        snapshot = await asyncio.wait_for(_outcome(self._engine.snapshot.remote()), STATE_TIMEOUT_S)
+        try:
+            snapshot = await asyncio.wait_for(_outcome(self._engine.snapshot.remote()), STATE_TIMEOUT_S)
+        except (EngineDiedError, TimeoutError):
+            raise LoadingError from None
         if snapshot is None:
             raise LoadingError
         return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot)
@@ -173,28 +202,34 @@ class ServeEngineClient:
 
 
 async def _outcome(response: Any) -> Any:
-    """Await a Serve call; cancelling the wait cancels the call."""
+    """Await a Serve call; cancelling the wait cancels the call. Raises EngineDiedError."""
     try:
         return await response
     except asyncio.CancelledError:
         response.cancel()
         raise
-    except RayError as error:
+    except (RayError, RayServeException, grpc.RpcError) as error:
         raise EngineDiedError from error
 
 
-async def _next(stream: EventStream, call: asyncio.Future[Any]) -> list[Event]:
-    """Wait for events or for the control call's word that there will be none."""
-    taking = asyncio.ensure_future(stream.take())
+async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: float) -> list[Event]:
+    """Wait for events or for the control call's word that there will be none.
+
+    The two travel apart: the call may be over before the last events arrive, so they get `end_grace_s`.
+    """
+    if not call.done():
+        await stream.arrived()
+    if events := stream.take():
+        return events
+    if call.cancelled():  # not by us: the engine's replica was told to stop
+        raise EngineDiedError
+    refusal = call.result()  # raises EngineDiedError where the engine went away
+    if isinstance(refusal, CobaliError):
+        raise refusal
     try:
-        await asyncio.wait({taking, call}, return_when=asyncio.FIRST_COMPLETED)
-        if not taking.done():
-            refusal = call.result()  # raises EngineDiedError where the engine went away
-            if isinstance(refusal, CobaliError):
-                raise refusal
-            await asyncio.wait({taking}, timeout=END_GRACE_S)
-            if not taking.done():
-                raise EngineDiedError
-        return taking.result()
-    finally:
-        taking.cancel()
+        async with asyncio.timeout(end_grace_s):
+            while not (events := stream.take()):
+                await stream.arrived()
+    except TimeoutError:
+        raise EngineDiedError from None
+    return events

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ class EngineServer:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        configure_logging(level=settings.log_level)
+        configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         self._settings = settings
         self._path = model_path(settings)
         self._clock = MonotonicClock()
@@ -71,7 +74,7 @@ class EngineServer:
         self._card = ModelCard(
             model_id=self._settings.model_id or _model_name(self._settings.model),
             n_vocab=backend.n_vocab,
-            n_ctx_slot=limits.n_most + 1,
+            n_ctx_slot=limits.n_most,
             created_s=int(self._path.stat().st_mtime) if self._path else 0,
             description=f"{self._settings.model} on cobali_ray {__version__}",
         )
@@ -120,10 +123,11 @@ class EngineServer:
         return None
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: the model's card, its file, and this node."""
+        """Return what an ingress needs to know: the model's card, its file, this node and process."""
         return {
             "card": self._card,
             "path": self._path,
+            "pid": os.getpid(),
             "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
         }
 
@@ -155,14 +159,19 @@ class EngineServer:
         loop = getattr(self, "_loop", None)
         if loop is not None:
             loop.stop(timeout_s=5.0)
+            self._pusher.close()
 
     # -- called by the tick thread ----------------------------------------------------------------------
 
     def _publish(self, batch: list[tuple[str, Event]]) -> None:
-        self._pusher.send(batch)
-        ended = [event.request_id for _, event in batch if isinstance(event, End)]
-        if ended and self._asyncio is not None:
-            self._asyncio.call_soon_threadsafe(self._finish, ended)
+        try:
+            self._pusher.send(batch)
+        finally:
+            ended = [event.request_id for _, event in batch if isinstance(event, End)]
+            if ended and self._asyncio is not None:
+                # RuntimeError: the event loop is closed, so nobody waits any longer.
+                with contextlib.suppress(RuntimeError):
+                    self._asyncio.call_soon_threadsafe(self._finish, ended)
 
     def _finish(self, ended: list[str]) -> None:
         for request_id in ended:

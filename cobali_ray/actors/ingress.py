@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +18,7 @@ class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
     async def __init__(self, engine: Any, settings: EngineSettings) -> None:  # type: ignore[misc]
-        configure_logging(level=settings.log_level)
+        configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         self._settings = settings
         self._client = ServeEngineClient(engine)
         self._client.start()

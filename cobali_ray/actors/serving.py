@@ -6,7 +6,6 @@ streams see 40 times the delivery latency. The flags must be in the environment 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -114,9 +113,6 @@ def _set_environment(folder: Path) -> None:
 
 def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
     import ray
-    from ray import serve
-
-    from cobali_ray.actors.app import build
 
     ray.init(
         include_dashboard=dashboard,
@@ -125,6 +121,13 @@ def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -
         log_to_driver=True,
         logging_level="warning",
     )
+    # For this process alone, after Ray's own have started: without an event loop of its own, a handle
+    # works only where the router has its.
+    os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
+    from ray import serve
+
+    from cobali_ray.actors.app import build
+
     serve.start(http_options={"host": host, "port": port})
     try:
         serve.run(build(settings), name=APP_NAME, route_prefix="/")
@@ -172,19 +175,15 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
 
 
 def _drain(settings: EngineSettings) -> None:
+    from ray import serve
+
     try:
-        asyncio.run(_drain_app(settings.drain_timeout_s))
+        drained = serve.get_app_handle(APP_NAME).drain.remote(settings.drain_timeout_s)
+        drained.result(timeout_s=settings.drain_timeout_s + 5)
     except KeyboardInterrupt:
         return
     except Exception as error:
         Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
-
-
-async def _drain_app(timeout_s: float) -> None:
-    # A coroutine, because with the fast path's flags a handle works only inside an event loop.
-    from ray import serve
-
-    await asyncio.wait_for(serve.get_app_handle(APP_NAME).drain.remote(timeout_s), timeout_s + 5)
 
 
 def _shut_down() -> None:

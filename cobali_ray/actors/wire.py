@@ -20,12 +20,16 @@ import zmq.asyncio
 
 from cobali_ray import errors
 from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
-from cobali_ray.errors import CobaliError, InternalError
+from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
 
 _log = structlog.get_logger(__name__)
 
 MAX_BACKLOG = 512
 """Messages (ticks) that may wait for one ingress before its requests are cancelled."""
+MAX_PENDING = 4096
+"""Events that may wait for one reader before its request is cancelled."""
+LAST_WORDS_MS = 200
+"""How long closing waits for what was said last to leave."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -42,12 +46,14 @@ def _flat_end(end: End) -> tuple[Any, ...]:
 
 
 def decode(data: bytes) -> list[Event]:
-    """Decode what `encode` made."""
+    """Decode what `encode` made. Anything else: DecodeError, TypeError, ValueError or LookupError."""
     return [_event(item) for item in _unpack(data)]
 
 
 def _event(item: list[Any]) -> Event:
     request_id, second = item[0], item[1]
+    if not isinstance(request_id, str):
+        raise TypeError(f"a request id is a string, not {type(request_id).__name__}")
     if isinstance(second, str):
         logprobs = tuple(
             TokenLogprob(token, piece, logprob, tuple((t, p, lp) for t, p, lp in top))
@@ -70,7 +76,7 @@ class Pusher:
     """The engine's side: one PUSH socket per ingress. Used by the tick thread only."""
 
     def __init__(self, on_lost: Callable[[set[str]], None]) -> None:
-        """`on_lost` gets the ids of requests whose ingress reads no longer."""
+        """`on_lost` gets the ids of requests whose events did not get out: nobody reads their address."""
         self._context = zmq.Context()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._on_lost = on_lost
@@ -85,40 +91,67 @@ class Pusher:
             self._push(address, [event for to, event in batch if to == address])
 
     def _push(self, address: str, events: list[Event]) -> None:
-        socket = self._sockets.get(address)
-        if socket is None:
-            socket = self._sockets[address] = self._context.socket(zmq.PUSH)
-            socket.sndhwm = MAX_BACKLOG
-            socket.linger = 0
-            socket.connect(address)
         try:
-            socket.send(encode(events), zmq.NOBLOCK, copy=True)
-        except zmq.Again:
-            _log.warning("ingress_not_reading", address=address, n_events=len(events))
+            self._socket(address).send(encode(events), zmq.NOBLOCK, copy=True)
+        except zmq.ZMQError as error:  # Again: its backlog is full; anything else: no such address
+            _log.warning("ingress_not_reading", address=address, n_events=len(events), error=str(error))
             self._on_lost({event.request_id for event in events if not isinstance(event, End)})
 
+    def _socket(self, address: str) -> zmq.Socket[bytes]:
+        socket = self._sockets.get(address)
+        if socket is None:
+            socket = self._context.socket(zmq.PUSH)
+            socket.sndhwm = MAX_BACKLOG
+            try:
+                socket.connect(address)
+            except zmq.ZMQError:
+                socket.close(linger=0)
+                raise
+            self._sockets[address] = socket
+        return socket
+
     def close(self) -> None:
-        """Close all sockets, dropping what was not sent."""
-        self._context.destroy(linger=0)
+        """Close all sockets, giving last words a moment to get out."""
+        self._context.destroy(linger=LAST_WORDS_MS)
 
 
 class EventStream:
-    """What arrived for one request and was not yet taken."""
+    """What arrived for one request and was not yet taken. All of it runs on one event loop.
 
-    __slots__ = ("_arrived", "_pending")
+    It is bounded: beyond `n_most` events nobody reads any longer, so they are dropped, `on_full` is called
+    once (to cancel the request), and the reader, should it come back, gets RequestCancelledError.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_arrived", "_full", "_n_most", "_on_full", "_pending")
+
+    def __init__(self, on_full: Callable[[], None], *, n_most: int = MAX_PENDING) -> None:
         self._pending: list[Event] = []
         self._arrived = asyncio.Event()
+        self._on_full, self._n_most, self._full = on_full, n_most, False
 
     def put(self, event: Event) -> None:
-        """Add an event; called on the loop that reads."""
+        """Add an event."""
+        if self._full:
+            return
         self._pending.append(event)
         self._arrived.set()
+        if len(self._pending) > self._n_most:
+            self._full = True
+            self._pending.clear()
+            self._on_full()
 
-    async def take(self) -> list[Event]:
-        """Wait for something and return everything pending."""
+    def nudge(self) -> None:
+        """Wake the reader though there may be nothing to take."""
+        self._arrived.set()
+
+    async def arrived(self) -> None:
+        """Wait for an event or a nudge since the last `take`."""
         await self._arrived.wait()
+
+    def take(self) -> list[Event]:
+        """Return everything pending, possibly nothing. Raises RequestCancelledError if it overflowed."""
+        if self._full:
+            raise RequestCancelledError
         self._arrived.clear()
         pending, self._pending = self._pending, []
         return pending
@@ -141,9 +174,9 @@ class Puller:
         """Begin to read, on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._read())
 
-    def open(self, request_id: str) -> EventStream:
+    def open(self, request_id: str, on_full: Callable[[], None]) -> EventStream:
         """Make the stream of a request that is about to be submitted."""
-        stream = self._streams[request_id] = EventStream()
+        stream = self._streams[request_id] = EventStream(on_full)
         return stream
 
     def drop(self, request_id: str) -> None:
@@ -155,7 +188,7 @@ class Puller:
             data = await self._socket.recv()
             try:
                 events = decode(data)
-            except (msgspec.DecodeError, TypeError, ValueError, IndexError):
+            except (msgspec.DecodeError, TypeError, ValueError, LookupError):
                 _log.exception("undecodable_message", n_bytes=len(data))
                 continue
             for event in events:

@@ -24,7 +24,7 @@ class Occupancy(NamedTuple):
 def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> None:
     """Refuse what could never be served. Raises BadRequestError."""
     if request.n_most > limits.n_most:
-        raise PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most + 1)
+        raise PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
     if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
         raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
     for token_id, _ in request.sampling.logit_bias:

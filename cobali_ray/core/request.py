@@ -102,5 +102,5 @@ class Request:
 
     @property
     def n_most(self) -> int:
-        """Most KV tokens this request can need: the last sampled token is never computed."""
-        return len(self.prompt) + self.max_tokens - 1
+        """Most tokens this sequence can have, prompt and answer."""
+        return len(self.prompt) + self.max_tokens

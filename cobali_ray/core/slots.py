@@ -111,7 +111,7 @@ class SlotTable:
         for s in self.running:
             if self.by_slot[s.slot_id] is not s or s.status is not Status.RUNNING:
                 problems.append(f"request {s.request_id} and its slot disagree")
-            if not 0 <= s.n_computed <= s.n_known or s.n_known > self._limits.n_most + 1:
+            if not 0 <= s.n_computed <= s.n_known or s.n_known > self._limits.n_most:
                 problems.append(f"request {s.request_id} has {s.n_computed} of {s.n_known} tokens computed")
         if self.n_cells_running + self.n_cells_idle > self._limits.n_cells:
             problems.append("more cells used than there are")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -39,8 +40,10 @@ Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
 class EngineLoop:
     """Runs `Engine.tick` while there is work and sleeps on its mailbox while there is none.
 
-    Everybody else talks to the engine through `submit` and `cancel`, from one other thread. The door
-    counts without a lock: who came in is written by the caller, who left by the tick thread.
+    Everybody else talks to the engine through `submit`, `cancel` and `stop`, from one other thread. The
+    door counts without a lock: who came in is written by the caller, who left by the tick thread. The sink
+    is called by the tick thread and must not raise. After a failure the thread goes on answering its mail,
+    with an error, until `stop`: whoever slips in before the failure shows gets an end event too.
     """
 
     def __init__(self, build: Build, clock: Clock, sink: Sink, *, stall_timeout_s: float = 60.0) -> None:
@@ -75,9 +78,9 @@ class EngineLoop:
         try:
             self._check_door(request)
         except RefusedError as refusal:
-            if self._observer is not None:
-                observer, reason = self._observer, _reason(refusal)
-                self._mailbox.put(lambda _: observer.on_refusal(reason))
+            reason = _reason(refusal)
+            if self._engine is not None:
+                self._mailbox.put(lambda _: self._watch(lambda observer: observer.on_refusal(reason)))
             raise
         self._n_entered += 1
         self._n_entered_tokens += request.n_prompt
@@ -153,11 +156,11 @@ class EngineLoop:
             return
         self._engine, self._observer = engine, observer
         self._opened.set()
-        while self._failure is None and self._read_mail(engine, observer):
-            self._tick(engine, observer)
+        while self._failure is None and self._read_mail(engine):
+            self._tick(engine)
         self._end_all(engine)
 
-    def _read_mail(self, engine: Engine, observer: Observer) -> bool:
+    def _read_mail(self, engine: Engine) -> bool:
         """Act on all mail; block only when there is nothing to tick. False: stop."""
         mailbox = self._mailbox
         while True:
@@ -167,20 +170,19 @@ class EngineLoop:
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                n_idle = engine.slots.n_cells_idle
-                observer.on_idle(n_queued=0, n_cells_used=n_idle, n_cells_idle=n_idle)
+                self._watch(partial(_saw_idle, n_cells_idle=engine.slots.n_cells_idle))
                 mail = mailbox.get()
                 self._busy_since_s = self._clock.now()
             if mail is None:
                 return False
             self._guard(engine, mail)
 
-    def _tick(self, engine: Engine, observer: Observer) -> None:
+    def _tick(self, engine: Engine) -> None:
         self._busy_since_s = self._clock.now()
         stats = self._guard(engine, Engine.tick)
         if stats is not None:
             self._n_failures = 0
-            observer.on_tick(stats)
+            self._watch(lambda observer: observer.on_tick(stats))
 
     def _guard(self, engine: Engine, act: Callable[[Engine], _T]) -> _T | None:
         """Let no error out: it ends every open request, and the third in a row ends the engine."""
@@ -189,28 +191,59 @@ class EngineLoop:
         except Exception as error:
             _log.exception("tick_failed")
             self._n_failures += 1
-            engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
+            self._fail_all(engine, error)
             if self._n_failures >= _MAX_FAILURES:
                 self._failure = error
             return None
 
+    def _fail_all(self, engine: Engine, error: Exception) -> None:
+        """End every open request; what cannot even do that has failed for good."""
+        try:
+            engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
+        except Exception as worse:
+            _log.exception("fail_all_failed")
+            self._failure = worse
+
+    def _watch(self, look: Callable[[Observer], None]) -> None:
+        """Let the observer look on; one that fails is dropped, because telemetry never steers."""
+        if self._observer is None:
+            return
+        try:
+            look(self._observer)
+        except Exception:
+            _log.exception("observer_dropped")
+            self._observer = None
+
     def _end_all(self, engine: Engine) -> None:
-        """End what is still open or arrived too late, then free the model."""
+        """End what is open and what still arrives until `stop` was called; then free the model."""
         self._draining = True
-        while not self._mailbox.empty():
+        stopped = self._failure is None
+        while True:
+            self._busy_since_s = None
+            if engine.has_work:
+                self._fail_all(engine, self._failure or DrainingError())
+            if stopped and self._mailbox.empty():
+                break
             mail = self._mailbox.get()
-            if mail is not None:
-                mail(engine)
-        engine.fail_all(self._failure if isinstance(self._failure, CobaliError) else DrainingError())
-        self._busy_since_s = None
+            if mail is None:
+                stopped = True
+            else:
+                self._guard(engine, mail)
         engine.close()
 
     def _publish(self, batch: list[tuple[str, Event]]) -> None:
-        observer = self._observer
         for _, event in batch:
-            if isinstance(event, End) and observer is not None:
-                observer.on_end(event)
+            if isinstance(event, End):
+                self._watch(partial(_saw_end, end=event))
         self._sink(batch)
+
+
+def _saw_end(observer: Observer, *, end: End) -> None:
+    observer.on_end(end)
+
+
+def _saw_idle(observer: Observer, *, n_cells_idle: int) -> None:
+    observer.on_idle(n_queued=0, n_cells_used=n_cells_idle, n_cells_idle=n_cells_idle)
 
 
 def _reason(refusal: RefusedError) -> str:

@@ -76,7 +76,7 @@ def run_offline(
     user, started = os.times().user, clock.now()
     for request in requests:
         if request.n_most > limits.n_most:
-            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most + 1)
+            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
             refused[request.request_id] = str(error)
         else:
             engine.submit(request)

@@ -27,13 +27,13 @@ def completion(prompts=((1, 2),), *, settings=None, **fields):
     ("fields", "settings", "n_prompt", "max_tokens"),
     [
         pytest.param({}, {}, 2, 30, id="rest-of-the-slot"),
-        pytest.param({}, {}, 32, 1, id="a-full-slot-still-gives-one"),
+        pytest.param({}, {}, 31, 1, id="an-almost-full-slot-gives-one"),
         pytest.param({}, {"default_max_tokens": 5}, 2, 5, id="default"),
         pytest.param({}, {"default_max_tokens": 5}, 30, 2, id="default-cut-to-the-rest"),
         pytest.param({"max_tokens": 9}, {"default_max_tokens": 5}, 2, 9, id="asked"),
         pytest.param({"max_completion_tokens": 9}, {}, 2, 9, id="new-name"),
         pytest.param({"max_completion_tokens": 9, "max_tokens": 9}, {}, 2, 9, id="both-agree"),
-        pytest.param({"max_tokens": 31}, {}, 2, 31, id="the-last-token-is-never-computed"),
+        pytest.param({"max_tokens": 30}, {}, 2, 30, id="exactly-the-rest"),
     ],
 )
 def test_max_tokens(fields, settings, n_prompt, max_tokens):
@@ -41,7 +41,7 @@ def test_max_tokens(fields, settings, n_prompt, max_tokens):
     assert call.requests[0].max_tokens == max_tokens
 
 
-@pytest.mark.parametrize(("n_prompt", "fields"), [(33, {}), (2, {"max_tokens": 32})])
+@pytest.mark.parametrize(("n_prompt", "fields"), [(32, {}), (2, {"max_tokens": 31})])
 def test_what_does_not_fit_one_slot_is_refused(n_prompt, fields):
     with pytest.raises(PromptTooLongError) as caught:
         completion([(1,) * n_prompt], **fields)

@@ -192,9 +192,9 @@ def request(n_prompt=4, max_tokens=4, **kwargs):
 
 
 def test_prompt_and_answer_must_fit_a_slot():
-    check_request(request(60, 5), limits(), n_vocab=100)
-    with pytest.raises(PromptTooLongError, match=r"60 tokens and 6 more .* room for 65 \(setting n_ctx\)"):
-        check_request(request(60, 6), limits(), n_vocab=100)
+    check_request(request(60, 4), limits(), n_vocab=100)
+    with pytest.raises(PromptTooLongError, match=r"60 tokens and 5 more .* room for 64 \(setting n_ctx\)"):
+        check_request(request(60, 5), limits(), n_vocab=100)
 
 
 def test_token_ids_must_exist():

@@ -1,0 +1,350 @@
+"""ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
+
+import asyncio
+
+import pytest
+from ray.exceptions import ActorDiedError, RayError
+
+from cobali_ray.actors.client import ServeEngineClient
+from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.core.events import Delta, End
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineStatus
+from cobali_ray.errors import EngineDiedError, InternalError, LoadingError, PromptTooLongError, QueueFullError
+from cobali_ray.settings import EngineSettings
+
+WAIT_S = 10
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Response:
+    """A Serve response: awaitable more than once, cancelled only by `cancel`, ended by the replica's death."""
+
+    def __init__(self, coroutine):
+        self.task = asyncio.ensure_future(coroutine)
+        self.outcome = asyncio.get_running_loop().create_future()
+        self.task.add_done_callback(self.settle)
+        self.n_cancels = 0
+
+    def settle(self, task):
+        if self.outcome.done():
+            return
+        if task.cancelled():
+            self.outcome.cancel()
+        elif error := task.exception():
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+    def __await__(self):
+        return asyncio.shield(self.outcome).__await__()
+
+    def cancel(self):
+        self.n_cancels += 1
+        self.task.cancel()
+
+
+class Method:
+    def __init__(self, handle, name):
+        self.handle, self.name = handle, name
+
+    def remote(self, *args):
+        return self.handle.call(self.name, args)
+
+
+class Handle:
+    """A Serve handle of an engine in this process; `kill` is what kill -9 looks like from the ingress."""
+
+    def __init__(self, settings):
+        self.server = EngineServer(settings)
+        self.responses, self.before_run = [], None
+
+    def __getattr__(self, name):
+        return Method(self, name)
+
+    def call(self, name, args):
+        if name == "run" and self.before_run is not None:
+            self.before_run(*args)
+        response = Response(getattr(self.server, name)(*args))
+        if name == "run":
+            self.responses.append(response)
+        return response
+
+    def kill(self):
+        for response in self.responses:
+            if not response.outcome.done():
+                response.outcome.set_exception(ActorDiedError())
+                response.task.cancel()
+
+
+class Setup:
+    def __init__(self, *, end_grace_s=5.0, **settings):
+        values = {"model": "builtin:scripted", "n_slots": 2, "n_ctx": 4096, "scripted_tick_s": 0.0005} | settings
+        self.handle = Handle(EngineSettings(**values))
+        self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s)
+
+    async def connect(self):
+        self.client.start()
+        await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
+
+    def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
+        return self.client.generate(Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens))
+
+    async def collect(self, *args, **kwargs):
+        async with asyncio.timeout(WAIT_S):
+            return [event async for events in self.generate(*args, **kwargs) for event in events]
+
+    async def idle(self):
+        """Wait until nothing runs and no control call is open."""
+        async with asyncio.timeout(WAIT_S):
+            while (await self.client.state()).n_running or self.client._calls:
+                await asyncio.sleep(0)
+
+
+def text_of(events):
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+@pytest.fixture
+async def make():
+    made = []
+
+    async def make(**kwargs):
+        made.append(Setup(**kwargs))
+        await made[-1].connect()
+        return made[-1]
+
+    yield make
+    for setup in made:
+        setup.client.close()
+        setup.handle.server.__del__()
+
+
+async def test_a_request_runs_to_its_one_end(make):
+    s = await make()
+    events = await s.collect()
+    assert isinstance(events[-1], End)
+    assert sum(isinstance(event, End) for event in events) == 1
+    assert len(text_of(events)) == 5
+    await s.idle()
+    assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
+
+
+async def test_requests_side_by_side_answer_as_alone(make):
+    s = await make()
+    alone = {n: text_of(await s.collect("alone", n_prompt=n)) for n in range(1, 9)}
+    together = await asyncio.gather(*(s.collect(f"r{n}", n_prompt=n) for n in range(1, 9)))
+    assert {n: text_of(events) for n, events in enumerate(together, 1)} == alone
+
+
+async def test_a_refusal_is_raised_before_any_event(make):
+    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    running = s.generate("running", max_tokens=2000)
+    await anext(running)
+    with pytest.raises(QueueFullError) as caught:
+        await s.collect("refused")
+    assert caught.value.limit == 0
+    await running.aclose()
+    with pytest.raises(PromptTooLongError):
+        await s.collect("long", n_prompt=5000)
+
+
+async def test_closing_the_generator_frees_the_slot(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    await events.aclose()
+    await s.idle()
+    assert s.handle.responses[0].n_cancels == 1
+    assert not s.client._puller._streams
+
+
+async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(make):
+    s = await make(scripted_tick_s=0.01)
+    for n_steps in range(6):
+        reader = asyncio.ensure_future(s.collect(f"r{n_steps}", max_tokens=4000))
+        for _ in range(n_steps):
+            await asyncio.sleep(0)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        await s.idle()
+
+
+async def test_death_in_mid_stream_is_the_last_event(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    s.handle.kill()
+    async with asyncio.timeout(WAIT_S):
+        rest = [event async for batch in events for event in batch]
+    assert isinstance(rest[-1].error, EngineDiedError)
+    assert rest[-1].request_id == "a"
+    assert sum(isinstance(event, End) for event in rest) == 1
+
+
+async def test_death_before_the_first_event_is_not_seen(make):
+    s = await make()
+    expected = text_of(await s.collect("alone"))
+
+    def die_once(request):
+        s.handle.before_run = None
+        asyncio.get_running_loop().call_soon(s.handle.kill)
+        # What the dead engine said last arrives while its successor already works.
+        asyncio.get_running_loop().call_soon(late_words, request.request_id)
+
+    def late_words(request_id):
+        for name, stream in s.client._puller._streams.items():
+            if name == request_id:
+                stream.put(Delta(request_id, "stale", 1))
+
+    s.handle.before_run = die_once
+    events = await s.collect("a")
+    assert {event.request_id for event in events} == {"a"}, "the second attempt keeps the request's name"
+    assert text_of(events) in {expected, "stale"}
+    assert isinstance(events[-1], End)
+
+
+async def test_words_of_the_dead_never_reach_the_second_attempt(make):
+    s = await make()
+    expected = text_of(await s.collect("alone"))
+    sent = []
+
+    def die_once(request):
+        sent.append(request.request_id)
+        if len(sent) == 1:
+            asyncio.get_running_loop().call_soon(s.handle.kill)
+        elif "a" in s.client._puller._streams:
+            s.client._puller._streams["a"].put(Delta("a", "stale", 1))
+
+    s.handle.before_run = die_once
+    assert text_of(await s.collect("a")) == expected
+    assert len(set(sent)) == 2, "each attempt has a stream of its own"
+
+
+async def test_death_twice_is_raised(make):
+    s = await make()
+    s.handle.before_run = lambda _: asyncio.get_running_loop().call_soon(s.handle.kill)
+    with pytest.raises(EngineDiedError):
+        await s.collect()
+    assert len(s.handle.responses) == 2
+
+
+async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    s.handle.responses[0].task.cancel()
+    async with asyncio.timeout(WAIT_S):
+        rest = [event async for batch in events for event in batch]
+    assert rest[-1].error is not None
+    assert not isinstance(rest[-1].error, asyncio.CancelledError)
+
+
+async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
+    s = await make(end_grace_s=0.0)
+    s.client._puller._read = None
+    s.client._puller._task.cancel()
+    with pytest.raises(EngineDiedError):
+        await s.collect(max_tokens=2)
+
+
+async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
+    monkeypatch.setattr("cobali_ray.actors.wire.MAX_PENDING", 8)
+    s = await make()
+    s.client._puller.open.__func__.__defaults__
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    async with asyncio.timeout(WAIT_S):
+        while not s.handle.responses[0].n_cancels:
+            await asyncio.sleep(0)
+    with pytest.raises(Exception, match="cancelled"):
+        await anext(events)
+    await s.idle()
+
+
+async def test_drain_waits_for_what_runs(make):
+    s = await make()
+    running = asyncio.ensure_future(s.collect(max_tokens=50))
+    while not s.handle.server._done:
+        await asyncio.sleep(0)
+    assert await s.client.drain(WAIT_S)
+    assert (await running)[-1].finish_reason == "length"
+    assert (await s.client.state()).status is EngineStatus.DRAINING
+
+
+async def test_drain_says_when_time_ran_out(make):
+    s = await make(scripted_tick_s=0.01)
+    running = s.generate(max_tokens=4000)
+    await anext(running)
+    assert not await s.client.drain(0.0)
+    await running.aclose()
+
+
+async def test_health_follows_the_loop(make):
+    s = await make()
+    server = s.handle.server
+    server.check_health()
+    server._loop._busy_since_s = server._clock.now() - 1000
+    with pytest.raises(InternalError, match="hangs"):
+        server.check_health()
+    server._loop._busy_since_s = None
+    server._loop._failure = RuntimeError("on fire")
+    with pytest.raises(InternalError, match="on fire"):
+        server.check_health()
+    server._loop._failure = None
+
+
+async def test_metrics_name_the_families_and_a_dead_engine_is_loading(make):
+    s = await make()
+    await s.collect()
+    assert "cobali_" in await s.client.metrics()
+
+    async def dead():
+        raise ActorDiedError
+
+    s.handle.server.snapshot = s.handle.server.state = dead
+    with pytest.raises(LoadingError):
+        await s.client.metrics()
+    assert (await s.client.state()).status is EngineStatus.LOADING
+
+
+async def test_before_the_engine_answers_everything_is_loading():
+    s = Setup()
+    try:
+        with pytest.raises(LoadingError):
+            _ = s.client.card
+        assert (await s.client.state()).status is EngineStatus.LOADING
+        await s.connect()
+        assert s.client.card.model_id == "scripted"
+        assert await s.client.tokenize("hi") == ByteVocab().tokenize("hi")
+        assert await s.client.detokenize([104, 105]) == "hi"
+    finally:
+        s.client.close()
+        s.handle.server.__del__()
+
+
+async def test_an_engine_that_cannot_be_served_says_why():
+    s = Setup()
+
+    async def elsewhere():
+        return {"node_id": "another"}
+
+    s.handle.server.describe = elsewhere
+    s.client.start()
+    try:
+        await asyncio.wait({s.client._connecting}, timeout=WAIT_S)
+        await asyncio.sleep(0)
+        assert "different nodes" in (await s.client.state()).detail
+    finally:
+        s.client.close()
+        s.handle.server.__del__()
+
+
+def test_ray_errors_are_what_the_client_expects():
+    assert issubclass(ActorDiedError, RayError)

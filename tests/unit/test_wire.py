@@ -1,0 +1,220 @@
+"""Encode, push, pull, demultiplex: over a real ipc socket, in one process."""
+
+import asyncio
+import inspect
+import os
+
+import msgspec
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray import errors
+from cobali_ray.actors.wire import MAX_BACKLOG, EventStream, Puller, Pusher, decode, encode
+from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
+
+STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
+WAIT_S = 10
+NONSENSE = [5, {"a": 1}, [5], [{}], [["a"]], [["a", 5]], [[[], "text", 1, []]], [["a", "text", 1, [5]]]]
+VALUES = {"str": "what", "int": 7, "float": 2.5}
+
+
+def error_classes(root=CobaliError):
+    return [root, *(kind for sub in root.__subclasses__() for kind in error_classes(sub))]
+
+
+def an_error(kind):
+    """Build one from the annotations of its constructor; those without one take a message."""
+    if "__init__" not in vars(kind) and kind.__init__ is Exception.__init__:
+        return kind("a message")
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    return kind(*(VALUES[inspect.formatannotation(p.annotation).strip("'")] for p in parameters))
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+# -- encode and decode ----------------------------------------------------------------------------------
+
+number = st.integers(-(2**31), 2**31)
+seconds = st.floats(allow_nan=False)
+tops = st.tuples(number, st.binary(max_size=4), seconds)
+logprob = st.builds(TokenLogprob, number, st.binary(max_size=4), seconds, st.lists(tops).map(tuple))
+delta = st.builds(Delta, st.text(), st.text(), number, st.lists(logprob, max_size=3).map(tuple))
+maybe_s = st.none() | seconds
+stats = st.builds(
+    RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number
+)  # fmt: skip
+end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats)
+
+
+@given(st.lists(delta | end, max_size=6))
+def test_events_come_back_as_they_went(events):
+    back = decode(encode(events))
+    assert back == events
+    assert [type(event) for event in back] == [type(event) for event in events]
+    assert all(isinstance(lp, TokenLogprob) for e in back if isinstance(e, Delta) for lp in e.logprobs)
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_errors_come_back_as_they_went(kind):
+    error = an_error(kind)
+    (back,) = decode(encode([End("a", None, error, STATS)]))
+    assert type(back.error) is kind
+    assert back.error.args == error.args
+    assert str(back.error) == str(error)
+    assert vars(back.error) == vars(error)
+
+
+@given(st.sampled_from([errors.InvalidParameterError, errors.ConfigError]), st.text(), st.text())
+def test_the_facts_of_an_error_survive(kind, name, message):
+    error = kind(name, message)
+    (back,) = decode(encode([End("a", None, error, STATS)]))
+    assert vars(back.error) == vars(error)
+
+
+def test_an_error_from_a_newer_version_is_an_internal_error():
+    class NoSuchError(CobaliError):
+        pass
+
+    (back,) = decode(encode([End("a", None, NoSuchError("x"), STATS)]))
+    assert type(back.error) is InternalError
+    assert back.error.args == ("NoSuchError", "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", *map(msgspec.msgpack.encode, NONSENSE)])
+def test_nonsense_raises_what_the_reader_catches(data):
+    with pytest.raises((msgspec.DecodeError, TypeError, ValueError, LookupError)):
+        decode(data)
+
+
+# -- over a socket --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def puller():
+    puller = Puller()
+    puller.start()
+    yield puller
+    puller.close()
+
+
+@pytest.fixture
+def lost():
+    return []
+
+
+@pytest.fixture
+def pusher(lost):
+    pusher = Pusher(lost.append)
+    yield pusher
+    pusher.close()
+
+
+async def read(stream, n):
+    """Read until `n` events are there."""
+    events = []
+    async with asyncio.timeout(WAIT_S):
+        while len(events) < n:
+            await stream.arrived()
+            events += stream.take()
+    return events
+
+
+def never():
+    raise AssertionError("the stream is full")
+
+
+async def test_each_stream_gets_its_own_events_in_order(puller, pusher, lost):
+    streams = {name: puller.open(name, never) for name in "ab"}
+    for i in range(20):
+        pusher.send([(puller.address, Delta(name, f"{name}{i}", 1)) for name in "ab"])
+    pusher.send([(puller.address, End(name, "stop", None, STATS)) for name in "ab"])
+    for name, stream in streams.items():
+        events = await read(stream, 21)
+        assert [event.text for event in events[:-1]] == [f"{name}{i}" for i in range(20)]
+        assert events[-1] == End(name, "stop", None, STATS)
+    assert not lost
+
+
+async def test_each_address_gets_its_own_events(puller, pusher):
+    other = Puller()
+    other.start()
+    mine, theirs = puller.open("a", never), other.open("b", never)
+    pusher.send([(puller.address, Delta("a", "x", 1)), (other.address, Delta("b", "y", 1))])
+    assert [e.text for e in await read(mine, 1)] == ["x"]
+    assert [e.text for e in await read(theirs, 1)] == ["y"]
+    other.close()
+
+
+async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
+    gone, there = puller.open("gone", never), puller.open("there", never)
+    puller.drop("gone")
+    pusher.send([(puller.address, Delta("gone", "x", 1)), (puller.address, Delta("there", "y", 1))])
+    await read(there, 1)
+    assert gone.take() == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xc1", msgspec.msgpack.encode([{"a": 1}]), msgspec.msgpack.encode([[[], "x"]])]
+)
+async def test_an_undecodable_message_is_ignored(puller, pusher, data):
+    stream = puller.open("a", never)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+        stranger.connect(puller.address)
+        stranger.send(data)
+        stranger.send(encode([Delta("a", "after", 1)]))
+        assert [e.text for e in await read(stream, 1)] == ["after"]
+
+
+async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
+    folder = os.path.dirname(puller.address.removeprefix("ipc://"))  # noqa: PTH120 pathlib is for sync tests
+    assert os.stat(folder).st_mode & 0o077 == 0  # noqa: PTH116
+    puller.close()
+    assert not os.path.exists(folder)  # noqa: PTH110
+
+
+def test_an_address_nobody_reads_fills_its_backlog_and_blocks_nobody(pusher, lost, tmp_path):
+    address = f"ipc://{tmp_path / 'nobody'}"
+    for _ in range(MAX_BACKLOG):
+        pusher.send([(address, Delta("a", "x", 1))])
+    assert not lost
+    pusher.send(
+        [
+            (address, Delta("a", "x", 1)),
+            (address, Delta("b", "y", 1)),
+            (address, End("c", "stop", None, STATS)),
+        ]
+    )
+    assert lost == [{"a", "b"}], "one that ended needs no cancelling"
+
+
+async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, lost):
+    stream = puller.open("good", never)
+    pusher.send([("nowhere", Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
+    assert [e.text for e in await read(stream, 1)] == ["y"]
+    assert lost == [{"bad"}]
+
+
+# -- the bounded stream ---------------------------------------------------------------------------------
+
+
+async def test_a_stream_nobody_reads_is_cancelled_once_and_never_grows():
+    cancelled = []
+    stream = EventStream(lambda: cancelled.append(True), n_most=3)
+    for _ in range(10):
+        stream.put(Delta("a", "x", 1))
+    assert cancelled == [True]
+    with pytest.raises(RequestCancelledError):
+        stream.take()
+
+
+async def test_a_nudge_wakes_the_reader_with_nothing():
+    stream = EventStream(never)
+    stream.nudge()
+    await asyncio.wait_for(stream.arrived(), WAIT_S)
+    assert stream.take() == []
