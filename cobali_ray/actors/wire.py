@@ -124,7 +124,7 @@ class EventStream:
 
     __slots__ = ("_arrived", "_full", "_n_most", "_on_full", "_pending")
 
-    def __init__(self, on_full: Callable[[], None], *, n_most: int = MAX_PENDING) -> None:
+    def __init__(self, on_full: Callable[[], None], *, n_most: int) -> None:
         self._pending: list[Event] = []
         self._arrived = asyncio.Event()
         self._on_full, self._n_most, self._full = on_full, n_most, False
@@ -160,7 +160,8 @@ class EventStream:
 class Puller:
     """The ingress's side: one PULL socket, demultiplexed to one stream per request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, n_most: int = MAX_PENDING) -> None:
+        self._n_most = n_most
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-")  # private to this user: mode 0700
         self.address = f"ipc://{Path(self._folder.name) / 'events'}"
         self._context = zmq.asyncio.Context()
@@ -176,7 +177,7 @@ class Puller:
 
     def open(self, request_id: str, on_full: Callable[[], None]) -> EventStream:
         """Make the stream of a request that is about to be submitted."""
-        stream = self._streams[request_id] = EventStream(on_full)
+        stream = self._streams[request_id] = EventStream(on_full, n_most=self._n_most)
         return stream
 
     def drop(self, request_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -90,7 +91,9 @@ class Account:
             "cancelled": self.cancelled,
             "error": self.error,
         }
-        log.info("http_request", **line)
+        # Probes and scrapes come every few seconds for ever: they are news only when they fail.
+        quiet = self.n_prompt is None and status == HTTPStatus.OK
+        (log.debug if quiet else log.info)("http_request", **line)
 
 
 def account_of(http: HttpRequest) -> Account:

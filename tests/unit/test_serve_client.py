@@ -1,9 +1,14 @@
 """ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
 
 import asyncio
+import warnings
 
 import pytest
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
+    import ray.serve  # noqa: F401
 
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
@@ -11,7 +16,14 @@ from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
-from cobali_ray.errors import EngineDiedError, InternalError, LoadingError, PromptTooLongError, QueueFullError
+from cobali_ray.errors import (
+    EngineDiedError,
+    InternalError,
+    LoadingError,
+    PromptTooLongError,
+    QueueFullError,
+    RequestCancelledError,
+)
 from cobali_ray.settings import EngineSettings
 
 WAIT_S = 10
@@ -84,7 +96,12 @@ class Handle:
 
 class Setup:
     def __init__(self, *, end_grace_s=5.0, **settings):
-        values = {"model": "builtin:scripted", "n_slots": 2, "n_ctx": 4096, "scripted_tick_s": 0.0005} | settings
+        values = {
+            "model": "builtin:scripted",
+            "n_slots": 2,
+            "n_ctx": 4096,
+            "scripted_tick_s": 0.0005,
+        } | settings
         self.handle = Handle(EngineSettings(**values))
         self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s)
 
@@ -93,7 +110,9 @@ class Setup:
         await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
-        return self.client.generate(Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens))
+        return self.client.generate(
+            Request(request_id=request_id, prompt=(1,) * n_prompt, max_tokens=max_tokens)
+        )
 
     async def collect(self, *args, **kwargs):
         async with asyncio.timeout(WAIT_S):
@@ -188,29 +207,7 @@ async def test_death_in_mid_stream_is_the_last_event(make):
     assert sum(isinstance(event, End) for event in rest) == 1
 
 
-async def test_death_before_the_first_event_is_not_seen(make):
-    s = await make()
-    expected = text_of(await s.collect("alone"))
-
-    def die_once(request):
-        s.handle.before_run = None
-        asyncio.get_running_loop().call_soon(s.handle.kill)
-        # What the dead engine said last arrives while its successor already works.
-        asyncio.get_running_loop().call_soon(late_words, request.request_id)
-
-    def late_words(request_id):
-        for name, stream in s.client._puller._streams.items():
-            if name == request_id:
-                stream.put(Delta(request_id, "stale", 1))
-
-    s.handle.before_run = die_once
-    events = await s.collect("a")
-    assert {event.request_id for event in events} == {"a"}, "the second attempt keeps the request's name"
-    assert text_of(events) in {expected, "stale"}
-    assert isinstance(events[-1], End)
-
-
-async def test_words_of_the_dead_never_reach_the_second_attempt(make):
+async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neither(make):
     s = await make()
     expected = text_of(await s.collect("alone"))
     sent = []
@@ -219,11 +216,13 @@ async def test_words_of_the_dead_never_reach_the_second_attempt(make):
         sent.append(request.request_id)
         if len(sent) == 1:
             asyncio.get_running_loop().call_soon(s.handle.kill)
-        elif "a" in s.client._puller._streams:
-            s.client._puller._streams["a"].put(Delta("a", "stale", 1))
+        elif stream := s.client._puller._streams.get(sent[0]):
+            stream.put(Delta(sent[0], "stale", 1))
 
     s.handle.before_run = die_once
-    assert text_of(await s.collect("a")) == expected
+    events = await s.collect("a")
+    assert text_of(events) == expected
+    assert {event.request_id for event in events} == {"a"}, "it keeps the request's name"
     assert len(set(sent)) == 2, "each attempt has a stream of its own"
 
 
@@ -248,22 +247,20 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 
 async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
     s = await make(end_grace_s=0.0)
-    s.client._puller._read = None
     s.client._puller._task.cancel()
     with pytest.raises(EngineDiedError):
         await s.collect(max_tokens=2)
 
 
 async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
-    monkeypatch.setattr("cobali_ray.actors.wire.MAX_PENDING", 8)
     s = await make()
-    s.client._puller.open.__func__.__defaults__
+    monkeypatch.setattr(s.client._puller, "_n_most", 8)
     events = s.generate(max_tokens=4000)
     await anext(events)
     async with asyncio.timeout(WAIT_S):
         while not s.handle.responses[0].n_cancels:
             await asyncio.sleep(0)
-    with pytest.raises(Exception, match="cancelled"):
+    with pytest.raises(RequestCancelledError):
         await anext(events)
     await s.idle()
 
@@ -344,7 +341,3 @@ async def test_an_engine_that_cannot_be_served_says_why():
     finally:
         s.client.close()
         s.handle.server.__del__()
-
-
-def test_ray_errors_are_what_the_client_expects():
-    assert issubclass(ActorDiedError, RayError)
