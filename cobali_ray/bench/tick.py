@@ -39,7 +39,7 @@ class HostTime:
     @property
     def total_s(self) -> np.ndarray:
         """All host time outside forward and sampling."""
-        return self.plan_s + self.publish_s + self.rest_s
+        return np.add(self.plan_s + self.publish_s, self.rest_s)
 
 
 def measure(n_slots: int, n_ticks: int = N_TICKS) -> HostTime:
