@@ -75,15 +75,7 @@ class Report:
             "config": self.config,
             "machine": self.machine,
             "notes": self.notes,
-            "tables": [
-                {
-                    "title": t.title,
-                    "columns": list(t.columns),
-                    "rows": [list(r) for r in t.rows],
-                    "note": t.note,
-                }
-                for t in self.tables
-            ],
+            "tables": [asdict(table) for table in self.tables],
             "samples": self.samples,
         }
         paths = [folder / f"{self.name}.json", folder / f"{self.name}.md"]

@@ -39,7 +39,8 @@ class HostTime:
     @property
     def total_s(self) -> np.ndarray:
         """All host time outside forward and sampling."""
-        return np.add(self.plan_s + self.publish_s, self.rest_s)
+        total: np.ndarray = self.plan_s + self.publish_s + self.rest_s
+        return total
 
 
 def measure(n_slots: int, n_ticks: int = N_TICKS) -> HostTime:
