@@ -1,0 +1,283 @@
+"""Every promise of the documents that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from telemetry_records import fed_collector
+from typer.testing import CliRunner
+
+from cobali_ray import errors
+from cobali_ray.api.app import build_api
+from cobali_ray.api.body import parse
+from cobali_ray.api.faults import fault_of, http_fault
+from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
+from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.cli import app as cli
+from cobali_ray.models.reference import parse_reference
+from cobali_ray.settings import EngineSettings, read_settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md")
+FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|yaml|toml|json|txt)|[\w./-]+/")
+NOT_OURS = {"/openapi.json"}  # a route
+PLACEHOLDERS = re.compile(r"\b(TODO|FIXME|TBD|XXX|WIP|lorem|placeholder|coming soon)\b", re.IGNORECASE)
+DECISION_LINES = ("Context", "Decision", "Why", "Consequence", "Revisit")
+ERRORS = (
+    errors.InvalidParameterError("n", "no"),
+    errors.UnsupportedParameterError("n", "no"),
+    errors.UnknownParameterError("n", "no"),
+    errors.PromptTooLongError(1, 1, 1),
+    errors.MalformedBodyError("no"),
+    errors.WrongKeyError(),
+    errors.UnknownModelError("a", "b"),
+    errors.BodyTooLargeError(1),
+    errors.QueueFullError("requests", 1, 1.0),
+    errors.EngineDiedError(),
+    errors.RequestCancelledError(),
+    errors.InternalError("no"),
+    errors.LoadingError(),
+    errors.DrainingError(),
+    errors.DeadlineExceededError(1.0),
+)
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def section(title):
+    """Return one chapter of the README, up to the next of the same level."""
+    _, found, rest = read("README.md").partition(f"\n## {title}\n")
+    assert found, f"README has no chapter {title}"
+    return rest.partition("\n## ")[0]
+
+
+def rows(text):
+    """Return the cells of all table rows that are neither heads nor rules."""
+    lines = [line.strip() for line in text.splitlines()]
+    tables = [i for i, line in enumerate(lines) if re.fullmatch(r"\|[-|]+\|", line)]
+    heads = {i - 1 for i in tables} | set(tables)
+    cells = [
+        line.strip("|").split(" | ") for i, line in enumerate(lines) if line[:1] == "|" and i not in heads
+    ]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+def ticked(text):
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def blocks(kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", read("README.md"), re.DOTALL | re.MULTILINE)
+
+
+def plain(names):
+    return sorted(name.strip("`") for name in names)
+
+
+def test_every_setting_is_listed_with_its_default():
+    listed = {row[0].strip("`"): yaml.safe_load(row[1].strip("`")) for row in rows(section("Configuration"))}
+    real = {
+        name: list(field.default) if isinstance(field.default, tuple) else field.default
+        for name, field in EngineSettings.model_fields.items()
+    }
+    assert listed == real
+
+
+def test_every_metric_is_listed_and_exported():
+    exported = {
+        f"{family.name}_total" if family.type == "counter" else family.name: family
+        for family in text_string_to_metric_families(fed_collector().exposition())
+        if family.name.startswith("cobali_")
+    }
+    listed = {}
+    for name, kind, _ in rows(section("Metrics")):
+        family, _, labels = name.strip("`").rstrip("}").partition("{")
+        listed[family] = (kind, set(labels.split(",")) - {""})
+    assert sorted(listed) == sorted(exported)
+    for name, (kind, labels) in listed.items():
+        own = {label for sample in exported[name].samples for label in sample.labels} - {"le"}
+        assert (kind, labels) == (exported[name].type, own), name
+    named = {word for document in DOCUMENTS for word in re.findall(r"\bcobali_[a-z0-9_]+", read(document))}
+    assert named - {"cobali_ray", "cobali_"} <= set(exported)
+
+
+def test_every_route_is_listed_and_served():
+    app = build_api(client=None, settings=ApiSettings())
+    served = {(verb.upper(), path) for path, verbs in app.openapi()["paths"].items() for verb in verbs}
+    assert {(verb.strip("`"), path.strip("`")) for verb, path, _ in rows(section("Endpoints"))} == served
+    assert {"/docs", "/openapi.json"} <= {route.path for route in app.routes if hasattr(route, "path")}
+
+
+def test_every_request_parameter_is_listed():
+    named = {"chat": set(), "completions": set()}
+    for names, routes, _ in rows(section("Request parameters")):
+        for route in ("chat", "completions") if routes == "both" else (routes,):
+            named[route] |= set(ticked(names))
+    assert named["chat"] == set(ChatBody.model_fields)
+    assert named["completions"] == set(CompletionBody.model_fields)
+    assert set(GenerationBody.model_fields) <= named["chat"] & named["completions"]
+
+
+@pytest.mark.parametrize(
+    ("lead", "real"),
+    [
+        pytest.param("Accepted without effect", NEUTRAL_FIELDS, id="accepted"),
+        pytest.param("Refused with 400", REFUSED_FIELDS, id="refused"),
+    ],
+)
+def test_the_other_fields_are_listed(lead, real):
+    text = section("Request parameters").partition(f"**{lead}**")[2].partition("\n\n")[0]
+    assert plain(ticked(text.partition(":")[2].partition(";")[0])) == sorted(real)
+
+
+def test_every_error_is_listed():
+    faults = [fault_of(error) for error in ERRORS]
+    faults += [http_fault(status, method="GET", path="/") for status in (404, 405)]
+    real = sorted((str(fault.status), fault.type, fault.code) for fault in faults)
+    assert sorted((row[0], row[1].strip("`"), row[2].strip("`")) for row in rows(section("Errors"))) == real
+
+
+def test_every_error_a_client_can_see_was_asked_for():
+    def kinds(parent):
+        return {parent}.union(*(kinds(child) for child in parent.__subclasses__()))
+
+    seen = {type(error) for error in ERRORS}
+    asked = kinds(errors.BadRequestError) | kinds(errors.RefusedError)
+    assert {kind for kind in asked if kind.__module__ == errors.__name__} - seen == {
+        errors.BadRequestError,
+        errors.RefusedError,
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_and_files_lead_somewhere(document):
+    text = read(document)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = ROOT / path if path else ROOT / document
+        assert target.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {title.lower().replace(" ", "-") for title in titles}, link
+    names = {word for word in ticked(text) if FILE_NAME.fullmatch(word)} - NOT_OURS
+    for name in names:
+        assert (ROOT / name).exists() or (ROOT / "cobali_ray" / name).exists(), name
+
+
+def commands():
+    """Return the words of every `cobali` command in a block, and those behind ARGS= of `make serve`."""
+    found = []
+    for block in blocks("bash"):
+        if block.startswith("curl"):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["cobali"]:
+                found.append(words[1:])
+            if words[:2] == ["make", "serve"] and words[2:]:
+                found.append(["serve", *shlex.split(words[2].removeprefix("ARGS="))])
+            starts = [i for i, word in enumerate(words) if word.endswith("/cobali")]
+            found += [words[i + 1 :] for i in starts]
+    return [pytest.param(words, id=" ".join(words)[:60]) for words in found]
+
+
+@pytest.mark.parametrize("words", commands())
+def test_a_command_is_understood(words):
+    command, path = typer.main.get_command(cli), []
+    while hasattr(command, "commands"):
+        path.append(words[len(path)])
+        command = command.commands[path[-1]]
+    assert CliRunner().invoke(cli, [*path, "--help"]).exit_code == 0
+    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    rest = words[len(path) :]
+    assert {word for word in rest if word.startswith("-")} <= known
+    for option, value in pairwise(rest):
+        if option == "--set":
+            name, _, text = value.partition("=")
+            read_settings({name: yaml.safe_load(text)})
+        if option == "--model":
+            parse_reference(value)
+        if option == "--prompts":
+            assert (ROOT / value.removeprefix("$PWD/")).is_file()
+
+
+def test_the_commands_of_the_readme_were_found():
+    assert len(commands()) >= 8
+
+
+def test_every_subcommand_and_make_target_is_named():
+    readme = read("README.md")
+    for name in typer.main.get_command(cli).commands:
+        assert f"`cobali {name}`" in readme
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    asked = set(re.findall(r"^(?:\S+ )?make ([a-z-]+)", "\n".join(blocks("bash")), re.MULTILINE)) | {"help"}
+    listed = set(ticked(re.search(r"`make help` lists the other targets \(([^)]*)\)", readme)[1]))
+    assert asked | listed == targets
+
+
+def test_set_values_in_the_text_are_valid():
+    readme = read("README.md")
+    for text in re.findall(r"--set '([^']+)'", readme):
+        name, _, value = text.partition("=")
+        read_settings({name: yaml.safe_load(value)})
+    advice = section("Performance").partition("**Reproducible answers**")[2].partition(" Compared")[0]
+    pairs = dict(word.split(": ") for word in ticked(advice) if ": " in word)
+    assert {"kv", "flash_attn", "min_prefix"} <= set(pairs)
+    read_settings({name: yaml.safe_load(value) for name, value in pairs.items()})
+
+
+def test_the_curl_body_is_a_chat():
+    (command,) = [shlex.split(block) for block in blocks("bash") if block.startswith("curl")]
+    body = command[command.index("-d") + 1]
+    assert parse(ChatBody, body.encode()).messages[0].role == "user"
+    answer = json.loads(blocks("json")[0])
+    assert list(answer)[-2:] == ["usage", "timings"]
+
+
+def test_the_python_example_compiles():
+    (source,) = blocks("python")
+    names = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
+    assert names == {"openai"}
+
+
+def test_serve_config_holds_valid_settings():
+    config = yaml.safe_load(read("serve_config.yaml"))
+    (application,) = config["applications"]
+    read_settings(application["args"])
+    assert application["import_path"] == "cobali_ray.actors.app:build"
+
+
+def test_the_layers_are_those_of_the_import_contract():
+    contracts = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    real = [set(re.findall(r"cobali_ray\.(\w+)", layer)) for layer in contracts[0]["layers"]]
+    block = read("ARCHITECTURE.md").partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
+    drawn = [set(re.split(r"\s+\|\s+", re.split(r" {2,}", line)[0])) for line in block.splitlines()]
+    assert drawn == real
+
+
+def test_every_decision_has_its_five_lines():
+    _, *decisions = re.split(r"^## ", read("DECISIONS.md"), flags=re.MULTILINE)
+    assert len(decisions) >= 18
+    for decision in decisions:
+        title, *lines = [line for line in decision.splitlines() if line]
+        starts = [re.match(r"- \*\*(\w+)\*\*", line) for line in lines]
+        assert tuple(start and start[1] for start in starts) == DECISION_LINES, title
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_nothing_is_left_to_fill_in(document):
+    assert not PLACEHOLDERS.search(read(document))
