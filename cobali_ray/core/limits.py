@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from cobali_ray.errors import ConfigError
 
-PrefillOrder: TypeAlias = Literal["fcfs", "packed"]
+PrefillOrder: TypeAlias = Literal["fcfs", "packed", "shortest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

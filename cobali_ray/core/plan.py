@@ -29,6 +29,8 @@ class SlotView(Protocol):
     @property
     def n_pending(self) -> int: ...
     @property
+    def n_passed(self) -> int: ...
+    @property
     def decoding(self) -> bool: ...
 
 
@@ -48,11 +50,24 @@ def plan_tick(slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ..
         elif slot.n_pending:
             prefilling.append(slot)
     if prefilling:
-        if limits.prefill_order == "packed":
-            prefilling = pack(prefilling, limits.prefill_chunk, limits.token_budget - len(spans))
+        prefilling = order_prefill(prefilling, limits, limits.token_budget - len(spans))
         spans += _chunks(prefilling, limits.prefill_chunk, limits.token_budget - len(spans))
     spans.sort()
     return tuple(spans)
+
+
+def order_prefill(slots: list[SlotView], limits: EngineLimits, budget: int) -> list[SlotView]:
+    """Order the prompts that share `budget` tokens, as `prefill_order` says; `slots` is oldest first.
+
+    shortest: least left to compute first, so that a short prompt need not wait behind a long one. The
+    tokens that others were given meanwhile (`n_passed`) count as if computed, so that nobody waits for
+    more than about its own length.
+    """
+    if limits.prefill_order == "packed":
+        return pack(slots, limits.prefill_chunk, budget)
+    if limits.prefill_order == "shortest" and len(slots) > 1:
+        return sorted(slots, key=lambda slot: slot.n_pending - slot.n_passed)
+    return slots
 
 
 def _chunks(slots: Sequence[SlotView], chunk: int, budget: int) -> Iterable[Span]:

@@ -19,7 +19,8 @@ class Sequence:
 
     __slots__ = (
         "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
-        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_preempted", "n_prompt", "request",
+        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_passed",
+        "n_preempted", "n_prompt", "request",
         "request_id", "rng_row", "slot_id", "status", "stops", "text", "tokens",
     )  # fmt: skip
 
@@ -39,6 +40,8 @@ class Sequence:
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.n_cached = 0
+        self.n_passed = 0
+        """Prompt tokens that others were given while this one was prefilling."""
         self.n_preempted = 0
         self.text = TextStream()
         self.stops = StopScanner(request.stop)

@@ -47,6 +47,10 @@ class TickStats:
     n_preempted: int
     n_finished: int
     """Requests that ended in this tick."""
+    predicted_s: float = 0.0
+    """What the tick-time model expected of `total_s`; 0 while it knows too little."""
+    target_s: float = 0.0
+    """The ITL target that bounded this tick's prefill; 0 where nothing did."""
     gaps_s: Sequence[float]
     """ITL samples: for each stream that gained a token, time since its previous one."""
 

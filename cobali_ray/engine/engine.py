@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,13 +16,15 @@ from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, Event, FinishReason
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span, plan_tick
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Span
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import NO_SLOT, Sequence
 from cobali_ray.core.slots import SlotTable
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter, Fresh
+from cobali_ray.engine.record import Recorder, TickTimes, shape_of
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,
@@ -53,8 +56,10 @@ class Engine:
         clock: Clock,
         sink: Sink,
         *,
+        pacer: Pacer | None = None,
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
+        self._pacer = pacer or Pacer(None)
         self._backend, self._limits, self._clock, self._sink = backend, limits, clock, sink
         self._entropy = entropy
         self._slots = SlotTable(limits)
@@ -66,7 +71,7 @@ class Engine:
         self._out: list[tuple[str, Event]] = []
         self._batches = (TickBatch(backend.n_batch), TickBatch(backend.n_batch))
         self._ahead: tuple[Span, ...] | None = None
-        self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
+        self._recorder = Recorder()
         self.drain_rate = DrainRate()
         self.n_left_queue = self.n_left_queue_tokens = 0
         """Requests and prompt tokens that ever left the queue for good; only this thread writes."""
@@ -147,39 +152,44 @@ class Engine:
 
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
-        started = self._clock.now()
-        self._n_preempted = self._n_ended = 0
-        self._expire(started)
-        self._assign(started)
+        times = TickTimes(self._clock.now())
+        self._expire(times.started)
+        self._assign(times.started)
         plan = self._next_batch()
         if not plan:
             self._publish()
             return None
-        planned = self._clock.now()
-        sequences = [self._slots.by_slot[span.slot_id] for span in plan]
-        n_decode = sum([s.decoding for s in sequences if s is not None])
+        sequences = self._sequences(plan)
+        shape = shape_of(plan, sequences, self._slots.running)
+        self._pacer.begin(shape)
+        times.planned = self._clock.now()
         if not self._forward(plan, sequences):
             self._publish()
             return None
-        publish_s = 0.0
         if self._backend.overlaps:
-            publish_s = self._publish()
+            times.publish_s = self._publish()
             self._plan_ahead()
         self._backend.wait()
-        computed = self._clock.now()
-        rows = [s for s, span in zip(sequences, plan, strict=True) if span.sample and s is not None]
+        times.computed = self._clock.now()
+        rows = [s for s, span in zip(sequences, plan, strict=True) if span.sample]
         sampled = self._backend.sample([s.rng_row for s in rows]) if rows else None
-        sampled_s = self._clock.now()
-        gaps = self._apply(rows, sampled, sampled_s) if sampled else []
+        times.sampled = self._clock.now()
+        gaps = self._apply(rows, sampled, times.sampled) if sampled else []
         if not self._backend.overlaps:
-            publish_s = self._publish()
-        self._tick_id += 1
-        return self._stats(
-            plan,
-            n_decode=n_decode,
+            times.publish_s = self._publish()
+        now = self._clock.now()
+        return self._recorder.record(
+            shape,
+            times,
+            now=now,
             n_sampled=len(rows),
             gaps=gaps,
-            times=(started, planned, computed, sampled_s, publish_s),
+            slots=self._slots,
+            queue=self._queue,
+            n_cells=self._limits.n_cells,
+            n_reused=self._backend.n_reused(),
+            predicted_s=self._pacer.learn(shape, now - times.started),
+            target_s=self._pacer.target_s,
         )
 
     def _expire(self, now: float) -> None:
@@ -210,10 +220,10 @@ class Engine:
         """Plan the tick, make room for it, and lay it out in the first input buffer."""
         if self._ahead is not None:
             return self._use_ahead()
-        plan = plan_tick(self._slots.running, self._limits)
+        plan = self._pacer.plan(self._slots.running, self._limits)
         if self._fresh and self._slots.n_short(plan) > 0:
             self._publish()  # nobody is preempted with text still to be said
-            plan = plan_tick(self._slots.running, self._limits)
+            plan = self._pacer.plan(self._slots.running, self._limits)
         while plan and self._slots.n_short(plan) > 0:
             if not self._drop_idle():
                 victim = self._slots.youngest()
@@ -221,13 +231,16 @@ class Engine:
                     self._end(self._slots.running[0], Change.FAIL, error=InternalError("no room when alone"))
                 else:
                     self._preempt(victim)
-                plan = plan_tick(self._slots.running, self._limits)
+                plan = self._pacer.plan(self._slots.running, self._limits)
         self._batches[0].fill(plan, self._tokens(plan))
         return plan
 
-    def _tokens(self, plan: tuple[Span, ...]) -> list:  # type: ignore[type-arg]
+    def _sequences(self, plan: tuple[Span, ...]) -> list[Sequence]:
         by_slot = self._slots.by_slot
-        return [by_slot[span.slot_id].tokens for span in plan]  # type: ignore[union-attr]
+        return [sequence for span in plan if (sequence := by_slot[span.slot_id]) is not None]
+
+    def _tokens(self, plan: tuple[Span, ...]) -> list[array[int]]:
+        return [sequence.tokens for sequence in self._sequences(plan)]
 
     def _drop_idle(self) -> bool:
         slot_id = self._slots.drop_idle()
@@ -240,11 +253,11 @@ class Engine:
         """Send a running sequence back to the head of the queue; it is computed again later."""
         victim.change(Change.PREEMPT)
         victim.n_preempted += 1
-        self._n_preempted += 1
+        self._recorder.n_preempted += 1
         self._release(victim, n_keep=0)
         self._queue.push_front(victim)
 
-    def _forward(self, plan: tuple[Span, ...], sequences: list[Sequence | None]) -> bool:
+    def _forward(self, plan: tuple[Span, ...], sequences: list[Sequence]) -> bool:
         """Hand the batch over. False: nothing was computed, whoever was at fault is dealt with."""
         try:
             self._backend.forward(self._batches[0])
@@ -265,9 +278,8 @@ class Engine:
                 self._preempt(victim)
             return False
         for sequence, span in zip(sequences, plan, strict=True):
-            if sequence is not None:
-                sequence.n_computed += span.length
-                sequence.n_in_flight = int(span.sample)
+            sequence.n_computed += span.length
+            sequence.n_in_flight = int(span.sample)
         return True
 
     def _apply(self, rows: list[Sequence], sampled: Sampled, now: float) -> list[float]:
@@ -307,7 +319,7 @@ class Engine:
             for s in self._slots.running
             if not s.status.ended and s.n_output + s.n_in_flight < s.request.max_tokens
         ]
-        plan = plan_tick(going_on, self._limits)
+        plan = self._pacer.plan(going_on, self._limits)
         if plan and self._slots.n_short(plan) <= 0:
             self._batches[1].fill(plan, self._tokens(plan))
             self._ahead = plan
@@ -354,7 +366,7 @@ class Engine:
         if not sequence.n_in_flight:
             self._release(sequence)
         del self._open[sequence.request_id]
-        self._n_ended += 1
+        self._recorder.n_ended += 1
         stats = sequence.stats(self._clock.now())
         self._out.append((sequence.request.reply_to, End(sequence.request_id, reason, error, stats)))
 
@@ -377,44 +389,3 @@ class Engine:
         if self._out:
             out, self._out = self._out, []
             self._sink(out)
-
-    def _stats(
-        self,
-        plan: tuple[Span, ...],
-        *,
-        n_decode: int,
-        n_sampled: int,
-        gaps: list[float],
-        times: tuple[float, float, float, float, float],
-    ) -> TickStats:
-        started, planned, computed, sampled, publish_s = times
-        running = self._slots.running
-        n_generating = sum([s.decoding for s in running])
-        n_reused, n_cells_idle = self._backend.n_reused(), self._slots.n_cells_idle
-        stats = TickStats(
-            tick_id=self._tick_id,
-            started_s=started,
-            n_decode=n_decode,
-            n_prefill=sum([span.length for span in plan]) - n_decode,
-            n_sequences=len(plan),
-            n_sampled=n_sampled,
-            n_idle=self._slots.n_idle,
-            n_prefilling=len(running) - n_generating,
-            n_generating=n_generating,
-            n_queued=len(self._queue),
-            n_queued_tokens=self._queue.n_tokens,
-            plan_s=planned - started,
-            forward_s=computed - planned,
-            sample_s=sampled - computed,
-            publish_s=publish_s,
-            total_s=self._clock.now() - started,
-            n_cells=self._limits.n_cells,
-            n_cells_used=self._slots.n_cells_running + n_cells_idle,
-            n_cells_idle=n_cells_idle,
-            n_reused_graphs=n_reused - self._n_reused,
-            n_preempted=self._n_preempted,
-            n_finished=self._n_ended,
-            gaps_s=gaps,
-        )
-        self._n_reused = n_reused
-        return stats

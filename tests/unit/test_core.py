@@ -41,6 +41,7 @@ class View:
     n_computed: int
     n_pending: int
     decoding: bool = False
+    n_passed: int = 0
 
 
 def prompt(slot_id, n, done=0):

@@ -1,0 +1,124 @@
+"""Pacer: chunks as large as the ITL target allows, from a model of the tick's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.plan import SlotView, Span, order_prefill, plan_tick
+from cobali_ray.core.ticktime import Shape, TickTimeModel
+
+TickMix: TypeAlias = Literal["auto", "mixed", "exclusive"]
+
+LEAST_CHUNK = 16
+"""Prefill goes on at this pace even where decoding alone is slower than the target."""
+FIRST_CHUNK = 64
+AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
+"""The automatic target: three pure decode ticks, at least 50 ms."""
+_GROWTH = 2
+_ALLOWED_LATE = 0.01
+_STEP = 0.04
+_LEAST_MARGIN = 0.4
+_EXPLORE_EVERY = 64
+_CLEARLY = 0.95
+
+
+class Pacer:
+    """Plans ticks within an ITL target and learns from how long they took.
+
+    Without a target it plans like `plan_tick` and only learns. With one, every tick beside decoding streams
+    gets the largest prefill whose predicted time stays within the target times a margin; the margin follows
+    the share of late ticks, so that the 99th percentile of the gaps, not their mean, meets the target.
+    `tick_mix` exclusive computes prefill in ticks of its own, in turn with decode ticks, whose sum stays
+    within the target; auto does so where the model says that mixing costs more.
+    """
+
+    def __init__(self, target_s: float | Literal["auto"] | None, tick_mix: TickMix = "auto") -> None:
+        self._target_s, self._tick_mix = target_s, tick_mix
+        self.model = TickTimeModel()
+        self._margin = 0.9
+        self._prefill_alone = False
+        """Whether the last tick was prefill that streams had to wait for."""
+        self._n_paced = 0
+        self._owed_s = 0.0
+        self.target_s = 0.0
+        """The target of the tick that runs or ran last; 0 where it had none."""
+        self._planned = (0.0, 0.0)
+
+    def plan(self, slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
+        """Plan one tick; see `plan_tick` for what holds for every plan."""
+        slots = list(slots)
+        self._planned = (0.0, 0.0)
+        if self._target_s is None:
+            return plan_tick(slots, limits)
+        decoding = [s for s in slots if s.decoding]
+        if not decoding or len(decoding) == len(slots):
+            return plan_tick(slots, limits)
+        return self._paced(slots, decoding, limits)
+
+    def _paced(
+        self, slots: Sequence[SlotView], decoding: Sequence[SlotView], limits: EngineLimits
+    ) -> tuple[Span, ...]:
+        decode = [Span(s.slot_id, s.n_computed, 1, sample=True) for s in decoding]
+        decode_s = self.model.decode_s(len(decode), sum([s.n_computed for s in decoding]))
+        target_s = self._target(decode_s)
+        if self._prefill_alone:
+            decode.sort()
+            return tuple(decode)  # what a prefill tick of its own owes the streams
+        alone = self._exclusive()
+        self._planned = (target_s, decode_s if alone else 0.0)
+        left_s = target_s * self._margin - decode_s - self.model.entry_s(mixed=not alone)
+        most = limits.token_budget - (0 if alone else len(decode))
+        if self.model.knows_prefill:
+            most = min(most, max(self.model.longest_seen * _GROWTH, FIRST_CHUNK))
+        else:
+            most = min(most, FIRST_CHUNK)
+        prefilling = order_prefill([s for s in slots if not s.decoding and s.n_pending], limits, most)
+        spans = list(self._chunks(prefilling, left_s, most, limits.prefill_chunk))
+        if not alone:
+            spans += decode
+        spans.sort()
+        return tuple(spans)
+
+    def _target(self, decode_s: float) -> float:
+        if self._target_s == "auto":
+            return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
+        return self._target_s or 0.0
+
+    def _exclusive(self) -> bool:
+        if self._tick_mix != "auto":
+            return self._tick_mix == "exclusive"
+        mixed, alone = self.model.entry_s(mixed=True), self.model.entry_s(mixed=False)
+        worth = alone < _CLEARLY * mixed
+        explore = self._n_paced % _EXPLORE_EVERY == _EXPLORE_EVERY - 1
+        return worth != explore and self.model.knows_prefill
+
+    def _chunks(self, slots: Sequence[SlotView], left_s: float, most: int, chunk: int) -> Iterable[Span]:
+        for number, slot in enumerate(slots):
+            fits = self.model.longest_chunk(slot.n_computed, left_s) if self.model.knows_prefill else most
+            if number == 0:
+                fits = max(fits, LEAST_CHUNK)
+            length = min(slot.n_pending, chunk, most, fits)
+            if length <= 0:
+                return
+            yield Span(slot.slot_id, slot.n_computed, length, length == slot.n_pending)
+            most -= length
+            left_s -= self.model.chunk_s(slot.n_computed, length)
+
+    def begin(self, shape: Shape) -> None:
+        """Note that the tick planned last is being computed."""
+        self.target_s, self._owed_s = self._planned
+        self._prefill_alone = shape.n_skipped > 0
+        self._n_paced += bool(self.target_s)
+
+    def learn(self, shape: Shape, seconds: float) -> float:
+        """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
+        knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
+        predicted = self.model.predict(shape) if knows else 0.0
+        if self.target_s and shape.chunks:
+            late = seconds + self._owed_s > self.target_s
+            self._margin += _STEP * (_ALLOWED_LATE - late)
+            self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
+        self.model.learn(shape, seconds)
+        return predicted
