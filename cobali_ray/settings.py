@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.pace import Pacer, TickMix
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
@@ -45,7 +46,12 @@ class EngineSettings(BaseSettings):
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: int | None = Field(default=None, ge=1)
     """Most tokens in one tick; None means one chunk beside one token for every slot."""
-    prefill_order: PrefillOrder = "fcfs"
+    itl_target_ms: float | Literal["auto", "off"] = "auto"
+    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
+    decode ticks, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
+    tick_mix: TickMix = "auto"
+    """Whether prefill shares ticks with decode tokens or has its own; auto: whatever measures faster."""
+    prefill_order: PrefillOrder = "shortest"
     min_prefix: int = Field(default=32, ge=0)
     """Shortest prefix worth reusing from an idle slot; 0 never reuses."""
     max_queue: int = Field(default=128, ge=0)
@@ -101,6 +107,12 @@ class EngineSettings(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
+    @field_validator("flash_attn", "itl_target_ms", mode="before")
+    @classmethod
+    def _on_off(cls, value: Any) -> Any:
+        """Undo YAML, which reads a bare `off` as a boolean."""
+        return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+
     @field_validator("model_aliases", "api_keys", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -111,6 +123,8 @@ class EngineSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> EngineSettings:
+        if isinstance(self.itl_target_ms, float | int) and self.itl_target_ms <= 0:
+            raise ValueError(f"itl_target_ms: must be above 0, auto or off, got {self.itl_target_ms:g}")
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
         if self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx:
@@ -141,6 +155,14 @@ class EngineSettings(BaseSettings):
             return self.n_ctx
         n_cells = self.n_slots * self.n_ctx
         return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
+
+    def pacer(self) -> Pacer:
+        """Return the pacer these settings ask for."""
+        if self.itl_target_ms == "off":
+            return Pacer(None, self.tick_mix)
+        if self.itl_target_ms == "auto":
+            return Pacer("auto", self.tick_mix)
+        return Pacer(self.itl_target_ms / 1000, self.tick_mix)
 
     def limits(self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""

@@ -53,6 +53,8 @@ class RunOptions:
             "n_slots": self.max_slots,
             "n_ctx": n_ctx,
             "prefill_chunk": self.prefill_chunk,
+            "itl_target_ms": "off",
+            "prefill_order": "fcfs",
         }
         return read_settings(values | self.settings)
 
@@ -89,7 +91,12 @@ def _run(
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(name, total=len(requests))
             return run_offline(
-                backend, limits, MonotonicClock(), requests, on_end=lambda _: bar.advance(task)
+                backend,
+                limits,
+                MonotonicClock(),
+                requests,
+                pacer=settings.pacer(),
+                on_end=lambda _: bar.advance(task),
             )
     finally:
         backend.close()

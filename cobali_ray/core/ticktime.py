@@ -18,7 +18,8 @@ FORGET = 0.99
 """Weight of a tick relative to the next one: a memory of about 100 ticks."""
 _OUTLIER = 4.0
 _N_TRUST = 12
-_MOST_VARIANCE = 1e4
+_SPREAD_STEP = 0.02
+_PULL = 1e-3
 _CONTEXT_SCALE, _CHUNK_SCALE, _DEPTH_SCALE, _DECODE_SCALE = 1 / 8192, 1 / 256, 1 / 4096, 1 / 16
 
 
@@ -35,19 +36,22 @@ class Shape(NamedTuple):
 
 
 class LeastSquares:
-    """Recursive least squares with forgetting; weights stay at least 0, outliers are cut.
+    """Least squares over a fading past, with weights of at least 0.
 
-    Source: Ljung, System Identification, chapter 11. Residuals beyond four mean absolute residuals count
-    as four: another process's burst must not rewrite the model.
+    Kept as decayed normal equations and solved at each observation with a pull towards the last weights,
+    so that directions in which nothing varies stay where they are instead of drifting (Ljung, System
+    Identification, chapter 11, on regularised forgetting). Residuals beyond four mean absolute residuals
+    count as four: another process's burst must not rewrite the model.
     """
 
-    __slots__ = ("_p", "_spread", "n_seen", "weights")
+    __slots__ = ("_left", "_right", "_spread", "n_seen", "weights")
 
     def __init__(self, n: int) -> None:
         self.weights = [0.0] * n
         self.n_seen = 0
         self._spread = 0.0
-        self._p = [[_MOST_VARIANCE * (i == j) for j in range(n)] for i in range(n)]
+        self._left = [[0.0] * n for _ in range(n)]
+        self._right = [0.0] * n
 
     def predict(self, x: Sequence[float]) -> float:
         """Return the fitted value."""
@@ -55,28 +59,39 @@ class LeastSquares:
 
     def learn(self, x: Sequence[float], y: float) -> None:
         """Take one observation."""
-        p = self._p
-        px = [sum([a * b for a, b in zip(row, x, strict=True)]) for row in p]
-        denominator = FORGET + sum([a * b for a, b in zip(px, x, strict=True)])
         residual = y - self.predict(x)
         if self.n_seen >= _N_TRUST:
             most = _OUTLIER * self._spread
-            clipped = min(max(residual, -most), most)
-        else:
-            clipped = residual
-        weight = 1 / _N_TRUST if self.n_seen < _N_TRUST else 0.02
-        # The first residuals are the prior's fault, not noise.
-        self._spread += weight * (abs(residual) - self._spread) if self.n_seen > len(x) else 0.0
+            self._spread += _SPREAD_STEP * (abs(residual) - self._spread)
+            y += min(max(residual, -most), most) - residual
+        elif self.n_seen > len(x):  # the first residuals are the prior's fault, not noise
+            self._spread += (abs(residual) - self._spread) / (self.n_seen - len(x))
         self.n_seen += 1
-        gain = clipped / denominator
-        self.weights = [max(w + gain * v, 0.0) for w, v in zip(self.weights, px, strict=True)]
-        for i, row in enumerate(p):
-            for j in range(len(row)):
-                row[j] = (row[j] - px[i] * px[j] / denominator) / FORGET
-        worst = max(row[i] for i, row in enumerate(p))
-        if worst > _MOST_VARIANCE:
-            shrink = _MOST_VARIANCE / worst
-            self._p = [[v * shrink for v in row] for row in p]
+        for i, (row, v) in enumerate(zip(self._left, x, strict=True)):
+            for j, u in enumerate(x):
+                row[j] = FORGET * row[j] + v * u
+            self._right[i] = FORGET * self._right[i] + v * y
+        rows = [
+            [*(v + _PULL * (i == j) for j, v in enumerate(row)), right + _PULL * weight]
+            for i, (row, right, weight) in enumerate(zip(self._left, self._right, self.weights, strict=True))
+        ]
+        self.weights = [max(w, 0.0) for w in _solve(rows)]
+
+
+def _solve(rows: list[list[float]]) -> list[float]:
+    """Solve a symmetric positive definite system given as rows with the right side appended."""
+    n = len(rows)
+    for i in range(n):
+        pivot = rows[i]
+        for other in rows[i + 1 :]:
+            share = other[i] / pivot[i]
+            for j in range(i, n + 1):
+                other[j] -= share * pivot[j]
+    solution = [0.0] * n
+    for i in reversed(range(n)):
+        row = rows[i]
+        solution[i] = (row[n] - sum([row[j] * solution[j] for j in range(i + 1, n)])) / row[i]
+    return solution
 
 
 class TickTimeModel:

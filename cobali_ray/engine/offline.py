@@ -10,6 +10,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine
@@ -52,6 +53,7 @@ def run_offline(
     clock: Clock,
     requests: Sequence[Request],
     *,
+    pacer: Pacer | None = None,
     on_end: Callable[[End], None] = lambda _: None,
     on_tick: Callable[[TickStats], None] = lambda _: None,
 ) -> RunReport:
@@ -70,7 +72,7 @@ def run_offline(
                 ends[event.request_id] = event
                 on_end(event)
 
-    engine = Engine(backend, limits, clock, sink)
+    engine = Engine(backend, limits, clock, sink, pacer=pacer)
     refused = {}
     n_ticks, host_s, n_preempted = 0, 0.0, 0
     user, started = os.times().user, clock.now()

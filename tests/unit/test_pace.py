@@ -1,0 +1,216 @@
+"""The pacer on a simulated machine whose tick times are known."""
+
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, Pacer
+from cobali_ray.core.ticktime import LeastSquares, Shape, TickTimeModel
+
+
+@dataclass
+class View:
+    slot_id: int
+    n_computed: int
+    n_pending: int
+    decoding: bool = False
+    n_passed: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """True costs in seconds; `noise` is relative."""
+
+    base: float = 0.004
+    per_row: float = 0.0003
+    per_context: float = 2e-7
+    mixed: float = 0.001
+    alone: float = 0.004
+    per_token: float = 8e-5
+    per_depth: float = 1e-8
+    noise: float = 0.0
+
+    def seconds(self, shape, rng):
+        t = 0.0
+        if shape.n_decode:
+            t += self.base + self.per_row * shape.n_decode + self.per_context * shape.context
+        if shape.chunks:
+            t += self.mixed if shape.n_decode else self.alone
+            t += sum(n * (self.per_token + self.per_depth * (start + n / 2)) for start, n in shape.chunks)
+        return t * (1 + self.noise * abs(rng.gauss(0, 1)))
+
+
+LIMITS = EngineLimits(
+    n_slots=16,
+    n_ctx_slot=20_000,
+    n_cells=320_000,
+    token_budget=1040,
+    prefill_chunk=1024,
+    prefill_order="shortest",
+)
+
+
+def simulate(pacer, machine, *, n_streams=15, n_prompt=8000, n_prompts=6, seed=0):
+    """Run streams beside long prompts; return gaps beside prefill, errors, tokens and seconds."""
+    rng = random.Random(seed)
+    streams = [View(i, 100 + 10 * i, 1, decoding=True) for i in range(n_streams)]
+    gaps, errors, n_prefilled, spent, since = [], [], 0, 0.0, 0.0
+    beside = False
+
+    def tick(slots):
+        nonlocal spent, since, n_prefilled, beside
+        plan = pacer.plan(slots, LIMITS)
+        by_slot = {s.slot_id: s for s in slots}
+        decoding = [p for p in plan if by_slot[p.slot_id].decoding]
+        chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
+        skipped = sum(s.decoding for s in slots) - len(decoding)
+        shape = Shape(len(decoding), sum(p.start for p in decoding), chunks, skipped)
+        pacer.begin(shape)
+        seconds = machine.seconds(shape, rng)
+        predicted = pacer.learn(shape, seconds)
+        if predicted:
+            errors.append(abs(predicted - seconds) / seconds)
+        since += seconds
+        beside |= bool(chunks)
+        if decoding:
+            if beside:
+                gaps.append(since)
+            since, beside = 0.0, False
+        for span in plan:
+            view = by_slot[span.slot_id]
+            view.n_computed += span.length
+            if not view.decoding:
+                view.n_pending -= span.length
+        spent += seconds if chunks else 0.0
+        n_prefilled += sum(n for _, n in chunks)
+        return seconds
+
+    for _ in range(40):
+        tick(streams)
+    for _ in range(n_prompts):
+        prompt = View(15, 0, n_prompt)
+        while prompt.n_pending:
+            tick([*streams, prompt])
+        for _ in range(10):
+            tick(streams)
+    return sorted(gaps), errors, n_prefilled, spent
+
+
+def p99(values):
+    return sorted(values)[int(0.99 * len(values))]
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_gaps_stay_within_the_target(factor, noise):
+    machine = Machine(noise=noise)
+    decode_s = machine.seconds(Shape(15, 15 * 2000, ()), random.Random(0))
+    pacer = Pacer(factor * decode_s, "mixed")
+    gaps, errors, _, _ = simulate(pacer, machine)
+    assert p99(gaps) <= 1.1 * factor * decode_s
+    assert sorted(errors)[len(errors) // 2] <= 0.10
+
+
+def test_prefill_is_nearly_as_fast_as_the_best_static_chunk_that_holds_the_target():
+    machine = Machine()
+    target_s = 0.035
+    _, _, n_tokens, seconds = simulate(Pacer(target_s, "mixed"), machine)
+    best = 0.0
+    for chunk in range(16, 1025, 16):
+        shapes = [Shape(15, 15 * 800, ((start, chunk),)) for start in range(0, 8000, chunk)]
+        times = [machine.seconds(shape, random.Random(0)) for shape in shapes]
+        if p99(times) <= 1.1 * target_s:
+            best = max(best, 8000 / sum(times))
+    assert n_tokens / seconds >= 0.95 * best
+
+
+def test_the_first_chunks_are_careful_and_grow():
+    pacer = Pacer(0.5, "mixed")
+    sizes = []
+    prompt = View(1, 0, 100_000)
+    rng = random.Random(0)
+    for _ in range(30):
+        streams = [View(0, 50, 1, decoding=True)]
+        plan = pacer.plan([*streams, prompt], LIMITS)
+        (chunk,) = [p.length for p in plan if p.slot_id == 1]
+        shape = Shape(1, 50, ((prompt.n_computed, chunk),), 0)
+        for _ in range(8 if not sizes else 0):
+            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng))
+        pacer.begin(shape)
+        pacer.learn(shape, Machine().seconds(shape, rng))
+        prompt.n_computed += chunk
+        sizes.append(chunk)
+    assert sizes[0] <= 64
+    assert all(b <= 2 * max(a, 64) for a, b in pairwise(sizes))
+    assert sizes[-1] >= 512
+
+
+def test_a_target_below_the_decode_tick_still_moves_prompts():
+    pacer = Pacer(0.001, "mixed")
+    _, _, n_prefilled, _ = simulate(pacer, Machine(), n_prompts=1, n_prompt=400)
+    assert n_prefilled == 400
+    plan = pacer.plan([View(0, 50, 1, decoding=True), View(1, 0, 400)], LIMITS)
+    assert [p.length for p in plan] == [1, LEAST_CHUNK]
+
+
+@pytest.mark.parametrize(("mixed", "alone", "exclusive"), [(0.020, 0.002, True), (0.001, 0.010, False)])
+def test_auto_mixes_where_mixing_is_cheaper(mixed, alone, exclusive):
+    machine = Machine(mixed=mixed, alone=alone)
+    pacer = Pacer(0.08, "auto")
+    gaps, *_ = simulate(pacer, machine)
+    plan = pacer.plan([View(0, 50, 1, decoding=True), View(1, 0, 4000)], LIMITS)
+    assert (len(plan) == 1) == exclusive
+    assert p99(gaps) <= 1.1 * 0.08
+
+
+def test_exclusive_ticks_alternate_and_no_stream_waits_for_two():
+    pacer = Pacer(0.05, "exclusive")
+    slots = [View(0, 50, 1, decoding=True), View(1, 0, 4000)]
+    kinds = []
+    for _ in range(6):
+        plan = pacer.plan(slots, LIMITS)
+        decodes = any(p.slot_id == 0 for p in plan)
+        kinds.append(decodes)
+        chunks = tuple((p.start, p.length) for p in plan if p.slot_id == 1)
+        pacer.begin(Shape(int(decodes), 50, chunks, 0 if decodes else 1))
+    assert kinds == [False, True] * 3
+
+
+def test_auto_target_is_three_decode_ticks():
+    pacer = Pacer("auto", "mixed")
+    for i in range(20):
+        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+    slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
+    plan = pacer.plan(slots, LIMITS)
+    pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0))
+    assert pacer.target_s == pytest.approx(0.3, rel=0.05)
+    assert Pacer("auto").plan(slots, LIMITS)
+    assert AUTO_TARGET_S == 0.05
+
+
+def test_least_squares_finds_the_line_and_ignores_a_burst():
+    fit, rng = LeastSquares(2), random.Random(1)
+    for _ in range(200):
+        x = rng.random()
+        fit.learn((1.0, x), 2.0 + 3.0 * x + rng.gauss(0, 0.01))
+    fit.learn((1.0, 0.5), 500.0)
+    assert fit.predict((1.0, 0.5)) == pytest.approx(3.5, rel=0.05)
+
+
+def test_longest_chunk_solves_chunk_time():
+    model, rng = TickTimeModel(), random.Random(0)
+    for i in range(60):
+        shape = Shape(0, 0, ((37 * i, 20 + 11 * (i % 17)),))
+        model.learn(shape, Machine().seconds(shape, rng))
+    for start in (0, 1000, 5000):
+        length = model.longest_chunk(start, 0.02)
+        assert model.chunk_s(start, length) <= 0.02 < model.chunk_s(start, length + 2)
+
+
+def test_without_a_target_plans_are_the_fixed_kind():
+    pacer = Pacer(None)
+    slots = [View(0, 50, 1, decoding=True), View(1, 0, 5000)]
+    assert [p.length for p in pacer.plan(slots, LIMITS)] == [1, 1024]
