@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import yaml
@@ -16,7 +17,8 @@ from cobali_ray.bench.runner import RunOptions, run_command
 from cobali_ray.errors import CobaliError, ConfigError
 from cobali_ray.models.commands import app as models_app
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import EngineSettings, read_settings
+from cobali_ray.settings import read_settings
+from cobali_ray.telemetry.log import configure_logging
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
@@ -27,35 +29,36 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Serve GGUF models with continuous batching on llama.cpp and Ray Serve."""
+    configure_logging(stream=sys.stderr)
     if version:
         typer.echo(f"cobali_ray {__version__}")
         raise typer.Exit
 
 
+Model = Annotated[str | None, typer.Option(help="GGUF path, hf://owner/repo/file.gguf, or builtin:NAME.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the README's table; repeatable."),
+]
+
+
 @app.command()
 def serve(
     config: Annotated[
-        Path, typer.Option(help="Serve config whose first application's args are used.")
+        Path, typer.Option(help="Serve config; the args of its first application are the settings.")
     ] = Path("serve_config.yaml"),
-    model: Annotated[str | None, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on.  [default: from the config]")
-    ] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.  [default: from the config]")] = None,
+    model: Model = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; else the config's.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; else the config's.")] = None,
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard (more memory).")] = False,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the config's args."),
-    ] = None,
+    setting: Setting = None,
 ) -> None:
     """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.engine.opening import model_path
 
     values, http = _read_config(config)
-    values |= dict(_assignment(text) for text in setting or [])
-    if model is not None:
-        values["model"] = model
+    values |= _said(setting, model=model)
     settings = read_settings(values)
     with progress_bars() as progress:
         model_path(settings, progress)
@@ -78,6 +81,15 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError("config", f"{path} is no Serve config: {error}") from error
 
 
+def _said(settings: list[str] | None, **options: Any) -> dict[str, Any]:
+    """Return what the command line says; it wins over the environment, which wins over the file."""
+    said = dict(_assignment(text) for text in settings or [])
+    said |= {name: value for name, value in options.items() if value is not None}
+    for name in said:
+        os.environ.pop(f"COBALI_{name.upper()}", None)
+    return said
+
+
 def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
@@ -88,37 +100,34 @@ def _assignment(text: str) -> tuple[str, Any]:
 @app.command()
 def run(
     prompts: Annotated[
-        Path, typer.Option(help="Prompts, separated by blank lines.", exists=True, dir_okay=False)
+        Path, typer.Option(help="File of prompts, separated by blank lines.", exists=True, dir_okay=False)
     ],
-    model: Annotated[
-        str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")
-    ] = EngineSettings.model_fields["model"].default,
+    model: Model = None,
     mode: Annotated[
-        str, typer.Option(help="seq: one request at a time; cont: continuous batching.")
+        Literal["seq", "cont"], typer.Option(help="One request at a time, or continuous batching.")
     ] = "cont",
-    max_slots: Annotated[int, typer.Option(help="Requests computed together.")] = 16,
-    ctx: Annotated[int, typer.Option(help="KV cells in all: ctx / max-slots tokens per request.")] = 16384,
+    max_slots: Annotated[int, typer.Option(min=1, max=256, help="Requests computed together.")] = 16,
+    ctx: Annotated[int, typer.Option(help="KV cells in all: ctx / max-slots tokens a request.")] = 16384,
     prefill_chunk_tokens: Annotated[
-        int, typer.Option(help="Most prompt tokens of one request in one tick; 0 computes prompts whole.")
+        int, typer.Option(min=0, help="Most prompt tokens of one request in one tick; 0: whole prompts.")
     ] = 512,
-    max_new: Annotated[int, typer.Option(help="Most new tokens per prompt.")] = 64,
-    baseline: Annotated[bool, typer.Option(help="Run sequentially first and print the speed-up.")] = False,
-    ignore_eos: Annotated[bool, typer.Option(help="Let every answer run to --max-new tokens.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Use only the first so many prompts.")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any engine setting.")
-    ] = None,
-    show: Annotated[bool, typer.Option(help="Print the answers.")] = False,
+    max_new: Annotated[int, typer.Option(min=1, help="Most new tokens per prompt.")] = 64,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Run sequentially first and print the speed-up.")
+    ] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Let every answer run to --max-new tokens.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first so many prompts.")] = None,
+    setting: Setting = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the answers.")] = False,
     json_out: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+        bool, typer.Option("--json", help="Print one JSON object; tables go to stderr.")
     ] = False,
 ) -> None:
     """Run a prompts file through the engine in process, greedily, and report times."""
-    if mode not in {"seq", "cont"}:
-        raise ConfigError("--mode", f"must be seq or cont, got {mode!r}")
     options = RunOptions(
         prompts=prompts,
-        model=model,
         sequential=mode == "seq",
         max_slots=max_slots,
         ctx=ctx,
@@ -127,7 +136,7 @@ def run(
         baseline=baseline,
         ignore_eos=ignore_eos,
         limit=limit,
-        settings=dict(_assignment(text) for text in setting or []),
+        settings=_said(setting, model=model),
     )
     report = run_command(options, Console(stderr=json_out), show=show)
     if json_out:

@@ -12,7 +12,7 @@ PHASES = ("plan", "forward", "sample", "publish")
 def build() -> dashboard.Dashboard:
     """Return the board `tick_anatomy.json`."""
     made = board("cobali-tick", "cobali_ray / Tick anatomy", "What one round of the engine is made of.")
-    for add in (_time, _phases, _work, _rhythm):
+    for add in (_time, _phases, _work, _pace, _rhythm):
         add(made)
     return made
 
@@ -56,6 +56,19 @@ def _work(made: dashboard.Dashboard) -> None:
     made.with_panel(lines("Batch tokens", text, "short", [*sizes, last], columns=3))
     sequences = percentiles("cobali_batch_sequences")
     made.with_panel(lines("Batch sequences", "Sequences in a tick.", "short", sequences, columns=3))
+
+
+def _pace(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Pace: prefill within the ITL target"))
+    predicted = f"max({series('cobali_tick_predicted_seconds')})"
+    real = per_tick(f"sum({rate('cobali_tick_seconds_sum')})")
+    target = f"max({series('cobali_itl_target_seconds')})"
+    text = "The tick-time model's last prediction, the mean real tick, and the target that bounds prefill."
+    queries = [(predicted, "predicted"), (real, "real, mean"), (target, "target")]
+    made.with_panel(lines("Predicted and real tick time", text, "s", queries))
+    errors = percentiles("cobali_tick_prediction_error_ratio")
+    text = "How far predictions are off, as a share of the real time."
+    made.with_panel(lines("Prediction error", text, "percentunit", errors))
 
 
 def _rhythm(made: dashboard.Dashboard) -> None:

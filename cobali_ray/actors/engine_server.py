@@ -97,7 +97,8 @@ class EngineServer:
             token_budget=limits.token_budget,
             prefill_chunk=limits.prefill_chunk,
         )
-        return Engine(backend, limits, self._clock, sink), self._telemetry
+        engine = Engine(backend, limits, self._clock, sink, pacer=self._settings.pacer())
+        return engine, self._telemetry
 
     # -- called over the Serve handle -------------------------------------------------------------------
 
@@ -123,11 +124,12 @@ class EngineServer:
         return None
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: the model's card, its file, this node and process."""
+        """Return what an ingress needs to know: the model's card, its file, node, process, readers."""
         return {
             "card": self._card,
             "path": self._path,
             "pid": os.getpid(),
+            "n_readers": self._pusher.n_readers,
             "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
         }
 

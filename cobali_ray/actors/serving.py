@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from rich.console import Console
@@ -174,11 +175,22 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     console.print("Ctrl-C stops it.")
 
 
-def _drain(settings: EngineSettings) -> None:
+def handle_of(app: str, deployment: str) -> Any:
+    """Return a Serve handle that works outside any event loop, also on the fast front end.
+
+    Its flags put the router of every handle into the caller's event loop; a main thread has none.
+    """
     from ray import serve
 
+    handle = serve.get_deployment_handle(deployment, app)
+    if not handle.is_initialized:  # Serve keeps one handle per deployment and process
+        handle._init(_run_router_in_separate_loop=True)  # noqa: SLF001 Serve has no public word for it
+    return handle
+
+
+def _drain(settings: EngineSettings) -> None:
     try:
-        drained = serve.get_app_handle(APP_NAME).drain.remote(settings.drain_timeout_s)
+        drained = handle_of(APP_NAME, "ingress").drain.remote(settings.drain_timeout_s)
         drained.result(timeout_s=settings.drain_timeout_s + 5)
     except KeyboardInterrupt:
         return

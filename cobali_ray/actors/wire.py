@@ -81,6 +81,11 @@ class Pusher:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._on_lost = on_lost
 
+    @property
+    def n_readers(self) -> int:
+        """Addresses that were ever sent to."""
+        return len(self._sockets)
+
     def send(self, batch: list[tuple[str, Event]]) -> None:
         """Send one tick's events, each to its address; never blocks."""
         addresses = {address for address, _ in batch}

@@ -30,7 +30,6 @@ from cobali_ray.api.translate import (
     prompts_of,
 )
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError
 
 
 class Generation:
@@ -62,9 +61,6 @@ class Generation:
         card = self._client.card
         body = parse(ChatBody, await read_body(http, self._settings.max_body_bytes))
         self._check(body, card, account, n_prompts=1)
-        if not card.has_chat_template:
-            message = "the served model has no chat template; use /v1/completions"
-            raise InvalidParameterError("messages", message)
         messages, ignored = messages_of(body, strict=self._settings.strict)
         account.ignore(ignored)
         # The template writes the model's opening tokens itself.

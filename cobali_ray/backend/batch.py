@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
@@ -19,9 +22,9 @@ class TickBatch:
         self.position = np.zeros(n_batch, np.int32)
         self.slot = np.zeros(n_batch, np.int32)
         self.wanted = np.zeros(n_batch, np.int8)
+        self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
         self.n_tokens = 0
         self.spans: tuple[Span, ...] = ()
-        self._ramp = np.arange(1 << 16, dtype=np.int32)
 
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`.
@@ -51,7 +54,7 @@ class TickBatch:
             end = at + length
             if start < len(known):
                 self.token[at:end] = known[start : start + length]
-            self.position[at:end] = self._ramp[start : start + length]
+            self.position[at:end] = np.arange(start, start + length)
             self.slot[at:end] = slot_id
             self.wanted[at:end] = 0
             self.wanted[end - 1] = sample
@@ -62,6 +65,32 @@ class TickBatch:
         """Write token values that were unknown when the batch was laid out."""
         if at:
             self.token[list(at)] = values
+
+    def take(self, whole: TickBatch, chosen: Sequence[int]) -> None:
+        """Copy the spans with these numbers out of another batch, in that order."""
+        starts = [0, *itertools.accumulate(span.length for span in whole.spans)]
+        at = 0
+        for i in chosen:
+            length = whole.spans[i].length
+            for mine, theirs in zip(self._arrays, whole._arrays, strict=True):
+                mine[at : at + length] = theirs[starts[i] : starts[i] + length]
+            at += length
+        self.spans = tuple(whole.spans[i] for i in chosen)
+        self.n_tokens = at
+
+
+def by_length(spans: Sequence[Span]) -> list[list[int]]:
+    """Group the numbers of spans by their length, single tokens first, each group in the old order.
+
+    llama.cpp cuts a split cache's batch into pieces in which all slots have equally many tokens: beside a
+    decode token, a chunk of 9 becomes 1 + 8. Its kernels for one and for several tokens of a slot
+    round differently, so what a prompt's first token becomes would depend on its company. A batch of spans
+    of one length is never cut.
+    """
+    groups: dict[int, list[int]] = {}
+    for i, span in enumerate(spans):
+        groups.setdefault(span.length, []).append(i)
+    return [groups[length] for length in sorted(groups)]
 
 
 def check_batch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections import deque
 from typing import Any
 
 import structlog
@@ -13,6 +14,7 @@ _log = structlog.get_logger(__name__)
 
 _LEVELS = {2: "info", 3: "warning", 4: "error"}
 _QUIET = ("info",)
+_MOST_ERRORS = 8
 
 
 class _LibraryLog:
@@ -21,7 +23,7 @@ class _LibraryLog:
     def __init__(self) -> None:
         self._line = ""
         self._level = 0
-        self.last_error = ""
+        self.errors: deque[str] = deque(maxlen=_MOST_ERRORS)
 
     def __call__(self, level: int, text: bytes, _data: Any) -> None:
         if level != 5:  # GGML_LOG_LEVEL_CONT goes on with the line before
@@ -32,7 +34,7 @@ class _LibraryLog:
         line, self._line = self._line.strip(), ""
         name = _LEVELS.get(self._level, "info")
         if name == "error":
-            self.last_error = line
+            self.errors.append(line)
         if line and name not in _QUIET:
             getattr(_log, name)("llama_cpp", message=line)
 
@@ -61,6 +63,14 @@ def _callback() -> Any:
     return llama_cpp.llama_log_callback(_logger())
 
 
-def last_error() -> str:
-    """Return the last error that llama.cpp logged; its calls only return NULL or a number."""
-    return _logger().last_error
+def forget_errors() -> None:
+    """Begin a call whose failure `errors` shall explain."""
+    _logger().errors.clear()
+
+
+def errors() -> str:
+    """Return what llama.cpp logged as errors since `forget_errors`, the root of the trouble first.
+
+    Its calls only return NULL or a number, and the last line it logs says no more than that.
+    """
+    return "; ".join(_logger().errors) or "no reason given"

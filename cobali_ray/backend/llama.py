@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import structlog
+from numpy.typing import NDArray
 
-from cobali_ray.backend import library
-from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend import library, memory
+from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
 
-_log = structlog.get_logger(__name__)
-
 MAX_SLOTS = 256
+_MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
@@ -39,6 +39,30 @@ class LlamaConfig:
     unified: bool = False
     flash_attn: Literal["auto", "on", "off"] = "auto"
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_slots <= MAX_SLOTS:
+            raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
+        if not 1 <= self.n_cells_asked <= _MOST_CELLS:
+            asked = f"{self.n_slots} slots of {self.n_ctx_slot}"
+            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {_MOST_CELLS}")
+        if self.n_batch < self.n_slots:
+            raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
+        if self.n_batch > self.n_cells_asked:
+            raise ConfigError("token_budget", f"{self.n_batch}, but there are {self.n_cells_asked} KV cells")
+
+    @property
+    def n_cells_asked(self) -> int:
+        """KV cells to allocate."""
+        return (self.unified and self.n_cells) or self.n_slots * self.n_ctx_slot
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a request's logits shall not depend on its company.
+
+        Flash attention and a unified cache sum in an order that depends on chunks and other slots.
+        """
+        return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
+
 
 class LlamaBackend:
     """A Backend on llama.cpp. Every batch is checked before the library sees it, because it aborts."""
@@ -46,8 +70,6 @@ class LlamaBackend:
     def __init__(self, config: LlamaConfig) -> None:
         self._lc = lc = library.load()
         self._model = self._context = None
-        if not 1 <= config.n_slots <= MAX_SLOTS:
-            raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {config.n_slots}")
         self._model = self._load(config)
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
@@ -67,17 +89,20 @@ class LlamaBackend:
         self._n_cached = [0] * config.n_slots
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
-        if self.n_batch < config.n_batch:
-            self.close()
-            raise ConfigError("token_budget", f"{config.n_batch}, but the context allows {self.n_batch}")
+        self._logits: NDArray[np.float32] | None = None
+        """The last tick's logits where they are ours; None where they lie in the context."""
+        self._part = TickBatch(self.n_batch)
+        self._unified = config.unified
+        self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
 
     def _load(self, config: LlamaConfig) -> Any:
         lc = self._lc
         params = lc.llama_model_default_params()
         params.n_gpu_layers = config.n_gpu_layers
+        library.forget_errors()
         model = lc.llama_model_load_from_file(str(config.path).encode(), params)
         if not model:
-            raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {library.last_error()}")
+            raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {library.errors()}")
         if lc.llama_model_has_encoder(model):
             lc.llama_model_free(model)
             raise ConfigError("model", f"{config.path} is no decoder-only language model")
@@ -86,24 +111,36 @@ class LlamaBackend:
     def _open(self, config: LlamaConfig) -> Any:
         lc = self._lc
         params = lc.llama_context_default_params()
-        params.n_ctx = config.n_slots * config.n_ctx_slot
-        if config.unified and config.n_cells:
-            params.n_ctx = config.n_cells
+        params.n_ctx = config.n_cells_asked
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = params.n_outputs_max = config.n_slots
         params.n_threads = params.n_threads_batch = config.n_threads
         params.flash_attn_type = _FLASH[config.flash_attn]
         params.kv_unified = config.unified
         params.no_perf = True
+        if not config.n_gpu_layers:
+            self._require_memory(config)
+        library.forget_errors()
         context = lc.llama_init_from_model(self._model, params)
         if not context:
-            lc.llama_model_free(self._model)
+            self.close()
             raise ConfigError(
                 "n_ctx",
-                f"llama.cpp could not open {config.n_slots} slots of {config.n_ctx_slot} tokens "
-                f"(too little memory?): {library.last_error()}",
+                f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx_slot}: {library.errors()}",
             )
         return context
+
+    def _require_memory(self, config: LlamaConfig) -> None:
+        needed = memory.kv_bytes(self._lc, self._model, config.n_cells_asked)
+        available = memory.available_bytes()
+        if available is not None and needed > available:
+            self.close()
+            raise ConfigError(
+                "n_ctx",
+                f"a KV cache of {config.n_cells_asked} tokens takes {needed / 1e9:.1f} GB and "
+                f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx_slot}), "
+                f"n_slots ({config.n_slots}) or kv_cells",
+            )
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return the llama_batch over the arrays' memory, made once per TickBatch."""
@@ -130,18 +167,39 @@ class LlamaBackend:
 
     def forward(self, batch: TickBatch) -> None:
         """Compute a batch; see the port for what is raised."""
-        self._n_rows = check_batch(
+        n_rows = check_batch(
             batch, self._n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
         )
+        self._n_rows, self._logits = 0, None
+        self._compute(batch, n_rows)
+        self._n_rows = n_rows
+
+    def _compute_at_once(self, batch: TickBatch, _n_rows: int) -> None:
         raw = self._raw_batch(batch)
         raw.n_tokens = batch.n_tokens
+        library.forget_errors()
         code = self._lc.llama_decode(self._context, raw)
-        if code == _NO_ROOM:
+        if code == _NO_ROOM and self._unified:  # a split slot that passed the check has room
             raise CacheFullError(f"llama.cpp found no room for {batch.n_tokens} tokens")
         if code != 0:
-            raise BackendError(f"llama_decode returned {code}: {library.last_error()}")
+            raise BackendError(f"llama_decode returned {code}: {library.errors()}")
         for span in batch.spans:
             self._n_cached[span.slot_id] += span.length
+
+    def _compute_by_length(self, batch: TickBatch, n_rows: int) -> None:
+        """Compute what llama.cpp would cut unevenly in calls of our own; the rows are gathered in order."""
+        groups = by_length(batch.spans)
+        if len(groups) == 1:
+            self._compute_at_once(batch, n_rows)
+            return
+        logits = np.empty((n_rows, self.n_vocab), np.float32)
+        row_of = list(itertools.accumulate((span.sample for span in batch.spans), initial=0))
+        for group in groups:
+            self._part.take(batch, group)
+            self._compute_at_once(self._part, n_rows)
+            if rows := [row_of[i] for i in group if batch.spans[i].sample]:
+                logits[rows] = self._read_logits(len(rows))
+        self._logits = logits
 
     def wait(self) -> None:
         """Block until the device is done; a CPU is already."""
@@ -152,13 +210,19 @@ class LlamaBackend:
         """Sample from the context's own logits, read in place."""
         if len(rows) != self._n_rows:
             raise BackendError(f"{len(rows)} rows to sample, {self._n_rows} computed")
+        logits = self._read_logits(len(rows)) if self._logits is None else self._logits
+        return sample_rows(logits, rows)
+
+    def _read_logits(self, n_rows: int) -> NDArray[np.float32]:
         pointer = self._lc.llama_get_logits(self._context)
         if not pointer:
             raise BackendError("llama.cpp has no logits")
-        return sample_rows(np.ctypeslib.as_array(pointer, (len(rows), self.n_vocab)), rows)
+        return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
 
     def keep(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first tokens."""
+        if not 0 <= slot_id < self.n_slots:  # llama.cpp takes -1 for every slot and dies of -2
+            raise BackendError(f"slot {slot_id} does not exist")
         n_cached = self._n_cached[slot_id]
         if not 0 <= n_keep <= n_cached:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to keep {n_keep}")

@@ -32,9 +32,10 @@ class Vocab:
         is_end = lc.llama_vocab_is_eog
         self.end_tokens = frozenset(i for i in range(self.n_vocab) if is_end(self._vocab, i))
         self._pieces: list[bytes | None] = [None] * self.n_vocab
+        self._template_error = ""
         template = lc.llama_model_chat_template(model, None)
         self.has_chat_template = bool(template)
-        self._chat = self._formatter(template.decode() if template else CHATML)
+        self._chat = self._formatter(template.decode("utf-8", "replace") if template else CHATML)
 
     @classmethod
     def load(cls, path: Path) -> Vocab:
@@ -42,9 +43,10 @@ class Vocab:
         lc = library.load()
         params = lc.llama_model_default_params()
         params.vocab_only = True
+        library.forget_errors()
         model = lc.llama_model_load_from_file(str(path).encode(), params)
         if not model:
-            raise ModelNotFoundError("model", f"llama.cpp cannot read {path}: {library.last_error()}")
+            raise ModelNotFoundError("model", f"llama.cpp cannot read {path}: {library.errors()}")
         return cls(model, owned=True)
 
     def close(self) -> None:
@@ -54,18 +56,31 @@ class Vocab:
             self._model = None
 
     def _formatter(self, template: str) -> Any:
+        from jinja2 import TemplateError
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
         lc, vocab = self._lc, self._vocab
         bos, eos = lc.llama_vocab_bos(vocab), lc.llama_vocab_eos(vocab)
-        return Jinja2ChatFormatter(
-            template=template,
-            bos_token=self._token_piece(bos, special=True).decode() if bos >= 0 else "",
-            eos_token=self._token_piece(eos, special=True).decode() if eos >= 0 else "",
-        )
+        try:
+            return Jinja2ChatFormatter(
+                template=template, bos_token=self._name(bos), eos_token=self._name(eos)
+            )
+        except TemplateError as error:
+            # Plain completions need no template, so the model is served and chats are refused.
+            _log.warning("chat_template", detail=f"it cannot be read: {error}")
+            self._template_error = str(error)
+            return None
+
+    def _name(self, token_id: int) -> str:
+        known = 0 <= token_id < self.n_vocab
+        return self._token_piece(token_id, special=True).decode("utf-8", "replace") if known else ""
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Apply the chat template, ready for the assistant's turn. Raises BadRequestError."""
+        if self._chat is None:
+            raise InvalidParameterError(
+                "messages", f"the model's chat template cannot be read: {self._template_error}"
+            )
         try:
             # An empty list, not None: some templates iterate over `tools` without asking.
             prompt: str = self._chat(messages=list(messages), tools=[]).prompt

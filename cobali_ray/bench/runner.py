@@ -30,7 +30,6 @@ class RunOptions:
     """What `cobali run` was asked for. Counts are tokens unless the name says otherwise."""
 
     prompts: Path
-    model: str
     sequential: bool
     max_slots: int
     ctx: int
@@ -48,7 +47,6 @@ class RunOptions:
         if n_ctx < 16:
             raise ConfigError("--ctx", f"{self.ctx} cells / {self.max_slots} slots = {n_ctx} tokens each")
         values: dict[str, Any] = {
-            "model": self.model,
             "mode": "sequential" if sequential else "continuous",
             "n_slots": self.max_slots,
             "n_ctx": n_ctx,
@@ -117,7 +115,8 @@ def _requests(options: RunOptions, texts: list[str], backend: Backend) -> list[R
 
 def _print(console: Console, options: RunOptions, reports: dict[str, RunReport]) -> None:
     first = next(iter(reports.values()))
-    table = Table(title=f"{options.prompts.name} on {options.model}: {len(first.texts)} prompts")
+    model = options.engine_settings(sequential=options.sequential).model
+    table = Table(title=f"{options.prompts.name} on {model}: {len(first.texts)} prompts")
     for column in (
         "mode",
         "wall s",
@@ -180,13 +179,14 @@ def _as_json(options: RunOptions, reports: dict[str, RunReport]) -> dict[str, An
             "texts": report.texts,
             "failed": report.failed,
         }
+    settings = options.engine_settings(sequential=options.sequential).model_dump(mode="json")
     walls = [report.wall_s for report in reports.values()]
     return {
         "cobali_ray": __version__,
         "machine": platform.platform(),
-        "model": options.model,
+        "model": settings["model"],
         "prompts": options.prompts.name,
-        "settings": options.engine_settings(sequential=options.sequential).model_dump(mode="json"),
+        "settings": settings,
         "runs": runs,
         "speed_up": walls[0] / walls[1] if len(walls) > 1 else None,
     }

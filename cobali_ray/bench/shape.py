@@ -67,6 +67,21 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Times and lengths of a recorded load, a CSV or JSONL file beside the shape; `speed` 2 sends twice as fast."""
+
+    path: str
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Conversations of `n_turns` requests; each sends all that was said before and one new prompt."""
+
+    n_turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
     """`n_groups` prefixes of `tokens` each; every prompt starts with one of them, drawn by the seed."""
 
@@ -96,16 +111,18 @@ class Slo:
 class Shape:
     """What a load run sends. Lengths are tokens; `prompt` counts without the shared prefix.
 
-    Open loop: `n_requests` at `rate_rps`. Closed loop: at each level of `concurrency` that many clients
-    send `requests_per_client` each, one after the other. Warm-up requests come first and are not measured.
+    Open loop: `n_requests` at `rate_rps`, or a trace. Closed loop: at each level of `concurrency` that many
+    clients send `requests_per_client` each, one after the other; with `turns` these form conversations.
+    Warm-up requests come first and are not measured.
     """
 
     name: str
     description: str
     seed: int
     kind: Literal["open", "closed"]
-    prompt: Length | PromptsFile | Repeat
-    output: Length
+    prompt: Length | PromptsFile | Repeat | Trace
+    output: Length | Trace
+    """A trace gives both lengths."""
     ignore_eos: bool
     warmup_requests: int
     slo: Slo
@@ -115,4 +132,5 @@ class Shape:
     concurrency: tuple[int, ...] = ()
     requests_per_client: int = 0
     prefix: Prefix | None = None
+    turns: Turns | None = None
     intruder: Intruder | None = None

@@ -17,6 +17,8 @@ from cobali_ray.bench.shape import (
     Repeat,
     Shape,
     Slo,
+    Trace,
+    Turns,
     Uniform,
 )
 from cobali_ray.errors import ConfigError
@@ -31,7 +33,10 @@ def load_shape(text: str) -> Shape:
     top = _Section(values, "")
     kind = top.choice("kind", ("open", "closed"))
     loop: dict[str, Any]
-    if kind == "open":
+    if kind == "open" and "trace" in top:
+        trace = _trace(top.section("trace"))
+        loop = {"kind": "open", "prompt": trace, "output": trace}
+    elif kind == "open":
         loop = {
             "kind": "open",
             "rate_rps": top.real("rate_rps"),
@@ -43,13 +48,14 @@ def load_shape(text: str) -> Shape:
             "kind": "closed",
             "concurrency": top.wholes("concurrency"),
             "requests_per_client": top.whole("requests_per_client"),
+            "turns": _turns(top.section("turns")) if "turns" in top else None,
         }
+    if "prompt" not in loop:
+        loop |= {"prompt": _prompt(top), "output": _length(top.section("output_tokens"))}
     shape = Shape(
         name=top.text("name"),
         description=top.text("description"),
         seed=top.whole("seed", low=0),
-        prompt=_prompt(top),
-        output=_length(top.section("output_tokens")),
         ignore_eos=top.flag("ignore_eos"),
         warmup_requests=top.whole("warmup_requests", low=0),
         slo=_slo(top.section("slo")),
@@ -58,7 +64,7 @@ def load_shape(text: str) -> Shape:
         **loop,
     )
     top.done()
-    if shape.prefix and isinstance(shape.prompt, PromptsFile | Repeat):
+    if shape.prefix and isinstance(shape.prompt, PromptsFile | Repeat | Trace):
         raise ConfigError("prefix", "needs prompt_tokens; a given text has no room for a prefix")
     return shape
 
@@ -163,6 +169,18 @@ def _length(section: _Section) -> Length:
         length = Lognormal(median=median, sigma=section.real("sigma"), low=low, high=high)
     section.done()
     return length
+
+
+def _trace(section: _Section) -> Trace:
+    trace = Trace(path=section.text("file"), speed=section.real("speed") if "speed" in section else 1.0)
+    section.done()
+    return trace
+
+
+def _turns(section: _Section) -> Turns:
+    turns = Turns(n_turns=section.whole("n_turns", 2))
+    section.done()
+    return turns
 
 
 def _prefix(section: _Section) -> Prefix:

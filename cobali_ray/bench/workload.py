@@ -7,7 +7,7 @@ import re
 from random import Random
 from typing import NamedTuple
 
-from cobali_ray.bench.shape import PromptsFile, Repeat, Shape
+from cobali_ray.bench.shape import PromptsFile, Repeat, Shape, Trace
 from cobali_ray.bench.shape_file import load_shape
 from cobali_ray.errors import ConfigError
 
@@ -42,7 +42,12 @@ class Arrival(NamedTuple):
 
 
 def sizes(shape: Shape, n_requests: int) -> list[Size]:
-    """Draw the lengths of the first `n_requests`; asking for more never changes the earlier ones."""
+    """Draw the lengths of the first `n_requests`; asking for more never changes the earlier ones.
+
+    A trace has its own lengths (`cobali_ray.bench.trace`): ConfigError.
+    """
+    if isinstance(shape.prompt, Trace) or isinstance(shape.output, Trace):
+        raise ConfigError("trace", "lengths and times of this shape are in its trace")
     rng = Random(f"{shape.seed} sizes")
     shared = shape.prefix.tokens if shape.prefix else 0
     drawn = []

@@ -93,4 +93,3 @@ class ModelCard:
     created_s: int
     """Unix time of the model file."""
     description: str = ""
-    has_chat_template: bool = True

@@ -54,6 +54,7 @@ class Collector:
         self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
         self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
         self._itl = pick(("itl_seconds", ""))
+        self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
@@ -84,6 +85,8 @@ class Collector:
             self._sequences.observe(stats.n_sequences)
             if len(stats.gaps_s):
                 self._itl.observe_many(stats.gaps_s)
+            if stats.predicted_s:
+                self._error.observe(abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9))
             self._n_output += stats.n_sampled
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted

@@ -77,6 +77,8 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
         ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),
         ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", levels.kv_usage),
         ("batch_tokens", "Tokens of the last tick, 0 when idle.", levels.n_batch_tokens),
+        ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", levels.predicted_s),
+        ("itl_target_seconds", "ITL target that bounded the last tick, 0 if none did.", levels.target_s),
         ("token_budget", "Most tokens of one tick.", snapshot.token_budget),
         ("slot_context_tokens", "Most tokens of prompt and answer together.", snapshot.n_ctx_slot),
     ):

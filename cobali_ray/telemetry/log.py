@@ -14,10 +14,8 @@ import numpy as np
 import orjson
 import structlog
 
-from cobali_ray.core.events import End
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import ConfigError
-from cobali_ray.telemetry.names import outcome_of
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats))
@@ -70,38 +68,6 @@ def _json_lines() -> list[structlog.typing.Processor]:
 
 def _dumps(value: Any, default: Callable[[Any], Any] | None = None, **_: Any) -> str:
     return orjson.dumps(value, default=default or repr, option=OPTIONS).decode()
-
-
-def log_request(
-    logger: structlog.typing.FilteringBoundLogger, end: End, *, request_id: str, n_queued: int
-) -> None:
-    """Write one line at info for an ended request: its outcome and numbers.
-
-    `request_id` is the name the client knows; `n_queued` the requests waiting at that moment. Of an error
-    only the class is named, since its message may quote the client.
-    """
-    stats = end.stats
-    logger.info(
-        "request",
-        request_id=request_id,
-        outcome=outcome_of(end),
-        error=None if end.error is None else type(end.error).__name__,
-        n_queued=n_queued,
-        n_prompt=stats.n_prompt,
-        n_cached=stats.n_cached,
-        n_output=stats.n_output,
-        n_preempted=stats.n_preempted,
-        queue_s=_microseconds(stats.queue_s),
-        prefill_s=_microseconds(stats.prefill_s),
-        ttft_s=_microseconds(stats.ttft_s),
-        decode_s=_microseconds(stats.decode_s),
-        tpot_s=_microseconds(stats.tpot_s),
-        e2e_s=_microseconds(stats.e2e_s),
-    )
-
-
-def _microseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
 
 
 def _utc_now() -> datetime:

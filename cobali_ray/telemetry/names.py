@@ -16,8 +16,6 @@ REFUSALS = (
     "queue_full_tokens",
     "draining",
     "loading",
-    "prompt_too_long",
-    "bad_request",
     "other",
 )
 
@@ -50,6 +48,11 @@ def histogram_specs(n_slots: int, n_ctx_slot: int) -> tuple[HistogramSpec, ...]:
         HistogramSpec("tick_tokens", "Tokens of one kind in one tick.", bounds.TICK_TOKENS, "kind", KINDS),
         HistogramSpec(
             "tick_batch_tokens", "Tokens in one tick, decode and prefill together.", bounds.TICK_TOKENS
+        ),
+        HistogramSpec(
+            "tick_prediction_error_ratio",
+            "|predicted - real| / real of a tick's time, once the model knows enough.",
+            bounds.RATIO,
         ),
         HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", seqs),
         HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),

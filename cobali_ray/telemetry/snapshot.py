@@ -23,7 +23,9 @@ class Levels:
     n_cells_used: int = 0
     n_cells_idle: int = 0
     n_batch_tokens: int = 0
-    """Tokens of the last tick; 0 when idle."""
+    """Tokens of the last tick; 0 when idle. Likewise the next two, in seconds."""
+    predicted_s: float = 0.0
+    target_s: float = 0.0
 
     @classmethod
     def after(cls, stats: TickStats) -> Levels:
@@ -38,6 +40,8 @@ class Levels:
             n_cells_used=stats.n_cells_used,
             n_cells_idle=stats.n_cells_idle,
             n_batch_tokens=stats.n_tokens,
+            predicted_s=stats.predicted_s,
+            target_s=stats.target_s,
         )
 
     @property

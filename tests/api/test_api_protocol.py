@@ -60,14 +60,6 @@ async def test_unknown_paths_and_methods_have_openais_shape(post, get):
     assert wrong.json["error"]["code"] == "method_not_allowed"
 
 
-async def test_a_model_without_a_template_has_no_chat(post, client):
-    client.the_card = type(client.card)(
-        model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=0, has_chat_template=False
-    )
-    wire = await post(CHAT, ASK)
-    assert (wire.status, wire.json["error"]["param"]) == (400, "messages")
-
-
 async def test_what_the_template_refuses_is_the_clients_fault(post):
     wire = await post(CHAT, {"messages": [{"role": "user", "content": "refuse me"}]})
     assert (wire.status, wire.json["error"]["message"]) == (400, "the template refuses")

@@ -344,5 +344,6 @@ def test_a_tick_that_hangs_shows(make):
     s.let_go()
     s.end("a")
     assert s.seen.idle.acquire(timeout=WAIT_S)
+    s.clock.advance(1000)
     assert s.loop.state().status is EngineStatus.READY
     assert s.loop.state().last_tick_age_s == 0

@@ -35,7 +35,7 @@ def anyio_backend():
 
 
 class Response:
-    """A Serve response: awaitable more than once, cancelled only by `cancel`, ended by the replica's death."""
+    """A Serve response: awaitable, cancelled only by `cancel`, ended by the replica's death."""
 
     def __init__(self, coroutine):
         self.task = asyncio.ensure_future(coroutine)
@@ -121,7 +121,8 @@ class Setup:
     async def idle(self):
         """Wait until nothing runs and no control call is open."""
         async with asyncio.timeout(WAIT_S):
-            while (await self.client.state()).n_running or self.client._calls:
+            # The tick thread sets no event that a test could wait for.
+            while (await self.client.state()).n_running or self.client._calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
 
@@ -156,7 +157,7 @@ async def test_a_request_runs_to_its_one_end(make):
 
 async def test_requests_side_by_side_answer_as_alone(make):
     s = await make()
-    alone = {n: text_of(await s.collect("alone", n_prompt=n)) for n in range(1, 9)}
+    alone = {n: text_of(await s.collect(f"alone{n}", n_prompt=n)) for n in range(1, 9)}
     together = await asyncio.gather(*(s.collect(f"r{n}", n_prompt=n) for n in range(1, 9)))
     assert {n: text_of(events) for n, events in enumerate(together, 1)} == alone
 
@@ -257,9 +258,8 @@ async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
     monkeypatch.setattr(s.client._puller, "_n_most", 8)
     events = s.generate(max_tokens=4000)
     await anext(events)
-    async with asyncio.timeout(WAIT_S):
-        while not s.handle.responses[0].n_cancels:
-            await asyncio.sleep(0)
+    await asyncio.wait({s.handle.responses[0].task}, timeout=WAIT_S)
+    assert s.handle.responses[0].n_cancels == 1
     with pytest.raises(RequestCancelledError):
         await anext(events)
     await s.idle()
@@ -267,11 +267,10 @@ async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
 
 async def test_drain_waits_for_what_runs(make):
     s = await make()
-    running = asyncio.ensure_future(s.collect(max_tokens=50))
-    while not s.handle.server._done:
-        await asyncio.sleep(0)
+    running = s.generate(max_tokens=50)
+    await anext(running)
     assert await s.client.drain(WAIT_S)
-    assert (await running)[-1].finish_reason == "length"
+    assert [batch async for batch in running][-1][-1].finish_reason == "length"
     assert (await s.client.state()).status is EngineStatus.DRAINING
 
 

@@ -1,0 +1,51 @@
+"""Will a KV cache fit? Asked before llama.cpp allocates, because Linux says yes first and kills later."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+_F16_BYTES = 2
+_CELL_BYTES = 64
+"""What llama.cpp remembers of one cell on the host beside keys and values, about."""
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
+    """Return the bytes a cache of `n_cells` f16 tokens takes; 0 where the metadata does not tell.
+
+    Recurrent and hybrid models keep states, models with latent attention keep less than keys and values.
+    """
+    name = _text(lc, model, "general.architecture")
+    latent = _text(lc, model, f"{name}.attention.kv_lora_rank")
+    if latent or lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model):
+        return 0
+    head_dim = lc.llama_model_n_embd(model) // max(lc.llama_model_n_head(model), 1)
+    key = _number(lc, model, f"{name}.attention.key_length") or head_dim
+    value = _number(lc, model, f"{name}.attention.value_length") or head_dim
+    width = lc.llama_model_n_head_kv(model) * (key + value)
+    return int(n_cells * (lc.llama_model_n_layer(model) * width * _F16_BYTES + _CELL_BYTES))
+
+
+def available_bytes() -> int | None:
+    """Return the memory this process may still take without swapping; None where Linux does not tell."""
+    if not _MEMINFO.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    free = [int(fields["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in fields else []
+    limit, used = _CGROUP / "memory.max", _CGROUP / "memory.current"
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        free.append(int(text) - int(used.read_text()))
+    return min(free, default=None)
+
+
+def _text(lc: Any, model: Any, key: str) -> str:
+    buffer = ctypes.create_string_buffer(128)
+    n = lc.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace") if n > 0 else ""
+
+
+def _number(lc: Any, model: Any, key: str) -> int:
+    text = _text(lc, model, key)
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,62 @@
+"""The kernels on a CUDA device against the numpy twin."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cobali_ray.backend.select import (
+    Column,
+    CudaSelector,
+    HostSelector,
+    busy_requests,
+    choose_selector,
+    empty_requests,
+)
+from cobali_ray.backend.select_cuda import open_kernels
+from cobali_ray.errors import ConfigError
+
+pytestmark = pytest.mark.gpu
+EDGES = [0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 10_000]
+
+
+@pytest.fixture(scope="module")
+def device():
+    try:
+        return CudaSelector(open_kernels())
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@st.composite
+def tables(draw):
+    n = draw(st.integers(0, 5000) | st.sampled_from(EDGES))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    table = empty_requests(n)
+    for column, most in ((Column.RUNNING, 2), (Column.DECODING, 2), (Column.N_PENDING, 3)):
+        table[column] = rng.integers(0, most, n)
+    table[Column.TOKEN :] = rng.integers(0, 2**31 - 1, (3, n))
+    return table
+
+
+def columns(chosen):
+    return [column.tolist() for column in (chosen.index, chosen.token, chosen.position, chosen.slot_id)]
+
+
+@settings(max_examples=300)
+@given(tables(), st.integers(0, 5000))
+def test_kernels_answer_like_the_twin(device, table, budget):
+    host = HostSelector()
+    assert columns(device.continuous(table, budget)) == columns(host.continuous(table, budget))
+    assert columns(device.sequential(table)) == columns(host.sequential(table))
+
+
+def test_answers_stay_when_the_next_one_comes(device):
+    first = device.continuous(busy_requests(64), 64)
+    before = columns(first)
+    device.continuous(busy_requests(64), 3)
+    assert columns(first) == before
+
+
+def test_auto_finds_the_device_and_chooses(device):
+    assert choose_selector("auto", n_requests=64).name in {"host", device.name}

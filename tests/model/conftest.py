@@ -1,0 +1,39 @@
+"""What the tests on real llama.cpp share: the model, a log that is heard, and how a backend is opened."""
+
+import ctypes
+
+import pytest
+
+from cobali_ray.backend import library, threads
+from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.models.registry import resolve
+
+# Before llama.cpp loads: spinning threads on a machine that others use make these tests ten times slower.
+threads.apply_wait("passive", n_threads=2)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The smallest built-in model, in the user's own cache."""
+    return resolve("builtin:synthetic-tiny")
+
+
+@pytest.fixture
+def log_heard():
+    """Route llama.cpp's log to us, whatever other tests did with it."""
+    library.load().llama_log_set(library._callback(), ctypes.c_void_p(0))
+
+
+@pytest.fixture
+def open_tiny(tiny):
+    """Open backends on the model; they are closed when the test ends."""
+    opened = []
+
+    def open_one(**changes):
+        config = {"n_slots": 4, "n_ctx_slot": 512, "n_batch": 256, "n_threads": 2, "flash_attn": "off"}
+        opened.append(LlamaBackend(LlamaConfig(path=tiny, **config | changes)))
+        return opened[-1]
+
+    yield open_one
+    for backend in opened:
+        backend.close()

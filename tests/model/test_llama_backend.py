@@ -1,0 +1,248 @@
+"""LlamaBackend on real llama.cpp: what it computes, what it refuses, and that it lives on afterwards."""
+
+import random
+import resource
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cobali_ray.backend.batch import TickBatch, by_length
+from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.backend.sampling import RowSampler
+from cobali_ray.core.plan import Span
+from cobali_ray.core.request import GREEDY
+from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError, SlotFaultError
+
+pytestmark = pytest.mark.model
+
+N_VOCAB = 4096
+
+
+def prompt(seed, length):
+    rng = random.Random(seed)
+    return array("i", [rng.randrange(8, 4000) for _ in range(length)])
+
+
+class Bench:
+    """A backend and one input buffer; `step` computes spans of known sequences and returns their logits."""
+
+    def __init__(self, backend, sequences):
+        self.backend, self.sequences = backend, sequences
+        self.batch = TickBatch(backend.n_batch)
+
+    def lay(self, *spans):
+        self.batch.fill(tuple(Span(*s) for s in spans), [self.sequences[s[0] % 4] for s in spans])
+        return self.batch
+
+    def step(self, *spans):
+        self.backend.forward(self.lay(*spans))
+        logits = self.backend._logits
+        return (self.backend._read_logits(sum(s[3] for s in spans)) if logits is None else logits).copy()
+
+    def held(self, slot_id):
+        return self.backend._lc.llama_memory_seq_pos_max(self.backend._memory, slot_id) + 1
+
+
+@pytest.fixture
+def bench(open_tiny):
+    return Bench(open_tiny(), [prompt(seed, 300) for seed in range(4)])
+
+
+def sampler():
+    return RowSampler(GREEDY, (), end_tokens=frozenset(), n_vocab=N_VOCAB)
+
+
+def test_what_is_opened_is_what_was_asked(open_tiny):
+    backend = open_tiny(n_ctx_slot=300)
+    assert (backend.n_slots, backend.n_vocab, backend.n_batch, backend.n_ctx_slot) == (4, N_VOCAB, 256, 300)
+    assert not backend.overlaps, "a CPU has computed when forward returns"
+    assert backend.cuts_tails
+    assert backend.n_cells == 4 * 512, "llama.cpp pads a slot to 256 cells"
+    backend.close()
+    backend.close()  # and once more by the fixture: closing again is fine
+
+
+BAD_SPANS = {
+    "slot-out-of-range": ([(0, 10, 1, True), (4, 0, 1, True)], BackendError),
+    "negative-slot": ([(-1, 0, 1, True)], BackendError),
+    "slot-twice": ([(0, 10, 1, True), (0, 11, 1, True)], BackendError),
+    "slots-out-of-order": ([(1, 0, 1, True), (0, 10, 1, True)], BackendError),
+    "gap": ([(0, 11, 1, True)], SlotFaultError),
+    "position-again": ([(0, 9, 1, True)], SlotFaultError),
+    "empty-slot-in-the-middle": ([(1, 5, 3, True)], SlotFaultError),
+    "empty-span": ([(2, 0, 250, False), (3, 0, 0, True)], SlotFaultError),
+    "nothing": ([], BackendError),
+}
+
+
+@pytest.mark.parametrize(("spans", "error"), BAD_SPANS.values(), ids=BAD_SPANS.keys())
+def test_a_batch_that_breaks_a_rule_is_refused_and_the_backend_lives(bench, spans, error):
+    expected = bench.step((0, 0, 10, True), (1, 0, 1, True))[0]
+    bench.backend.clear()
+    bench.step((0, 0, 10, True))
+    with pytest.raises(error):
+        bench.backend.forward(bench.lay(*spans))
+    assert [bench.held(i) for i in range(4)] == [10, 0, 0, 0], "nothing was computed"
+    bench.backend.clear()
+    assert np.array_equal(bench.step((0, 0, 10, True))[0], expected)
+
+
+def test_more_tokens_than_fit_are_refused(open_tiny):
+    bench = Bench(open_tiny(n_batch=64, n_ctx_slot=40), [prompt(seed, 300) for seed in range(4)])
+    bench.batch = TickBatch(512)
+    with pytest.raises(SlotFaultError, match="slot 1: 41 tokens at 0 in a slot of 40"):
+        bench.backend.forward(bench.lay((1, 0, 41, True)))
+    with pytest.raises(BackendError, match="64 allowed"):
+        bench.backend.forward(bench.lay((0, 0, 40, True), (1, 0, 25, True)))
+    assert bench.step((0, 0, 40, True)).shape == (1, N_VOCAB)
+
+
+@pytest.mark.parametrize("token", [-1, N_VOCAB, 2**31 - 1])
+def test_a_token_outside_the_vocabulary_names_its_slot(bench, token):
+    bench.sequences[1] = array("i", [1, 2, token])
+    with pytest.raises(SlotFaultError) as caught:
+        bench.backend.forward(bench.lay((0, 0, 3, True), (1, 0, 3, True)))
+    assert caught.value.slot_id == 1
+    assert bench.held(0) == bench.held(1) == 0
+
+
+def test_only_computed_rows_are_sampled(bench):
+    backend = bench.backend
+    with pytest.raises(BackendError, match="1 rows to sample, 0 computed"):
+        backend.sample([sampler()])
+    bench.step((0, 0, 5, True), (1, 0, 5, False))
+    with pytest.raises(BackendError, match="2 rows to sample, 1 computed"):
+        backend.sample([sampler(), sampler()])
+    assert len(backend.sample([sampler()]).tokens) == 1
+    with pytest.raises(SlotFaultError):
+        backend.forward(bench.lay((0, 0, 5, True)))
+
+
+def test_greedy_sampling_takes_the_likeliest_of_each_row(bench):
+    logits = bench.step((0, 0, 20, True), (1, 0, 9, False), (3, 0, 7, True))
+    bench.backend.clear()
+    bench.step((0, 0, 20, True), (1, 0, 9, False), (3, 0, 7, True))
+    assert bench.backend.sample([sampler(), sampler()]).tokens == logits.argmax(axis=1).tolist()
+
+
+def test_positions_beyond_two_bytes_are_laid_out():
+    batch = TickBatch(8)
+    batch.fill((Span(0, 70_000, 3, True),), [array("i", [7]) * 70_003])
+    assert batch.position[:3].tolist() == [70_000, 70_001, 70_002]
+
+
+def test_a_mixed_batch_gives_what_each_slot_gives_alone(open_tiny):
+    # Slot 1's ninth token, computed alone in its slot, rounds differently from the same token in a chunk.
+    rng = random.Random(0)
+    long = [[rng.randrange(8, 4000) for _ in range(700)] for _ in range(3)]
+    bench = Bench(open_tiny(), [array("i", tokens) for tokens in (long[0], long[2], long[1])])
+    alone = bench.step((1, 0, 8, False), (2, 0, 8, False)), bench.step((1, 8, 100, True))[0]
+    bench.backend.clear()
+    bench.step((0, 0, 9, False), (1, 0, 8, False))
+    mixed = bench.step((0, 9, 1, True), (1, 8, 100, True), (2, 0, 30, True))
+    assert np.array_equal(mixed[1], alone[1])
+
+
+def test_by_length_keeps_each_span_once_and_in_order():
+    spans = [Span(i, 0, length, True) for i, length in enumerate([5, 1, 7, 1, 5])]
+    assert by_length(spans) == [[1, 3], [0, 4], [2]]
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+@pytest.mark.parametrize("n_keep", [0, 1, 17, 59])
+def test_a_cut_tail_computed_again_gives_the_same_logits(open_tiny, unified, n_keep):
+    bench = Bench(open_tiny(unified=unified), [prompt(seed, 300) for seed in range(4)])
+    whole = bench.step((2, 0, 61, True))[0]
+    bench.backend.keep(2, n_keep)
+    assert bench.held(2) == n_keep
+    assert np.array_equal(bench.step((2, n_keep, 61 - n_keep, True))[0], whole)
+
+
+def test_keep_and_clear_reach_only_what_they_name(bench):
+    backend = bench.backend
+    bench.step((0, 0, 12, False), (1, 0, 12, False), (3, 0, 12, True))
+    backend.keep(1, 12)
+    backend.keep(0, 4)
+    backend.keep(3, 0)
+    assert [bench.held(i) for i in range(4)] == [4, 12, 0, 0]
+    for slot_id, n_keep in ((0, 5), (1, -1), (2, 1), (-1, 0), (4, 0), (300, 0)):
+        with pytest.raises(BackendError):
+            backend.keep(slot_id, n_keep)
+    assert [bench.held(i) for i in range(4)] == [4, 12, 0, 0]
+    backend.clear()
+    assert [bench.held(i) for i in range(4)] == [0, 0, 0, 0]
+
+
+def test_a_full_unified_cache_says_so_and_changes_nothing(open_tiny):
+    bench = Bench(open_tiny(unified=True, n_cells=256), [prompt(seed, 300) for seed in range(4)])
+    bench.step((0, 0, 200, True))
+    with pytest.raises(CacheFullError):
+        bench.backend.forward(bench.lay((0, 200, 1, True), (1, 0, 56, True)))
+    assert (bench.held(0), bench.held(1)) == (200, 0)
+    with pytest.raises(BackendError, match="0 computed"):
+        bench.backend.sample([sampler()])
+    bench.step((0, 200, 1, True), (1, 0, 55, True))
+    with pytest.raises(CacheFullError):
+        bench.backend.forward(bench.lay((0, 201, 1, True)))
+    bench.backend.keep(1, 0)
+    bench.step((0, 201, 1, True))
+    assert bench.held(0) == 202
+
+
+def test_graphs_are_reused_while_batches_keep_their_shape(bench):
+    bench.step(*((i, 0, 20, False) for i in range(4)))
+    before = bench.backend.n_reused()
+    for position in range(20, 40):
+        bench.step(*((i, position, 1, True) for i in range(4)))
+    assert bench.backend.n_reused() - before >= 15
+
+
+TOO_MUCH = {
+    "one-huge-slot": ({"n_slots": 1, "n_ctx_slot": 2_000_000_000}, "n_ctx"),
+    "many-large-slots": ({"n_slots": 256, "n_ctx_slot": 4_000_000}, "n_ctx"),
+    "past-32-bits": ({"n_slots": 2, "n_ctx_slot": 2**31 + 8}, "n_ctx"),
+    "no-slots": ({"n_slots": 0}, "n_slots"),
+    "too-many-slots": ({"n_slots": 257, "n_batch": 512}, "n_slots"),
+    "batch-below-slots": ({"n_slots": 16, "n_batch": 15}, "token_budget"),
+    "batch-above-cells": ({"unified": True, "n_cells": 128}, "token_budget"),
+}
+
+
+@pytest.mark.parametrize(("changes", "setting"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
+def test_sizes_that_cannot_be_name_the_setting(open_tiny, changes, setting):
+    with pytest.raises(ConfigError) as caught:
+        open_tiny(**changes)
+    assert caught.value.setting == setting
+
+
+def test_an_allocation_that_fails_tells_llama_cpps_reason(tiny, log_heard):
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    config = LlamaConfig(path=tiny, n_slots=1, n_ctx_slot=1_000_000, n_batch=64, n_threads=1)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (300 << 20), hard))
+    try:
+        with pytest.raises(ConfigError, match=r"1000000.*(buffer|bad_alloc|free)"):
+            LlamaBackend(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+BROKEN = {
+    "missing": (None, "No such file"),
+    "empty": (lambda _: b"", "failed to read magic"),
+    "no-gguf": (lambda data: b"XXXX" + data[4:], "invalid magic"),
+    "cut-in-the-header": (lambda data: data[:100_000], "failed to read key-value pairs"),
+    "cut-in-the-weights": (lambda data: data[: len(data) // 2], "not within the file bounds"),
+    "garbled": (lambda data: data[:64] + bytes(range(256)) * 9 + data[2368:], "exceeds maximum"),
+}
+
+
+@pytest.mark.parametrize(("damage", "reason"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_model_file_is_an_error_with_its_reason(tiny, tmp_path, log_heard, damage, reason):
+    path = tmp_path / "broken.gguf"
+    if damage:
+        path.write_bytes(damage(tiny.read_bytes()))
+    with pytest.raises(ModelNotFoundError, match=reason):
+        LlamaBackend(LlamaConfig(path=path, n_slots=1, n_ctx_slot=64, n_batch=64, n_threads=1))

@@ -1,0 +1,215 @@
+"""The engine on real llama.cpp: the same answers whatever runs beside a request, and room made when full.
+
+Reproducible on a CPU: a split cache with flash attention off. Everything else may round differently.
+"""
+
+import random
+from itertools import starmap
+
+import pytest
+
+from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.engine import Engine
+from cobali_ray.testing import FakeClock, Recorder
+
+pytestmark = pytest.mark.model
+
+N_CTX, MAX_TOKENS = 1024, 16
+LENGTHS = (3, 18, 41, 131, 301, 620, 700, 1, 65, 515, 16, 250)
+"""Prompt lengths in tokens; no chunk size below leaves one of them a last piece of a single token."""
+
+
+def sampling(i):
+    kinds = (
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=0.0, ignore_eos=True, n_logprobs=2),
+        SamplingParams(temperature=0.8, top_k=40, top_p=0.9, seed=i, repetition_penalty=1.1),
+        SamplingParams(temperature=0.8, top_p=0.95, seed=i, frequency_penalty=0.3, presence_penalty=0.2),
+        SamplingParams(temperature=0.8, min_p=0.02, seed=i, logit_bias=((17, 2.0),), ignore_eos=True),
+    )
+    return kinds[i % len(kinds)]
+
+
+def make_requests(n, *, seed=1, max_tokens=MAX_TOKENS, shared=()):
+    """Make `n` requests with prompts of random tokens, `shared` in front of each."""
+    rng = random.Random(seed)
+    return [
+        Request(
+            request_id=f"r{i}",
+            prompt=(*shared, *(rng.randrange(8, 4000) for _ in range(LENGTHS[i % len(LENGTHS)]))),
+            max_tokens=max_tokens,
+            sampling=sampling(i),
+        )
+        for i in range(n)
+    ]
+
+
+class Run:
+    """All requests through one engine; afterwards their tokens, ends and the ticks' statistics."""
+
+    def __init__(self, path, requests, *, arrive_every=0, check=None, **changes):
+        asked = {"n_slots": 16, "chunk": 512, "budget": 528, "min_prefix": 0, "unified": False} | changes
+        backend = LlamaBackend(
+            LlamaConfig(
+                path=path,
+                n_slots=asked["n_slots"],
+                n_ctx_slot=N_CTX,
+                n_cells=asked.get("n_cells"),
+                n_batch=asked["budget"],
+                n_threads=asked.get("n_threads", 2),
+                unified=asked["unified"],
+                flash_attn="off",
+            )
+        )
+        limits = EngineLimits(
+            n_slots=asked["n_slots"],
+            n_ctx_slot=backend.n_ctx_slot,
+            n_cells=backend.n_cells,
+            token_budget=asked["budget"],
+            prefill_chunk=asked["chunk"],
+            min_prefix=asked["min_prefix"],
+        )
+        self.recorder, self.ticks, self.sequences = Recorder(), [], {}
+        engine = Engine(backend, limits, FakeClock(step_s=0.001), self.recorder)
+        waiting, n_rounds = list(requests), 0
+        while waiting or engine.has_work:
+            while waiting and n_rounds >= arrive_every * len(self.sequences):
+                request = waiting.pop(0)
+                engine.submit(request)
+                self.sequences[request.request_id] = engine._open[request.request_id]
+            self.ticks.append(engine.tick())
+            n_rounds += 1
+            engine.slots.check()
+            if check:
+                check(engine, backend)
+        backend.close()
+        self.answers = {i: s.tokens[s.n_prompt :].tolist() for i, s in self.sequences.items()}
+
+    @property
+    def n_preempted(self):
+        return sum(t.n_preempted for t in self.ticks if t)
+
+    def ends(self):
+        return {i: [(e.finish_reason, e.error) for e in self.recorder.ends(i)] for i in self.sequences}
+
+
+@pytest.fixture(scope="module")
+def requests():
+    return make_requests(25)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny, requests):
+    """What each request answers when it is served alone, its prompt computed whole."""
+    return Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
+
+
+COMPANY = {
+    "sixteen-slots": {},
+    "chunks-of-256": {"chunk": 256, "budget": 272},
+    "chunks-of-48-packed-tight": {"chunk": 48, "budget": 200},
+    "whole-prompts": {"chunk": N_CTX, "budget": 2048},
+    "one-at-a-time-arrivals": {"arrive_every": 3},
+    "one-thread": {"n_threads": 1},
+    "three-slots": {"n_slots": 3},
+}
+
+
+@pytest.mark.parametrize("changes", COMPANY.values(), ids=COMPANY.keys())
+def test_answers_do_not_depend_on_company(tiny, requests, alone, changes):
+    run = Run(tiny, requests, **changes)
+    assert run.answers == alone.answers
+    assert run.ends() == alone.ends()
+    assert {i: run.recorder.text(i) for i in run.answers} == {i: alone.recorder.text(i) for i in run.answers}
+
+
+def test_answers_do_not_depend_on_the_order_of_arrival(tiny, requests, alone):
+    shuffled = random.Random(4).sample(requests, len(requests))
+    assert Run(tiny, shuffled).answers == alone.answers
+
+
+def test_logprobs_are_bit_for_bit_the_same(tiny, requests, alone):
+    run = Run(tiny, requests)
+
+    def logprobs(of):
+        return [d.logprobs for i in of.answers for d in of.recorder.events[i] if getattr(d, "logprobs", ())]
+
+    assert len(logprobs(run)) > 20
+    assert logprobs(run) == logprobs(alone)
+
+
+def test_answers_do_not_depend_on_prefix_reuse(tiny):
+    shared = tuple(random.Random(9).randrange(8, 4000) for _ in range(200))
+    requests = [r for r in make_requests(25, seed=2, shared=shared) if r.n_prompt > len(shared) + 1]
+    cold = Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
+    warm = Run(tiny, requests, n_slots=5, min_prefix=32)
+    assert sum(s.n_cached for s in warm.sequences.values()) >= 200 * (len(requests) - 5)
+    assert warm.answers == cold.answers
+
+
+def test_a_seed_repeats_and_another_does_not(tiny):
+    def ask(request_id, seed):
+        drawn = SamplingParams(temperature=1.0, seed=seed, ignore_eos=True)
+        return Request(request_id=request_id, prompt=(5, 6, 7), max_tokens=MAX_TOKENS, sampling=drawn)
+
+    answers = Run(tiny, starmap(ask, [("a", 1), ("b", 1), ("c", 2)])).answers
+    assert answers["a"] == answers["b"] != answers["c"]
+
+
+def books_match(engine, backend):
+    """Compare what the engine believes of each slot with what llama.cpp holds."""
+    lc = backend._lc
+    for slot_id, sequence in enumerate(engine.slots.by_slot):
+        ours = len(engine.slots._held[slot_id]) if sequence is None else sequence.n_computed
+        assert lc.llama_memory_seq_pos_max(backend._memory, slot_id) + 1 == ours == backend._n_cached[slot_id]
+
+
+@pytest.mark.parametrize("min_prefix", [0, 16], ids=["no-reuse", "reuse"])
+def test_an_overcommitted_cache_preempts_and_every_request_ends(tiny, min_prefix):
+    rng = random.Random(3)
+    requests = [
+        Request(
+            request_id=f"r{i}",
+            prompt=tuple(rng.randrange(8, 4000) for _ in range(20 + i)),
+            max_tokens=100,
+            sampling=SamplingParams(temperature=0.0 if i % 2 else 0.8, seed=i, ignore_eos=True),
+        )
+        for i in range(12)
+    ]
+    run = Run(
+        tiny,
+        requests,
+        n_slots=8,
+        unified=True,
+        n_cells=512,
+        chunk=64,
+        budget=72,
+        min_prefix=min_prefix,
+        check=books_match,
+    )
+    assert run.n_preempted >= 3
+    assert run.n_preempted == sum(s.n_preempted for s in run.sequences.values())
+    assert run.ends() == {r.request_id: [("length", None)] for r in requests}
+    assert {len(tokens) for tokens in run.answers.values()} == {100}
+    again = Run(
+        tiny, requests, n_slots=8, unified=True, n_cells=512, chunk=64, budget=72, min_prefix=min_prefix
+    )
+    assert again.answers == run.answers, "an identical run rounds identically"
+    alone = Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
+    assert sum(run.answers[i][0] == alone.answers[i][0] for i in run.answers) >= 9, "it reads its prompt"
+
+
+def test_the_books_match_llama_cpp_through_cancels_in_a_split_cache(tiny):
+    victims = iter(["r1", "r7", "r3", "r11", "r20"])
+
+    def cancel_one(engine, backend):
+        if engine.n_running > 2:
+            engine.cancel(next(victims, ""))
+        books_match(engine, backend)
+
+    run = Run(tiny, make_requests(24, seed=8), n_slots=6, min_prefix=32, check=cancel_one)
+    ends = run.ends()
+    assert all(len(of) == 1 for of in ends.values())
+    assert sum(of[0][1] is not None for of in ends.values()) == 5

