@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import SlotView, Span, order_prefill, plan_tick
+from cobali_ray.core.plan import SlotView, Span, order_prefill, piece, plan_tick
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 TickMix: TypeAlias = Literal["auto", "mixed", "exclusive"]
@@ -99,7 +99,7 @@ class Pacer:
             fits = self.model.longest_chunk(slot.n_computed, left_s) if self.model.knows_prefill else most
             if number == 0:
                 fits = max(fits, LEAST_CHUNK)
-            length = min(slot.n_pending, chunk, most, fits)
+            length = piece(slot.n_pending, min(chunk, most, fits))
             if length <= 0:
                 return
             yield Span(slot.slot_id, slot.n_computed, length, length == slot.n_pending)

@@ -75,9 +75,19 @@ def _chunks(slots: Sequence[SlotView], chunk: int, budget: int) -> Iterable[Span
         if budget <= 0:
             return
         pending = slot.n_pending
-        length = min(pending, chunk, budget)
+        length = piece(pending, min(chunk, budget))
         budget -= length
         yield Span(slot.slot_id, slot.n_computed, length, length == pending)
+
+
+def piece(pending: int, most: int) -> int:
+    """Return how many of `pending` tokens to compute, at most `most`, never leaving exactly one.
+
+    llama.cpp computes a single token by another kernel, which rounds differently: a prompt that ends in
+    a chunk of one token would not get the answer it gets when computed whole.
+    """
+    length = min(pending, most)
+    return length - 1 if pending - length == 1 and length > 1 else length
 
 
 def pack(slots: Sequence[SlotView], chunk: int, budget: int) -> list[SlotView]:

@@ -32,11 +32,11 @@ def choose_slot(tokens: array[int], idle: Iterable[tuple[int, array[int]]], min_
     """Pick an idle slot for `tokens`; `idle` gives (slot_id, tokens it still holds).
 
     The slot with the longest shared prefix wins if that is at least `min_prefix` tokens (0: never look);
-    otherwise the lowest id, because split KV is fast only while busy ids are dense. The last token
-    is always computed again: it gives the logits.
+    otherwise the lowest id, because split KV is fast only while busy ids are dense. The last two tokens
+    are always computed again: the last gives the logits, and one alone rounds differently (see `piece`).
     """
     lowest, best = -1, Place(-1, 0)
-    most = len(tokens) - 1
+    most = len(tokens) - 2
     for slot_id, held in idle:
         if lowest < 0 or slot_id < lowest:
             lowest = slot_id

@@ -139,14 +139,13 @@ class Engine:
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
-        self._backend.clear()
         self._fresh.clear()
-        self._ahead = None
         for sequence in list(self._open.values()):
-            sequence.n_in_flight = 0
+            sequence.n_in_flight, sequence.slot_id = 0, NO_SLOT  # the backend may be what is broken
             self._end(sequence, Change.FAIL, error=error)
         self._slots = SlotTable(self._limits)
         self._flush()
+        self._backend.clear()
 
     # -- one round ------------------------------------------------------------------------------------
 

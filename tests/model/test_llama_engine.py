@@ -213,3 +213,26 @@ def test_the_books_match_llama_cpp_through_cancels_in_a_split_cache(tiny):
     ends = run.ends()
     assert all(len(of) == 1 for of in ends.values())
     assert sum(of[0][1] is not None for of in ends.values()) == 5
+
+
+def logprobs_of(run, request_id):
+    events = run.recorder.events[request_id]
+    return [token.logprob for event in events for token in getattr(event, "logprobs", ())]
+
+
+def one_token_answer(request_id):
+    rng = random.Random(38)
+    prompt = tuple(rng.randrange(8, 4000) for _ in range(33))
+    sampling = SamplingParams(temperature=0.0, n_logprobs=0)
+    return Request(request_id=request_id, prompt=prompt, max_tokens=1, sampling=sampling)
+
+
+def test_a_prompt_is_never_left_with_one_token(tiny):
+    chunked = Run(tiny, [one_token_answer("a")], n_slots=1, chunk=32)
+    whole = Run(tiny, [one_token_answer("a")], n_slots=1, chunk=N_CTX, budget=N_CTX)
+    assert logprobs_of(chunked, "a") == logprobs_of(whole, "a") != []
+
+
+def test_prefix_reuse_leaves_two_tokens_to_compute(tiny):
+    run = Run(tiny, [one_token_answer("first"), one_token_answer("again")], n_slots=1, min_prefix=16)
+    assert logprobs_of(run, "again") == logprobs_of(run, "first") != []

@@ -78,7 +78,8 @@ def test_the_oldest_prompt_always_moves_if_anything_is_left(slots, limits):
 def test_no_budget_is_wasted(slots, limits):
     used = sum(s.length for s in plan_tick(slots, limits))
     could = sum(min(s.n_pending, limits.prefill_chunk) for s in slots)
-    assert used == min(could, limits.token_budget)
+    n_short = sum(not s.decoding for s in slots)  # each may hold back one token, so as to leave none alone
+    assert min(could, limits.token_budget) - n_short <= used <= min(could, limits.token_budget)
 
 
 @given(st.text(), st.data())

@@ -57,6 +57,7 @@ def stream(slot_id, at):
     [
         pytest.param([], {}, (), id="nothing-to-do"),
         pytest.param([prompt(0, 9)], {}, (Span(0, 0, 4, False),), id="long-prompt-is-chunked"),
+        pytest.param([prompt(0, 5)], {}, (Span(0, 0, 3, False),), id="no-chunk-of-one-is-left"),
         pytest.param([prompt(0, 9, done=8)], {}, (Span(0, 8, 1, True),), id="last-chunk-samples"),
         pytest.param([stream(0, 7)], {}, (Span(0, 7, 1, True),), id="decode"),
         pytest.param(
@@ -178,7 +179,7 @@ def test_n_shared(a, b, n):
         pytest.param([(0, ()), (3, (1, 2, 9))], 2, Place(3, 2), id="longest-prefix"),
         pytest.param([(0, ()), (3, (1, 2, 9))], 3, Place(0, 0), id="prefix-too-short"),
         pytest.param(
-            [(1, (1, 2, 3, 4)), (3, (1, 2, 3, 4))], 2, Place(1, 3), id="last-token-is-computed-again"
+            [(1, (1, 2, 3, 4)), (3, (1, 2, 3, 4))], 2, Place(1, 2), id="last-two-tokens-are-computed-again"
         ),
         pytest.param([(0, ()), (3, (1, 2, 3, 4))], 0, Place(0, 0), id="reuse-off"),
     ],
