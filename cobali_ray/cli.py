@@ -29,7 +29,6 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Serve GGUF models with continuous batching on llama.cpp and Ray Serve."""
-    configure_logging(stream=sys.stderr)
     if version:
         typer.echo(f"cobali_ray {__version__}")
         raise typer.Exit
@@ -145,6 +144,7 @@ def run(
 
 def main() -> None:
     """Run the command; a CobaliError becomes one line and exit code 2."""
+    configure_logging(stream=sys.stderr)
     try:
         app()
     except CobaliError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -151,7 +152,7 @@ class EngineLoop:
             engine, observer = self._build(self._publish)
         except Exception as error:
             self._failure = error
-            _log.exception("engine_failed_to_start")
+            _complain("engine_failed_to_start")
             self._opened.set()
             return
         self._engine, self._observer = engine, observer
@@ -189,7 +190,7 @@ class EngineLoop:
         try:
             return act(engine)
         except Exception as error:
-            _log.exception("tick_failed")
+            _complain("tick_failed")
             self._n_failures += 1
             self._fail_all(engine, error)
             if self._n_failures >= _MAX_FAILURES:
@@ -201,7 +202,7 @@ class EngineLoop:
         try:
             engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
         except Exception as worse:
-            _log.exception("fail_all_failed")
+            _complain("fail_all_failed")
             self._failure = worse
 
     def _watch(self, look: Callable[[Observer], None]) -> None:
@@ -211,7 +212,7 @@ class EngineLoop:
         try:
             look(self._observer)
         except Exception:
-            _log.exception("observer_dropped")
+            _complain("observer_dropped")
             self._observer = None
 
     def _end_all(self, engine: Engine) -> None:
@@ -236,6 +237,12 @@ class EngineLoop:
             if isinstance(event, End):
                 self._watch(partial(_saw_end, end=event))
         self._sink(batch)
+
+
+def _complain(event: str) -> None:
+    """Log the exception at hand; a log that cannot be written must not end the tick thread."""
+    with suppress(OSError, ValueError):
+        _log.exception(event)
 
 
 def _saw_end(observer: Observer, *, end: End) -> None:
