@@ -67,7 +67,8 @@ class EngineSettings(BaseSettings):
     n_threads: int | None = Field(default=None, ge=1)
     """None: every core this process may use."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
-    """Whether compute threads spin (fast on an idle machine) or sleep (safe on a busy one)."""
+    """How compute threads wait for each other: active spins (fast on an idle machine), passive sleeps (safe
+    on a busy one), auto spins briefly and then sleeps."""
     n_gpu_layers: int | Literal["auto"] = "auto"
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
     flash_attn: Literal["auto", "on", "off"] = "auto"

@@ -111,6 +111,7 @@ class CudaKernels:
         )
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._capacity = 0
+        self.device_name: str = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
 
     def continuous(self, table: NDArray[np.int32], budget: int) -> tuple[NDArray[np.int32], ...]:
         """Return index, token, position and slot id of the first `budget` active requests."""
@@ -129,19 +130,15 @@ class CudaKernels:
         n_in, n_out = n_rows * n, 1 + N_OUTPUTS * n
         self._host_in[:n_in] = table.reshape(-1)
         self._table[:n_in].set(self._host_in[:n_in], stream=self._stream)
-        self.launch(kernel, n, budget)
+        n_threads = min(BLOCK, -(-n // 32) * 32)
+        with self._stream:
+            kernel((1,), (n_threads,), (self._table, np.int32(n), np.int32(budget), self._answer))
+            self._gather((1,), (n_threads,), (self._table, np.int32(n), self._answer))
         self._answer[:n_out].get(stream=self._stream, out=self._host_out[:n_out])
         self._stream.synchronize()
         n_chosen = int(self._host_out[0])
         rows = self._host_out[1:n_out].reshape(N_OUTPUTS, n)
         return tuple(rows[:, :n_chosen].copy())
-
-    def launch(self, kernel: Any, n: int, budget: int) -> None:
-        """Queue both kernels on what the device already holds."""
-        n_threads = min(BLOCK, max(32, -(-n // 32) * 32))
-        with self._stream:
-            kernel((1,), (n_threads,), (self._table, np.int32(n), np.int32(budget), self._answer))
-            self._gather((1,), (n_threads,), (self._table, np.int32(n), self._answer))
 
     def _allocate(self, n_rows: int, n: int) -> None:
         pinned = self._cupy.cuda.alloc_pinned_memory
