@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 from rich.console import Console
+from typer.core import TyperGroup
 
 from cobali_ray import __version__
 from cobali_ray.bench.runner import RunOptions, run_command
@@ -22,6 +23,27 @@ from cobali_ray.telemetry.log import configure_logging
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
+
+
+class _Bench(TyperGroup):
+    """The benchmarks, imported when one is asked for: their plots would cost every command a second."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 click's signature
+        return list(self._group().commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return self._group().get_command(ctx, cmd_name)
+
+    @staticmethod
+    def _group() -> Any:
+        from cobali_ray.bench.commands import app as bench_app
+
+        return typer.main.get_command(bench_app)
+
+
+app.add_typer(
+    typer.Typer(cls=_Bench, no_args_is_help=True), name="bench", help="Measure, and write a report."
+)
 
 
 @app.callback(invoke_without_command=True)
