@@ -14,7 +14,7 @@ from cobali_ray.bench.workload import Arrival, Size, arrivals, prefix_groups, si
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One point of a run: a level of a closed loop or the arrivals of an open one, with its intruder or without."""
+    """One point of a run: a level of a closed loop or the arrivals of an open one; intruded or not."""
 
     label: str
     clients: int = 0
@@ -42,11 +42,13 @@ class Load:
         self, shape: Shape, maker: PromptMaker, texts: Sequence[str] = (), trace: Sequence[Arrival] = ()
     ) -> None:
         self._shape, self._maker, self._texts, self._trace = shape, maker, texts, trace
+        most = max((*shape.concurrency, 0)) * shape.requests_per_client
+        self._groups = prefix_groups(shape, max(most, shape.n_requests, shape.warmup_requests))
 
     def warmup(self, key: str) -> list[list[Job]]:
         """Return warm-up jobs, one client each."""
         n = self._shape.warmup_requests
-        found = self._trace[:n] or sizes(self._shape, n)
+        found: Sequence[Size | Arrival] = self._trace[:n] or sizes(self._shape, n)
         return [[self._job(f"{key} warm {i}", i, size)] for i, size in enumerate(found)]
 
     def closed(self, case: Case, key: str) -> list[list[Job]]:
@@ -75,11 +77,15 @@ class Load:
     def intruders(self, key: str) -> Iterator[Job]:
         """Yield intruders without end, the first after one period."""
         it = self._shape.intruder
-        for i in count(1) if it else ():
+        if it is None:
+            return
+        for i in count(1):
             prompt = self._maker.text(f"{key} intruder {i}", it.prompt_tokens)
             yield Job(prompt=prompt, n_output=it.output_tokens, at_s=i * it.every_s, role="intruder")
 
-    def _job(self, key: str, number: int, size: Size | Arrival, *, begins: bool = True, at_s: float = 0.0) -> Job:
+    def _job(
+        self, key: str, number: int, size: Size | Arrival, *, begins: bool = True, at_s: float = 0.0
+    ) -> Job:
         return Job(
             prompt=self._prompt(key, number, size.prompt_tokens),
             n_output=size.output_tokens,
@@ -96,7 +102,5 @@ class Load:
             return f"[{key}] {self._texts[number % len(self._texts)]}"
         if shape.prefix is None:
             return self._maker.text(key, n_tokens)
-        group = prefix_groups(shape, number + 1)[number]
-        return self._maker.text(
-            key, n_tokens, prefix=f"prefix {group}", prefix_tokens=shape.prefix.tokens
-        )
+        prefix = f"prefix {self._groups[number]}"
+        return self._maker.text(key, n_tokens, prefix=prefix, prefix_tokens=shape.prefix.tokens)

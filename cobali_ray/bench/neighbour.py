@@ -35,6 +35,11 @@ class Neighbours:
             process.kill()
             process.wait()
 
+    def be_nice(self, nice: int) -> None:
+        """Set their niceness. Raises PermissionError below 0 unless we are root."""
+        for process in self._running:
+            _be_nice(process.pid, nice)
+
     def cpu_s(self) -> float:
         """Return the processor time they used so far."""
         return sum(_cpu_s(process.pid) for process in self._running)
@@ -57,8 +62,8 @@ class Child:
 
     def answer(self) -> dict[str, Any]:
         """Wait for its next line. Raises ChildProcessError if it ended instead."""
-        assert_pipe = self._process.stdout
-        line = assert_pipe.readline() if assert_pipe else ""
+        pipe = self._process.stdout
+        line = pipe.readline() if pipe else ""
         if not line:
             raise ChildProcessError(f"threads_child ended with exit code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
@@ -71,6 +76,10 @@ class Child:
             self._process.stdin.flush()
         return self.answer()
 
+    def be_nice(self, nice: int) -> None:
+        """Set the niceness of its threads. Raises PermissionError below 0 unless we are root."""
+        _be_nice(self._process.pid, nice)
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()
@@ -78,6 +87,12 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 pipe.close()
+
+
+def _be_nice(pid: int, nice: int) -> None:
+    # Linux keeps a niceness for every thread.
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
 
 
 def _cpu_s(pid: int) -> float:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-WORDS = (
-    "able about above across after again air all also among animal answer area ask away back ball base bear "
-    "bed begin better bird black blue boat body book both box boy bring build busy call car care carry case "
-    "catch cause center change check child city class clear close cold color come common correct country "
-    "course cover cross cry cut dark day deep door down draw dry each early earth east easy eat end enough "
-    "equal even ever eye face fact fall family far farm fast father feel field fill final find fine fire fish"
-).split()
+_TEXT = (
+    "able about above across after again air all also among animal answer area ask away back ball base "
+    "bear bed begin better bird black blue boat body book both box boy bring build busy call car care "
+    "carry case catch cause center change check child city class clear close cold color come common "
+    "correct country course cover cross cry cut dark day deep door down draw dry each early earth east "
+    "easy eat end enough equal even ever eye face fact fall family far farm fast father feel field fill "
+    "final find fine fire fish "
+)
+WORDS = tuple(_TEXT.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class WordCosts:
 
 
 def measure_costs(count: Callable[[str], int]) -> WordCosts:
-    """Count each word by itself: tokenizers cut at spaces, so that the sum is exact for nearly all of them."""
+    """Count each word by itself: tokenizers cut at spaces, so that the sum is exact for most of them."""
     first = {word: float(count(word)) for word in WORDS}
     both = {word: float(count(f"{WORDS[0]} {word}")) - first[WORDS[0]] for word in WORDS}
     return WordCosts(first, both)
@@ -44,11 +46,15 @@ class PromptMaker:
         self._cheapest = min(costs.later.values())
 
     def text(self, key: str, n_tokens: int, *, prefix: str = "", prefix_tokens: int = 0) -> str:
-        """Return `n_tokens` of words, of which `prefix_tokens` are the same for every text with that prefix."""
+        """Return `n_tokens` of words, of which the first `prefix_tokens` are those of `prefix`."""
         words: list[str] = []
         left = float(n_tokens)
         if prefix_tokens:
-            left = n_tokens - prefix_tokens + self._extend(words, prefix_tokens, Random(f"{self._seed} {prefix}"))
+            left = (
+                n_tokens
+                - prefix_tokens
+                + self._extend(words, prefix_tokens, Random(f"{self._seed} {prefix}"))
+            )
         self._extend(words, left, Random(f"{self._seed} {key}"))
         return " ".join(words)
 

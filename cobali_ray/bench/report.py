@@ -34,7 +34,7 @@ class Table:
         """Return the table for a terminal."""
         table = RichTable(title=self.title, caption=self.note or None, caption_justify="left")
         for i, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if i else "left")
+            table.add_column(column, justify="right" if i else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table

@@ -125,7 +125,11 @@ class Sender:
         try:
             async with asyncio.timeout(self._timeout_s):
                 transport, _ = await loop.create_connection(
-                    lambda: stream, self._target.address, self._target.port, ssl=self._tls, server_hostname=name
+                    lambda: stream,
+                    self._target.address,
+                    self._target.port,
+                    ssl=self._tls,
+                    server_hostname=name,
                 )
                 await done
         except TimeoutError:
@@ -148,7 +152,8 @@ async def closed_loop(send: Send, clients: Sequence[Sequence[Job]], timer: Timer
     """
 
     async def client(jobs: Sequence[Job]) -> list[Exchange]:
-        exchanges, history = [], ()
+        exchanges: list[Exchange] = []
+        history: tuple[tuple[str, str], ...] = ()
         for number, planned in enumerate(jobs):
             job = planned if planned.begins else replace(planned, history=history)
             exchanges.append(await send(job, timer.now()))

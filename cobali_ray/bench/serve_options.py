@@ -1,4 +1,4 @@
-"""The load options of `cobali bench serve` and `peers`, read into shapes. Pure but for the shape's own files."""
+"""The load options of `cobali bench serve`, read into shapes. Only files that a shape names are read."""
 
 from __future__ import annotations
 
@@ -83,13 +83,17 @@ def parse_pairs(setting: str, text: str, names: tuple[str, ...]) -> dict[str, fl
         except ValueError:
             pairs[name.strip()] = -1.0
     if wrong := [name for name, value in pairs.items() if name not in names or not 0 < value < float("inf")]:
-        raise ConfigError(setting, f"expected {', '.join(f'{n}=NUMBER' for n in names)}; wrong: {', '.join(wrong)}")
+        raise ConfigError(
+            setting, f"expected {', '.join(f'{n}=NUMBER' for n in names)}; wrong: {', '.join(wrong)}"
+        )
     return pairs
 
 
 def parse_slo(text: str) -> Slo:
     """Read `ttft=0.5,tpot=0.05,itl=0.2`, seconds."""
-    return Slo(**{f"{name}_s": value for name, value in parse_pairs("--slo", text, ("ttft", "tpot", "itl")).items()})
+    return Slo(
+        **{f"{name}_s": value for name, value in parse_pairs("--slo", text, ("ttft", "tpot", "itl")).items()}
+    )
 
 
 def parse_intruder(text: str) -> Intruder:
@@ -139,7 +143,9 @@ class LoadOptions:
         shape = shape_from_file(self.shape) if self.shape else DEFAULT
         shape = replace(shape, **self._loop(shape), **self._content(), **self._rest())
         if shape.kind == "open" and shape.turns:
-            raise ConfigError("--turns", "conversations need a closed loop: the next turn waits for the answer")
+            raise ConfigError(
+                "--turns", "conversations need a closed loop: the next turn waits for the answer"
+            )
         folder = Path() if self.prompts_file or self.trace or not self.shape else self.shape.parent
         return shortened(read_workload(shape, folder)) if self.quick else read_workload(shape, folder)
 
@@ -186,9 +192,9 @@ class LoadOptions:
 def shortened(workload: Workload) -> Workload:
     """Cut a workload to a smoke test: two levels, two requests per client, few arrivals."""
     shape = workload.shape
-    levels = tuple(dict.fromkeys((shape.concurrency[0], min(shape.concurrency[-1], 8)))) if shape.concurrency else ()
-    if shape.intruder:
-        levels = shape.concurrency[:1]
+    levels = shape.concurrency
+    if len(levels) > 1:
+        levels = tuple(dict.fromkeys((levels[0], min(levels[-1], 8))))
     n_turns = shape.turns.n_turns if shape.turns else 2
     return replace(
         workload,
@@ -201,7 +207,7 @@ def shortened(workload: Workload) -> Workload:
 
 
 DEFAULT = Shape(
-    name="serve",
+    name="fixed",
     description="Prompts and answers of one length from clients that wait for their answer.",
     seed=1,
     kind="closed",

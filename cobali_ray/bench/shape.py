@@ -68,7 +68,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Times and lengths of a recorded load, a CSV or JSONL file beside the shape; `speed` 2 sends twice as fast."""
+    """Times and lengths from a CSV or JSONL file beside the shape; `speed` 2 sends twice as fast."""
 
     path: str
     speed: float = 1.0

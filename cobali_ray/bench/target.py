@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ import orjson
 from cobali_ray.errors import ConfigError
 
 Endpoint: TypeAlias = Literal["completions", "chat"]
-_PROBE_WORDS = 200
+_PROBE, _PROBE_WORDS = "one two three", 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class Target:
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         head = (
             f"POST {urlsplit(self.url).path.rstrip('/')}{path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
-            f"{key}Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            f"{key}Connection: close\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n"
         )
         return head.encode() + content
 
@@ -114,27 +116,32 @@ def connect(
 
 def token_counter(target: Target, http: httpx2.Client) -> Callable[[str], int] | None:
     """Return what counts a text's tokens by the server's /tokenize; None where it has none."""
-
-    def count(text: str) -> int:
-        # Both names of the field: llama-server reads content, vLLM prompt; ours takes either, not both.
-        field = "prompt" if uses_prompt else "content"
-        body = {field: text, "model": target.model, "add_special_tokens": False}
-        if not uses_prompt:
-            body = {field: text}
-        answer = http.post(f"{target.url}/tokenize", json=body, headers=_headers(target.api_key))
-        found = answer.raise_for_status().json()
-        return int(found["count"]) if "count" in found else len(found["tokens"])
-
-    for uses_prompt in (False, True):
+    # llama-server reads content, vLLM prompt; ours takes either, not both.
+    for field in ("content", "prompt"):
+        count = partial(_n_tokens, target, http, field)
         try:
-            if count("one two three") > 0:
-                return count
+            count(_PROBE)
         except (httpx2.HTTPError, ValueError, KeyError, TypeError):
             continue
+        return count
     return None
 
 
-def tokens_per_word(target: Target, http: httpx2.Client, words: list[str]) -> float:
+def _n_tokens(target: Target, http: httpx2.Client, field: str, text: str) -> int:
+    body = (
+        {field: text}
+        if field == "content"
+        else {field: text, "model": target.model, "add_special_tokens": False}
+    )
+    answer = http.post(f"{target.url}/tokenize", json=body, headers=_headers(target.api_key))
+    found = answer.raise_for_status().json()
+    n_tokens = int(found["count"]) if "count" in found else len(found["tokens"])
+    if not n_tokens:
+        raise ValueError("a text without tokens")  # it did not know the field
+    return n_tokens
+
+
+def tokens_per_word(target: Target, http: httpx2.Client, words: Sequence[str]) -> float:
     """Measure tokens per word by two one-token requests: what both have in common cancels out."""
 
     def n_prompt(n_words: int) -> int:
@@ -147,7 +154,9 @@ def tokens_per_word(target: Target, http: httpx2.Client, words: list[str]) -> fl
     try:
         return max((n_prompt(2 * _PROBE_WORDS) - n_prompt(_PROBE_WORDS)) / _PROBE_WORDS, 0.1)
     except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(target.name, f"says neither by /tokenize nor by usage how long a prompt is: {error!r}") from error
+        raise ConfigError(
+            target.name, f"says neither by /tokenize nor by usage how long a prompt is: {error!r}"
+        ) from error
 
 
 def _headers(api_key: str | None) -> dict[str, str]:

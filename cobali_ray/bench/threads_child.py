@@ -59,7 +59,8 @@ class Treadmill:
         while self._engine.n_queued or not self._engine.n_running:
             self._engine.tick()
         self._engine.tick()
-        ticks, used = [], os.times()
+        ticks: list[float] = []
+        used = os.times()
         began = last = self._clock.now()
         while len(ticks) < n_ticks and (last - began < seconds or len(ticks) < MIN_TICKS):
             self._engine.tick()

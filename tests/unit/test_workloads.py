@@ -11,7 +11,8 @@ from statistics import mean, median, pstdev
 import pytest
 import yaml
 
-from cobali_ray.bench.shape import Intruder, Prefix, PromptsFile, Repeat
+from cobali_ray.bench.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
+from cobali_ray.bench.trace import read_trace
 from cobali_ray.bench.workload import (
     arrivals,
     intrusions,
@@ -25,7 +26,8 @@ from cobali_ray.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "workloads"
 QWEN2 = ROOT.parent / "shared" / "data" / "ggml-vocab-qwen2.gguf"
-SHAPES = ("chat_steady", "poisson", "intruder", "shared_prefix", "ecahlang")
+N_TRACE = 50
+SHAPES = ("chat_steady", "poisson", "intruder", "shared_prefix", "ecahlang", "multi_turn", "trace")
 FILES = [
     pytest.param("prompts_16.txt", 16, (25, 90), (30, 104), id="16"),
     pytest.param("prompts_186.txt", 186, (24, 90), (30, 104), id="186"),
@@ -183,6 +185,9 @@ def test_shapes_say_what_they_promise():
     assert shape_of("ecahlang").prompt == Repeat(text="Hello! ", n_times=200)
     assert shape_of("ecahlang").concurrency[-1] == 128
     assert shape_of("shared_prefix").prefix == Prefix(tokens=1024, n_groups=8)
+    assert shape_of("multi_turn").turns == Turns(n_turns=4)
+    assert shape_of("trace").prompt == shape_of("trace").output == Trace(path="trace_bursts.csv")
+    assert len(read_trace((WORKLOADS / "trace_bursts.csv").read_text(encoding="utf-8"))) == N_TRACE
 
 
 @pytest.mark.parametrize(("base", "old", "new", "setting"), [
@@ -210,6 +215,10 @@ def test_shapes_say_what_they_promise():
     pytest.param(OPEN, "seed: 1", "seed: 1\nconcurrency: [1]", "concurrency", id="closed-key-in-open-loop"),
     pytest.param(OPEN, "seed: 1", "seed: 1\nprefix: {tokens: 4}", "prefix.n_groups", id="half-a-prefix"),
     pytest.param(CLOSED, "seed: 1", "seed: 1\nrate_rps: 1", "rate_rps", id="open-key-in-closed-loop"),
+    pytest.param(OPEN, "seed: 1", "seed: 1\nturns: {n_turns: 4}", "turns", id="turns-in-an-open-loop"),
+    pytest.param(OPEN, "seed: 1", "seed: 1\ntrace: {file: x}", "rate_rps", id="a-trace-has-its-own-rate"),
+    pytest.param(CLOSED, "seed: 1", "seed: 1\nturns: {n_turns: 1}", "turns.n_turns", id="one-turn"),
+    pytest.param(CLOSED, "seed: 1", "seed: 1\ntrace: {file: x}", "trace", id="trace-in-a-closed-loop"),
     pytest.param(CLOSED, "[1, 2]", "[]", "concurrency", id="no-level"),
     pytest.param(CLOSED, "[1, 2]", "[1, 0]", "concurrency", id="level-zero"),
     pytest.param(CLOSED, "[1, 2]", "4", "concurrency", id="level-is-no-list"),
@@ -262,6 +271,11 @@ def test_sizes_follow_their_distribution():
     assert (min(lengths), max(lengths)) == (16, 1800)
     assert {size.output_tokens for size in sizes(load_shape(OPEN), 500)} == set(range(2, 9))
     assert {size.prompt_tokens for size in sizes(load_shape(OPEN), 5)} == {9}
+
+
+def test_a_trace_has_no_drawn_lengths():
+    with pytest.raises(ConfigError, match="trace"):
+        sizes(shape_of("trace"), 1)
 
 
 def test_more_sizes_keep_the_earlier_ones():

@@ -1,0 +1,250 @@
+"""`cobali bench peers`: this server and llama-server in turn, on the same libraries and settings."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from cobali_ray.actors.serving import free_port
+from cobali_ray.bench.cmd_serve import command_line, report_of
+from cobali_ray.bench.llama_server import (
+    PACKAGE,
+    PeerSettings,
+    build_key,
+    installed_libraries,
+    llama_server_binary,
+    server_command,
+)
+from cobali_ray.bench.peer_engine import EngineProcess, WholeAnswers, texts_of
+from cobali_ray.bench.peer_presets import IN_PROCESS, PRESETS, InProcessCase, Preset
+from cobali_ray.bench.prompts import PromptMaker
+from cobali_ray.bench.report import Report, Table
+from cobali_ray.bench.rounds import Figures, Rounds, run_rounds
+from cobali_ray.bench.serve_options import Workload, read_workload, shape_from_file, shortened
+from cobali_ray.bench.serve_report import spread_of
+from cobali_ray.bench.serve_run import run_serve, word_costs
+from cobali_ray.bench.server_process import ServerProcess, ended_in_order, our_server
+from cobali_ray.bench.target import Target, connect, parse_target
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.commands import progress_bars
+from cobali_ray.models.registry import resolve
+
+IN_PROCESS_NAME = "inprocess"
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What every comparison of one call has in common."""
+
+    binary: Path
+    threads: int
+    threads_wait: str
+    unified: bool
+    endpoint: str
+    peers: tuple[tuple[str, str], ...]
+    n_rounds: int
+    quick: bool
+    ours: Mapping[str, Any]
+
+    def settings(self, model: Path, n_slots: int, n_ctx: int) -> PeerSettings:
+        """Return what both servers get."""
+        if self.threads_wait not in {"active", "passive"}:
+            raise ConfigError("--threads-wait", f"must be active or passive, got {self.threads_wait!r}")
+        return PeerSettings(
+            model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
+            threads_wait=self.threads_wait, unified=self.unified,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def peers(
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; again for more.  [default: throughput]"
+        ),
+    ] = None,
+    shape: Annotated[
+        Path | None, typer.Option(help="A load shape file instead of the preset's load.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model instead of the preset's.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Slots instead of the preset's.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=16, help="Tokens per slot instead of the preset's.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="A further llama-server with this -b; again for more.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
+    ] = None,
+    threads_wait: Annotated[
+        str, typer.Option(help="OpenMP threads of both: active (spin) or passive.")
+    ] = "passive",
+    unified: Annotated[
+        bool, typer.Option("--unified", help="One KV pool for all slots, on both sides.")
+    ] = False,
+    endpoint: Annotated[str, typer.Option(help="completions or chat.")] = "completions",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("--peer", metavar="NAME=URL", help="A further running server to measure."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any further setting of our server."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; servers take turns in each.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test: few requests, one round.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = Path("bench-results"),
+) -> None:
+    """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once)."""
+    console = Console()
+    names = preset or ["throughput"]
+    if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
+        raise ConfigError(
+            "--preset", f"there is no {unknown[0]}; there are {', '.join((*PRESETS, IN_PROCESS_NAME))}"
+        )
+    with ended_in_order(), progress_bars() as progress:
+        binary = llama_server_binary(progress)
+    options = PeerOptions(
+        binary=binary,
+        threads=threads or len(os.sched_getaffinity(0)),
+        threads_wait=threads_wait,
+        unified=unified,
+        endpoint=endpoint,
+        peers=tuple(parse_target(text) for text in peer or ()),
+        n_rounds=1 if quick else rounds,
+        quick=quick,
+        ours=dict(_assignment(text) for text in setting or ()),
+    )
+    for name in names:
+        if name == IN_PROCESS_NAME:
+            cases = [case for case in IN_PROCESS if model in {None, case.model}]
+            with ended_in_order():
+                report = compare_in_process(cases, options)
+        else:
+            chosen = PRESETS[name]
+            chosen = replace(
+                chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
+                n_ctx=ctx or chosen.n_ctx, n_batches=(*chosen.n_batches, *(batch or ())),
+            )  # fmt: skip
+            own = read_workload(shape_from_file(shape), shape.parent) if shape else Workload(chosen.shape)
+            with ended_in_order():
+                report = compare(chosen, shortened(own) if quick else own, options)
+        report.print(console)
+        for path in report.write(out):
+            console.print(f"wrote {path}", highlight=False)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError("--set", f"expected NAME=VALUE, got {text!r}")
+    return name.strip(), yaml.safe_load(value)
+
+
+def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
+    """Start both servers, run the load against them in turn, and end them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
+        settings = options.settings(_model(preset.model), preset.n_slots, preset.n_ctx)
+        servers = [our_server(settings, folder, options.ours)]
+        servers += [llama_server(options.binary, settings, folder, n_batch) for n_batch in preset.n_batches]
+        for server in servers:
+            with Console(stderr=True).status(f"Starting {server.name} ..."):
+                stack.enter_context(server)
+        urls = [*((server.name, server.url) for server in servers), *options.peers]
+        targets = [connect(name, url, endpoint=options.endpoint) for name, url in urls]  # type: ignore[arg-type]
+        result = run_serve(workload, targets, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S)
+        report = report_of(result, f"peers-{preset.name}", preset.title)
+        report.config |= _fairness(settings, servers)
+    report.notes.append("All servers run throughout and take turns; those not asked are idle meanwhile.")
+    return report
+
+
+def llama_server(binary: Path, settings: PeerSettings, folder: Path, n_batch: int | None) -> ServerProcess:
+    """Return llama-server on a free port."""
+    name = "llama-server" if n_batch is None else f"llama-server -b {n_batch}"
+    port = free_port()
+    return ServerProcess(
+        name,
+        server_command(binary, settings, port, n_batch=n_batch),
+        url=f"http://127.0.0.1:{port}",
+        ready="/health",
+        environ=settings.environ(),
+        log=folder / f"{name.replace(' ', '')}.log",
+    )
+
+
+def compare_in_process(cases: list[InProcessCase], options: PeerOptions) -> Report:
+    """Run the engine in this process and llama-server without streaming in turn, model after model."""
+    table = Table(
+        "Output tokens/s, all prompts at once",
+        ["model", "requests", "tokens each", "engine in process", "llama-server", "ratio"],
+        note="Medians of the rounds; the ratio within each round: median (least to largest).",
+    )
+    samples, notes, config = {}, [], {}
+    for case in cases:
+        rounds, fair = _in_process_rounds(case, options)
+        config[case.model], samples[case.model] = fair, rounds.as_json()
+        notes += rounds.notes()
+        ours, theirs = (rounds.median(name, "output_tokens_per_s") for name in ("engine", "llama-server"))
+        ratio = spread_of(rounds.ratios("engine", "llama-server", "output_tokens_per_s"))
+        lengths = f"{case.n_prompt} + {case.n_output}"
+        table.rows.append([case.model, str(case.n_requests), lengths, f"{ours:.1f}", f"{theirs:.1f}", ratio])
+    return Report(
+        name="peers-inprocess", title="The engine in process against llama-server without streaming",
+        command=command_line(), config=config, tables=[table], samples=samples,
+        notes=["Prompts are tokenised before the engine's clock starts; llama-server tokenises inside its.",
+               *notes],
+    )  # fmt: skip
+
+
+def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Rounds, dict[str, Any]]:
+    n_requests = 4 if options.quick else case.n_requests
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
+        settings = options.settings(_model(case.model), 16, 1024)
+        server = llama_server(options.binary, settings, folder, None)
+        stack.enter_context(server)
+        target: Target = connect(server.name, server.url)
+        texts = texts_of(PromptMaker(word_costs(target)[0], seed=23), n_requests, case.n_prompt)
+        values = {
+            "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
+            "n_threads": settings.n_threads, "threads_wait": settings.threads_wait,
+            "kv": "unified" if settings.unified else "split", **options.ours,
+        }  # fmt: skip
+        engine = stack.enter_context(
+            EngineProcess(values, texts, case.n_output, environ=settings.environ(), log=folder / "engine.log")
+        )
+        theirs = WholeAnswers(target, texts, case.n_output, timeout_s=TIMEOUT_S)
+        contenders: dict[str, Callable[[], Figures]] = {"engine": engine, "llama-server": theirs}
+        rounds = run_rounds(contenders, n_rounds=options.n_rounds, in_process=False)
+        return rounds, _fairness(settings, [server])
+
+
+def _model(reference: str) -> Path:
+    with progress_bars() as progress:
+        return resolve(reference, progress=progress)
+
+
+def _fairness(settings: PeerSettings, servers: list[ServerProcess]) -> dict[str, Any]:
+    """Say what both got, and with which libraries llama-server really computed."""
+    return {
+        "model": settings.model.name, "n_slots": settings.n_slots, "n_ctx_per_slot": settings.n_ctx,
+        "n_threads": settings.n_threads, "openmp": settings.threads_wait,
+        "kv": "unified" if settings.unified else "split",
+        "commands": {s.name: [Path(w).name if w.startswith("/") else w for w in s.command] for s in servers},
+        "build": build_key(installed_libraries(), version(PACKAGE)),
+        "libraries": {
+            s.name: [Path(f).name for f in found] for s in servers if (found := s.mapped_libraries())
+        },
+    }  # fmt: skip

@@ -1,0 +1,28 @@
+"""`cobali bench ...`: one line per benchmark."""
+
+from __future__ import annotations
+
+import typer
+
+from cobali_ray.bench import (
+    cmd_gaps,
+    cmd_micro,
+    cmd_modes,
+    cmd_overlap,
+    cmd_peers,
+    cmd_prefill,
+    cmd_select,
+    cmd_serve,
+    cmd_threads,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Measure, and write a report.", pretty_exceptions_enable=False)
+app.command("modes")(cmd_modes.modes)
+app.command("prefill")(cmd_prefill.prefill)
+app.command("overlap")(cmd_overlap.overlap)
+app.command("micro")(cmd_micro.micro)
+app.command("gaps")(cmd_gaps.gaps)
+app.command("serve")(cmd_serve.serve)
+app.command("peers")(cmd_peers.peers)
+app.command("select")(cmd_select.select)
+app.command("threads")(cmd_threads.threads)

@@ -1,0 +1,37 @@
+"""The llama.cpp objects inside a LlamaBackend, for benchmarks that time or ask llama.cpp itself."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cobali_ray.backend import library
+from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.backend.port import Backend
+
+
+class Inside(NamedTuple):
+    """Handles as ctypes has them."""
+
+    lc: Any
+    """The binding's module."""
+    model: Any
+    context: Any
+    memory: Any
+    vocab: Any
+
+
+def inside(backend: Backend) -> Inside | None:
+    """Return the handles; None for a backend that is not llama.cpp's."""
+    if not isinstance(backend, LlamaBackend):
+        return None
+    lc = library.load()
+    model, context = backend._model, backend._context  # noqa: SLF001 - the one place that looks inside
+    return Inside(lc, model, context, lc.llama_get_memory(context), lc.llama_model_get_vocab(model))
+
+
+def held_bytes(backend: Backend) -> int | None:
+    """Return the bytes of all slots' cached tokens as llama.cpp counts them; None without llama.cpp."""
+    found = inside(backend)
+    if found is None:
+        return None
+    return sum(int(found.lc.llama_state_seq_get_size(found.context, i)) for i in range(backend.n_slots))

@@ -1,0 +1,52 @@
+"""The in-process benchmarks on real llama.cpp, with tiny parameters."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cobali_ray.backend import library
+from cobali_ray.bench.commands import app
+from cobali_ray.bench.inside import held_bytes, inside
+from cobali_ray.bench.micro_llama import floor_step
+from cobali_ray.bench.prefill import Prefill
+from cobali_ray.core.limits import EngineLimits
+
+pytestmark = pytest.mark.model
+
+
+def test_micro_times_llama_cpp(tiny, tmp_path):
+    result = CliRunner().invoke(
+        app, ["micro", "--quick", "--model", str(tiny), "--out", str(tmp_path)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    rounds = json.loads((tmp_path / "micro.json").read_text())["samples"]["rounds"]
+    for step in ("ctypes call, trivial", "token_to_piece", "llama_decode floor (empty batch)"):
+        assert 0 < rounds[step][0]["p50_us"] < 1000
+    assert "logits view, first after a pass" in rounds
+
+
+def test_the_floor_is_a_refusal_and_the_log_comes_back(open_tiny, log_heard):
+    backend = open_tiny()
+    with floor_step(backend) as step:
+        assert step.call() == -1
+    library.forget_errors()
+    lc = library.load()
+    lc.llama_decode(inside(backend).context, lc.llama_batch_init(1, 0, 1))
+    assert "n_tokens == 0" in library.errors()
+
+
+def test_padding_holds_more_cache(open_tiny):
+    backend = open_tiny()
+    limits = EngineLimits(
+        n_slots=4, n_ctx_slot=512, n_cells=2048, token_budget=256, prefill_chunk=256, min_prefix=0
+    )
+    runner = Prefill(backend, limits, filler=5)
+    prompts = [[10 + i] * n for i, n in enumerate((200, 20, 30, 40))]
+    alone = runner.one_by_one(prompts)
+    held_alone = held_bytes(backend)
+    padded = runner.padded(prompts)
+    held_padded = held_bytes(backend)
+    assert (alone.n_cells, padded.n_cells) == (290, 800)
+    assert held_padded / held_alone == pytest.approx(800 / 290, rel=0.05)
+    assert runner.engine(prompts, "packed").n_tokens == 290

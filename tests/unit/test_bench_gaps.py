@@ -1,0 +1,161 @@
+"""Gaps between device work: from spans, from tick records, from Nsight's SQLite export."""
+
+import sqlite3
+from contextlib import closing
+
+import orjson
+import pytest
+
+from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.bench.gap_sources import read_nsight, read_tick_log
+from cobali_ray.bench.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
+from cobali_ray.bench.inprocess import greedy_requests
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.engine.offline import run_offline
+from cobali_ray.errors import ConfigError
+from cobali_ray.telemetry.log import TickLog
+from cobali_ray.testing import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        pytest.param([], [], id="nothing"),
+        pytest.param([Busy(0, 1)], [], id="one-span-has-no-neighbour"),
+        pytest.param([Busy(0, 1), Busy(1, 2)], [], id="touching"),
+        pytest.param([Busy(0, 1), Busy(1.5, 2)], [Gap(1, 0.5)], id="apart"),
+        pytest.param([Busy(3, 4), Busy(0, 1)], [Gap(1, 2)], id="out-of-order"),
+        pytest.param([Busy(0, 5), Busy(1, 2), Busy(6, 7)], [Gap(5, 1)], id="inner-span-ends-nothing"),
+        pytest.param([Busy(0, 1), Busy(9, 10, after_idle=True)], [], id="idle-is-nobodys-gap"),
+    ],
+)
+def test_gaps_of(spans, expected):
+    assert gaps_of(spans) == expected
+
+
+def test_statistics_of_known_gaps():
+    spans = [Busy(10.0 * i, 10.0 * (i + 1) - i) for i in range(1, 6)]  # gaps of 1, 2, 3, 4
+    stats = GapStats.of(spans)
+    assert (stats.n, stats.mean_s, stats.median_s, stats.max_s) == (4, 2.5, 2.5, 4)
+    assert (stats.p75_s, stats.p90_s, stats.p95_s) == pytest.approx((3.25, 3.7, 3.85))
+    assert stats.busy_share == pytest.approx(35 / 45)
+
+
+def test_no_gaps_no_statistics():
+    assert GapStats.of([Busy(0, 1), Busy(1, 2)]) is None
+
+
+def test_a_thinned_timeline_keeps_the_spikes():
+    gaps = [Gap(i, 5.0 if i == 37 else 0.1) for i in range(100)]
+    thin = sampled(gaps, 10)
+    assert len(thin) == 10
+    assert Gap(37, 5.0) in thin
+    assert sampled(gaps[:3], 10) == gaps[:3]
+
+
+def test_a_window_is_from_the_middle_and_starts_at_zero():
+    chosen = window([Busy(float(i), i + 0.5) for i in range(11)], 3)
+    assert [span.start_s for span in chosen] == [0.0, 1.0, 2.0]
+    assert window([], 3) == []
+
+
+def tick(tick_id, started_s, *, left=1):
+    return {
+        "tick_id": tick_id,
+        "started_s": started_s,
+        "plan_s": 0.25,
+        "forward_s": 1.0,
+        "n_prefilling": 0,
+        "n_generating": left,
+        "n_queued": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ticks", "expected"),
+    [
+        pytest.param([tick(0, 0.0), tick(1, 2.0)], [1.0], id="forward-to-forward"),
+        pytest.param([tick(0, 0.0, left=0), tick(1, 9.0)], [], id="waited-for-a-request"),
+        pytest.param([tick(0, 0.0), tick(5, 9.0)], [], id="ticks-missing"),
+    ],
+)
+def test_passes_of_tick_records(ticks, expected):
+    assert [gap.length_s for gap in gaps_of(passes_of(ticks))] == expected
+
+
+def test_the_tick_log_says_what_the_records_say(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
+    limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=64, prefill_chunk=32)
+    ticks = []
+    with TickLog(path) as log:
+
+        def note(stats):
+            ticks.append(stats)
+            log.write(stats)
+
+        clock = FakeClock(step_s=0.001)
+        run_offline(backend, limits, clock, greedy_requests([[1, 2, 3]] * 3, max_tokens=4), on_tick=note)
+    with path.open("ab") as file:
+        file.write(b'{"tick_id": 99, "cut')
+    found = read_tick_log(path)
+    assert found == passes_of(ticks)
+    assert len(gaps_of(found)) == len(ticks) - 1 > 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"hello\n", id="no-json"),
+        pytest.param(orjson.dumps({"a": 1}) + b"\n", id="other-json"),
+    ],
+)
+def test_a_file_that_is_no_tick_log_is_refused(tmp_path, content):
+    path = tmp_path / "ticks.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_tick_log(path)
+
+
+@pytest.fixture
+def nsight(tmp_path):
+    """Two devices; on device 0 three kernels of which two overlap, on device 1 one."""
+    path = tmp_path / "report.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL
+                (start INTEGER, end INTEGER, deviceId INTEGER, demangledName INTEGER, shortName INTEGER);
+            INSERT INTO StringIds VALUES (1, 'mul_mat_q<float>'), (2, 'rms_norm_f32');
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES
+                (2000, 3000, 0, 2, 2), (1000, 1500, 0, 1, 1), (1400, 1600, 0, 1, 1), (500, 900, 1, 1, 1);
+            """
+        )
+    return path
+
+
+def test_kernels_by_device(nsight):
+    kernels = read_nsight(nsight)
+    assert set(kernels) == {0, 1}
+    assert [gap.length_s for gap in gaps_of(kernels[0])] == pytest.approx([400e-9])
+    assert len(kernels[1]) == 1
+
+
+def test_kernels_by_name(nsight):
+    assert {device: len(found) for device, found in read_nsight(nsight, kernel="mul_mat").items()} == {
+        0: 2,
+        1: 1,
+    }
+
+
+def test_a_file_without_kernels_is_refused(nsight, tmp_path):
+    with pytest.raises(ConfigError, match="no kernel"):
+        read_nsight(nsight, kernel="absent")
+    other = tmp_path / "other.sqlite"
+    other.write_text("no database")
+    with pytest.raises(ConfigError, match="SQLite"):
+        read_nsight(other)
+    with pytest.raises(ConfigError, match="no file"):
+        read_nsight(tmp_path / "absent")

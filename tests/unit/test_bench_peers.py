@@ -1,0 +1,191 @@
+"""The rival's command line, its build key and environment, presets, processes; nothing is compiled here."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cobali_ray.bench.llama_server import (
+    PeerSettings,
+    build_key,
+    build_share,
+    installed_libraries,
+    llama_server_binary,
+    server_command,
+)
+from cobali_ray.bench.load import cases_of
+from cobali_ray.bench.peer_presets import IN_PROCESS, PRESETS
+from cobali_ray.bench.server_process import ServerProcess, ended_in_order, our_server
+from cobali_ray.errors import ConfigError, InternalError
+from cobali_ray.settings import read_settings
+
+SETTINGS = PeerSettings(model=Path("m.gguf"), n_slots=16, n_ctx=1024, n_threads=2, threads_wait="passive")
+
+
+def test_llama_servers_command_line():
+    command = server_command(Path("bin/llama-server"), SETTINGS, 8123)
+    assert command == [
+        "bin/llama-server", "-m", "m.gguf", "-a", "m", "--host", "127.0.0.1", "--port", "8123",
+        "-np", "16", "-cb", "-c", "16384", "-t", "2", "-tb", "2", "--cache-ram", "0",
+        "--threads-http", "72", "--no-kv-unified",
+    ]  # fmt: skip
+    assert server_command(Path("x"), SETTINGS, 1, n_batch=512)[-2:] == ["-b", "512"]
+
+
+@pytest.mark.parametrize(("wait", "expected"), [("passive", "passive"), ("active", None)])
+def test_both_servers_get_the_same_openmp_policy(monkeypatch, wait, expected):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5")
+    monkeypatch.setenv("COBALI_N_SLOTS", "3")
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "3")
+    monkeypatch.setenv("COBALI_CACHE", "here")
+    environ = PeerSettings(model=Path("m"), n_slots=1, n_ctx=64, n_threads=1, threads_wait=wait).environ()
+    assert environ.get("OMP_WAIT_POLICY") == expected
+    assert not {"GOMP_SPINCOUNT", "COBALI_N_SLOTS", "LLAMA_ARG_CTX_SIZE"} & set(environ)
+    assert environ["COBALI_CACHE"] == "here"
+
+
+def test_a_build_belongs_to_its_libraries(tmp_path):
+    (tmp_path / "libllama.so").write_bytes(b"one")
+    (tmp_path / "libllama.so.0").symlink_to("libllama.so")
+    before = build_key(tmp_path, "0.3.36")
+    assert before.startswith("0.3.36-")
+    assert build_key(tmp_path, "0.3.36") == before
+    (tmp_path / "libllama.so").write_bytes(b"two")
+    assert build_key(tmp_path, "0.3.36") != before
+    assert build_key(tmp_path, "0.3.37") != build_key(tmp_path, "0.3.36")
+
+
+def test_the_installed_libraries_are_found(monkeypatch):
+    assert list(installed_libraries().glob("*llama*"))
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "elsewhere")
+    assert installed_libraries() == Path("elsewhere")
+
+
+def test_a_binary_that_is_there_is_not_built_again(tmp_path):
+    def must_not(what, share):
+        raise AssertionError(what)
+
+    from importlib.metadata import version
+
+    key = build_key(installed_libraries(), version("llama-cpp-python"))
+    there = tmp_path / "llama-server" / f"llama-server-{key}"
+    there.parent.mkdir()
+    there.touch()
+    assert llama_server_binary(must_not, cache_dir=tmp_path) == there
+
+
+@pytest.mark.parametrize(("line", "share"), [
+    ("[33/132] Building CXX object a.o", 0.25),
+    ("[ 25%] Building CXX object a.o", 0.25),
+    ("[100%] Linking", 1.0),
+    ("-- Configuring done", None),
+    ("a.cpp:3: warning [4/5]", None),
+])  # fmt: skip
+def test_build_progress(line, share):
+    assert build_share(line) == share
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_presets_fit_their_slots(name):
+    preset = PRESETS[name]
+    shape = preset.shape
+    longest = shape.prompt.high if hasattr(shape.prompt, "high") else shape.prompt.tokens
+    assert longest + shape.output.tokens <= preset.n_ctx
+    n_streams = max(shape.concurrency) + (shape.intruder is not None)
+    assert n_streams <= preset.n_slots
+    if shape.intruder:
+        assert shape.intruder.prompt_tokens + shape.intruder.output_tokens <= preset.n_ctx
+    assert cases_of(shape)
+
+
+def test_presets_are_the_agreed_ones():
+    throughput = PRESETS["throughput"].shape
+    n_requests = throughput.concurrency[0] * throughput.requests_per_client
+    assert (n_requests, throughput.prompt.tokens, throughput.output.tokens) == (32, 128, 64)
+    assert PRESETS["intruder"].n_batches == (None, 512)
+    assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
+
+
+def test_our_server_gets_the_same_settings(tmp_path):
+    import yaml
+
+    server = our_server(SETTINGS, tmp_path, {"prefill_chunk": 64})
+    config = yaml.safe_load((tmp_path / "serve_config.yaml").read_text())
+    settings = read_settings(config["applications"][0]["args"])
+    assert (settings.n_slots, settings.n_ctx, settings.n_threads) == (16, 1024, 2)
+    assert (settings.threads_wait, settings.kv, settings.prefill_chunk) == ("passive", "split", 64)
+    assert server.url.endswith(str(config["http_options"]["port"]))
+
+
+HTTP = """
+import http.server, signal, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/ready" else 404); self.end_headers()
+    def log_message(self, *args): pass
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+server.serve_forever()
+"""
+
+
+def process(tmp_path, port, program=HTTP):
+    return ServerProcess(
+        "it", [sys.executable, "-c", program, str(port)], url=f"http://127.0.0.1:{port}", ready="/ready",
+        environ={}, log=tmp_path / "it.log",
+    )  # fmt: skip
+
+
+def test_a_server_runs_for_as_long_as_the_block(tmp_path):
+    from cobali_ray.actors.serving import free_port
+
+    def interrupted(server):
+        with server:
+            assert server.mapped_libraries() == []
+            assert Path(f"/proc/{server.pid}").exists()
+            raise KeyboardInterrupt
+
+    server = process(tmp_path, free_port())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(server)
+    assert not Path(f"/proc/{server.pid}").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_too(tmp_path, number):
+    from cobali_ray.actors.serving import free_port
+
+    server = process(tmp_path, free_port())
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit), ended_in_order(), server:
+        signal.raise_signal(number)
+    assert not Path(f"/proc/{server.pid}").exists()
+    assert signal.getsignal(number) is before
+
+
+def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path):
+    server = process(tmp_path, 1, "print('no such model'); raise SystemExit(3)")
+    with pytest.raises(ConfigError, match="no such model"), server:
+        pass
+
+
+def test_the_engine_answers_round_by_round():
+    from cobali_ray.bench.peer_engine import serve_rounds
+
+    asked = {"texts": ["one", "two", "three"], "n_output": 5}
+    lines = [{"model": "builtin:scripted", "n_slots": 2, "n_ctx": 64, "scripted_tick_s": 0}, asked, asked]
+    answers = []
+    serve_rounds(map(orjson.dumps, lines), answers.append)
+    assert [orjson.loads(a)["n_output"] for a in answers] == [15, 15]
+
+
+def test_an_engine_that_ended_says_why(tmp_path):
+    from cobali_ray.bench.peer_engine import EngineProcess
+
+    values = {"model": "builtin:no-such-model"}
+    engine = EngineProcess(values, lambda _: ["a"], 3, environ=dict(os.environ), log=tmp_path / "e.log")
+    with pytest.raises(InternalError, match="no-such-model"), engine:
+        engine()
