@@ -48,7 +48,7 @@ class EngineSettings(BaseSettings):
     """Most tokens in one tick; None means one chunk beside one token for every slot."""
     itl_target_ms: float | Literal["auto", "off"] = "auto"
     """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
-    decode ticks, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
+    decode ticks of a full batch, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
     tick_mix: TickMix = "auto"
     """Whether prefill shares ticks with decode tokens or has its own; auto: whatever measures faster."""
     prefill_order: PrefillOrder = "shortest"

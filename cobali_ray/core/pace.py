@@ -15,7 +15,10 @@ LEAST_CHUNK = 16
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
 AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
-"""The automatic target: three pure decode ticks, at least 50 ms."""
+"""The automatic target: three decode ticks of a full batch, at least 50 ms."""
+_FULL_STEP = 0.05
+_ROW_SHARE = 0.5
+"""What share of a decode tick is assumed to grow with its rows, until a batch half full was seen."""
 _GROWTH = 2
 _LATE, _ALLOWED_LATE = 1.05, 0.02
 """The share of ticks that may take more than 5 % longer than the target: the 99th percentile then stays
@@ -44,9 +47,12 @@ class Pacer:
         """Whether the last tick was prefill that streams had to wait for."""
         self._n_paced = 0
         self._owed_s = 0.0
+        self._full_s = 0.0
+        """Time of a decode tick with most slots busy; 0 until one was seen."""
         self.target_s = 0.0
         """The target of the tick that runs or ran last; 0 where it had none."""
         self._planned = (0.0, 0.0)
+        self._mostly_full = False
 
     def plan(self, slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
         """Plan one tick; see `plan_tick` for what holds for every plan."""
@@ -64,7 +70,9 @@ class Pacer:
     ) -> tuple[Span, ...]:
         decode = [Span(s.slot_id, s.n_computed, 1, sample=True) for s in decoding]
         decode_s = self.model.decode_s(len(decode), sum([s.n_computed for s in decoding]))
-        target_s = self._target(decode_s)
+        target_s = self._target(decode_s, len(decode), limits.n_slots)
+        if not target_s:
+            return plan_tick(slots, limits)
         if self._prefill_alone:
             decode.sort()
             return tuple(decode)  # what a prefill tick of its own owes the streams
@@ -83,10 +91,14 @@ class Pacer:
         spans.sort()
         return tuple(spans)
 
-    def _target(self, decode_s: float) -> float:
-        if self._target_s == "auto":
-            return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
-        return self._target_s or 0.0
+    def _target(self, decode_s: float, n_decode: int, n_slots: int) -> float:
+        """Return the target; automatic: 0 while nothing is known of decode ticks."""
+        if self._target_s != "auto":
+            return self._target_s or 0.0
+        if not self.model.knows_decode:
+            return 0.0
+        full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
+        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s)
 
     def _exclusive(self) -> bool:
         if self._tick_mix != "auto":
@@ -108,8 +120,9 @@ class Pacer:
             most -= length
             left_s -= self.model.chunk_s(slot.n_computed, length)
 
-    def begin(self, shape: Shape) -> None:
+    def begin(self, shape: Shape, n_slots: int) -> None:
         """Note that the tick planned last is being computed."""
+        self._mostly_full = not shape.chunks and 2 * shape.n_decode >= n_slots
         self.target_s, self._owed_s = self._planned
         self._prefill_alone = shape.n_skipped > 0
         self._n_paced += bool(self.target_s)
@@ -123,4 +136,6 @@ class Pacer:
             self._margin += _STEP * (_ALLOWED_LATE - late)
             self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
         self.model.learn(shape, seconds)
+        if self._mostly_full:
+            self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted

@@ -160,7 +160,7 @@ class Engine:
             return None
         sequences = self._sequences(plan)
         shape = shape_of(plan, sequences, self._slots.running)
-        self._pacer.begin(shape)
+        self._pacer.begin(shape, self._limits.n_slots)
         times.planned = self._clock.now()
         if not self._forward(plan, sequences):
             self._publish()

@@ -68,7 +68,7 @@ def simulate(pacer, machine, *, n_streams=15, n_prompt=8000, n_prompts=6, seed=0
         chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
         skipped = sum(s.decoding for s in slots) - len(decoding)
         shape = Shape(len(decoding), sum(p.start for p in decoding), chunks, skipped)
-        pacer.begin(shape)
+        pacer.begin(shape, 16)
         seconds = machine.seconds(shape, rng)
         predicted = pacer.learn(shape, seconds)
         if predicted:
@@ -139,7 +139,7 @@ def test_the_first_chunks_are_careful_and_grow():
         shape = Shape(1, 50, ((prompt.n_computed, chunk),), 0)
         for _ in range(8 if not sizes else 0):
             pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng))
-        pacer.begin(shape)
+        pacer.begin(shape, 16)
         pacer.learn(shape, Machine().seconds(shape, rng))
         prompt.n_computed += chunk
         sizes.append(chunk)
@@ -175,20 +175,35 @@ def test_exclusive_ticks_alternate_and_no_stream_waits_for_two():
         decodes = any(p.slot_id == 0 for p in plan)
         kinds.append(decodes)
         chunks = tuple((p.start, p.length) for p in plan if p.slot_id == 1)
-        pacer.begin(Shape(int(decodes), 50, chunks, 0 if decodes else 1))
+        pacer.begin(Shape(int(decodes), 50, chunks, 0 if decodes else 1), 16)
     assert kinds == [False, True] * 3
 
 
-def test_auto_target_is_three_decode_ticks():
+def test_auto_target_is_three_decode_ticks_of_a_full_batch():
     pacer = Pacer("auto", "mixed")
     for i in range(20):
+        pacer.begin(Shape(10, 100 + i, ()), 16)
         pacer.learn(Shape(10, 100 + i, ()), 0.1)
     slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
     plan = pacer.plan(slots, LIMITS)
-    pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0))
+    pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0), 16)
     assert pacer.target_s == pytest.approx(0.3, rel=0.05)
-    assert Pacer("auto").plan(slots, LIMITS)
     assert AUTO_TARGET_S == 0.05
+
+
+def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
+    slots = [View(0, 10, 1, decoding=True), View(1, 0, 5000)]
+    assert [p.length for p in Pacer("auto").plan(slots, LIMITS)] == [1, 1024]
+
+
+def test_auto_expects_a_full_batch_to_take_longer_than_one_stream():
+    pacer = Pacer("auto", "mixed")
+    for i in range(20):
+        pacer.begin(Shape(1, 100 + i, ()), 16)
+        pacer.learn(Shape(1, 100 + i, ()), 0.04)
+    pacer.plan([View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
+    pacer.begin(Shape(1, 100, ((0, 64),), 0), 16)
+    assert pacer.target_s == pytest.approx(3 * 0.04 * 8.5, rel=0.05)
 
 
 def test_least_squares_finds_the_line_and_ignores_a_burst():
