@@ -65,7 +65,8 @@ SPREADS = (
 texts of each and cuts Wikitext at 256 or 512 tokens). Their lengths are published as plots only, so these
 numbers are round approximations. MMLU's deviation makes a padded batch of 64 on average 5.9 times the real
 tokens; the README of the repository reports 5.2 times the prefill time. Every report prints what was
-drawn.""" 
+drawn."""
+
 
 def packed_rows(lengths: Sequence[int]) -> int:
     """Return how many rows as long as the longest prompt hold them all, packed first-fit decreasing.
