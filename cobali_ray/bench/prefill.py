@@ -10,7 +10,7 @@ from typing import Literal
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.bench.inprocess import greedy_requests, run_once
+from cobali_ray.bench.inprocess import empty, greedy_requests, run_once
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY
@@ -82,7 +82,7 @@ class Prefill:
 
     def _drive(self, tokens: Sequence[array[int]], ticks: Ticks) -> BatchRun:
         backend, batch, now = self._backend, self._batch, self._clock.now
-        backend.clear()
+        empty(backend)
         ttfts, n_ticks, n_tokens = [], 0, 0
         started = now()
         for spans in ticks:
