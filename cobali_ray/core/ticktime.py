@@ -71,11 +71,29 @@ class LeastSquares:
             for j, u in enumerate(x):
                 row[j] = FORGET * row[j] + v * u
             self._right[i] = FORGET * self._right[i] + v * y
-        rows = [
-            [*(v + _PULL * (i == j) for j, v in enumerate(row)), right + _PULL * weight]
-            for i, (row, right, weight) in enumerate(zip(self._left, self._right, self.weights, strict=True))
-        ]
-        self.weights = [max(w, 0.0) for w in _solve(rows)]
+        self._fit()
+
+    def _fit(self) -> None:
+        """Solve for weights of at least 0: those that would be negative are 0, and the others fitted without.
+
+        Cutting them off after one common solution would leave the others wrong, and since each solution is
+        pulled towards the last one, the error would grow with every observation.
+        """
+        free = list(range(len(self.weights)))
+        while True:
+            rows = [
+                [*(self._left[i][j] + _PULL * (i == j) for j in free), self._right[i] + _PULL * self.weights[i]]
+                for i in free
+            ]
+            solution = _solve(rows)
+            kept = [i for i, weight in zip(free, solution, strict=True) if weight > 0]
+            if len(kept) == len(free):
+                break
+            free = kept
+        weights = [0.0] * len(self.weights)
+        for i, weight in zip(free, solution, strict=True):
+            weights[i] = weight
+        self.weights = weights
 
 
 def _solve(rows: list[list[float]]) -> list[float]:
