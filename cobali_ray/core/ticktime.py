@@ -82,7 +82,10 @@ class LeastSquares:
         free = list(range(len(self.weights)))
         while True:
             rows = [
-                [*(self._left[i][j] + _PULL * (i == j) for j in free), self._right[i] + _PULL * self.weights[i]]
+                [
+                    *(self._left[i][j] + _PULL * (i == j) for j in free),
+                    self._right[i] + _PULL * self.weights[i],
+                ]
                 for i in free
             ]
             solution = _solve(rows)
