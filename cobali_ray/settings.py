@@ -72,6 +72,9 @@ class EngineSettings(BaseSettings):
     n_gpu_layers: int | Literal["auto"] = "auto"
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
+    device_sampling: Literal["auto", "on", "off"] = "auto"
+    """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
+    there are at least 16 slots."""
 
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = ()
@@ -108,7 +111,7 @@ class EngineSettings(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
-    @field_validator("flash_attn", "itl_target_ms", mode="before")
+    @field_validator("flash_attn", "device_sampling", "itl_target_ms", mode="before")
     @classmethod
     def _on_off(cls, value: Any) -> Any:
         """Undo YAML, which reads a bare `off` as a boolean."""

@@ -30,7 +30,8 @@ class Watched:
         self.n_slots, self.n_vocab = inner.n_slots, inner.n_vocab
         self.n_ctx_slot, self.n_cells, self.n_batch = inner.n_ctx_slot, inner.n_cells, inner.n_batch
         self.end_tokens, self.words = inner.end_tokens, inner.words
-        self.sample, self.keep, self.clear = inner.sample, inner.keep, inner.clear
+        self.expect, self.sample = inner.expect, inner.sample
+        self.keep, self.clear = inner.keep, inner.clear
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
         self.device: list[Span] = []
         self.waits: list[Span] = []

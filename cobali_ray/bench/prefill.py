@@ -85,13 +85,14 @@ class Prefill:
         empty(backend)
         ttfts, n_ticks, n_tokens = [], 0, 0
         started = now()
+        samplers = [self._sampler(slot_id, prompt) for slot_id, prompt in enumerate(tokens)]
         for spans in ticks:
             batch.fill(spans, [tokens[span.slot_id] for span in spans])
             backend.forward(batch)
             backend.wait()
             wanted = [span for span in spans if span.sample]
             if wanted:
-                backend.sample([self._sampler(tokens[span.slot_id]) for span in wanted])
+                backend.sample([samplers[span.slot_id] for span in wanted])
                 ttfts += [now() - started] * len(wanted)
             n_ticks += 1
             n_tokens += batch.n_tokens
@@ -103,8 +104,11 @@ class Prefill:
             n_cells=sum(map(len, tokens)),
         )
 
-    def _sampler(self, prompt: Sequence[int]) -> RowSampler:
-        return RowSampler(GREEDY, prompt, end_tokens=self._backend.end_tokens, n_vocab=self._backend.n_vocab)
+    def _sampler(self, slot_id: int, prompt: Sequence[int]) -> RowSampler:
+        backend = self._backend
+        made = RowSampler(GREEDY, prompt, end_tokens=backend.end_tokens, n_vocab=backend.n_vocab)
+        backend.expect(slot_id, made)
+        return made
 
     def engine(self, prompts: Prompts, order: Literal["fcfs", "packed"]) -> BatchRun:
         """Submit the batch to an engine with this `prefill_order`; nothing is padded."""

@@ -56,7 +56,8 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
 
     # Imported only now: libgomp reads its wait policy when it loads.
     from cobali_ray.backend import library
-    from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+    from cobali_ray.backend.config import LlamaConfig
+    from cobali_ray.backend.llama import LlamaBackend
 
     offload = library.load().llama_supports_gpu_offload()
     asked = settings.n_gpu_layers
@@ -74,6 +75,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
             n_gpu_layers=n_gpu_layers,
             unified=settings.unified,
             flash_attn=settings.flash_attn,
+            device_sampling=settings.device_sampling,
         )
     )
     limits = settings.limits(

@@ -8,7 +8,8 @@ from itertools import starmap
 
 import pytest
 
-from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
