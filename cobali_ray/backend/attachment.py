@@ -11,13 +11,13 @@ class Attachment:
     """Whether the sampler chains are attached to the context.
 
     Every change makes llama.cpp plan its memory anew, so they are rare: the first pass that needs a whole row
-    detaches the chains, and they come back after `PATIENCE` passes without such a need. Where that proves
+    detaches the chains, and they come back after `patience` passes without such a need. Where that proves
     wrong sooner than it took, it takes twice as long the next time: under a mixed load the changes die out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = PATIENCE) -> None:
         self.attached = True
-        self._patience = PATIENCE
+        self._least_patience = self._patience = patience
         self._n_quiet = 0
 
     def decide(self, *, whole: bool) -> bool:
@@ -29,7 +29,7 @@ class Attachment:
             return self.attached
         if self.attached:
             early = self._n_quiet < self._patience
-            self._patience = min(2 * self._patience, MOST_PATIENCE) if early else PATIENCE
+            self._patience = min(2 * self._patience, MOST_PATIENCE) if early else self._least_patience
             self.attached = False
         self._n_quiet = 0
         return False

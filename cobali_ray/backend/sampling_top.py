@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cobali_ray.backend.candidates import LOWEST, sort_candidates
+from cobali_ray.backend.candidates import sort_candidates
 from cobali_ray.backend.chain import draw_tokens
 from cobali_ray.backend.row_sampler import Route
 from cobali_ray.backend.sampling import Sampled, why_failed
@@ -91,7 +91,6 @@ def _draw_top(
     sorted_values, sorted_ids = sort_candidates(values, ids)
     wide = np.full((len(picks), width), -np.inf)
     wide[:, :n] = sorted_values[:, :n]
-    wide[wide < LOWEST] = -np.inf
     wide_ids = np.zeros((len(picks), width), np.int64)
     wide_ids[:, :n] = sorted_ids[:, :n]
     drawn = draw_tokens(

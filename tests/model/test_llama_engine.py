@@ -61,7 +61,8 @@ class Run:
                 n_batch=asked["budget"],
                 n_threads=asked.get("n_threads", 2),
                 unified=asked["unified"],
-                flash_attn="off",
+                flash_attn=asked.get("flash_attn", "off"),
+                device_sampling=asked.get("device_sampling", "off"),
             )
         )
         limits = EngineLimits(
