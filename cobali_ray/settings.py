@@ -74,7 +74,7 @@ class EngineSettings(BaseSettings):
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
     """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
-    there are at least 16 slots."""
+    there are at least 32 slots."""
 
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = ()

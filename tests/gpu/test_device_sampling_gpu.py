@@ -18,7 +18,7 @@ from cobali_ray.models.registry import resolve
 
 pytestmark = pytest.mark.gpu
 
-N_SLOTS = 16
+N_SLOTS = 32
 KINDS = (GREEDY, SamplingParams(temperature=0.8, top_k=40, top_p=0.95, seed=1))
 
 
@@ -56,7 +56,7 @@ def test_a_gpu_picks_by_itself(backends):
 def test_a_gpu_gives_the_likeliest_tokens_and_the_same_answers(backends):
     device, host = backends
     rng = random.Random(1)
-    known = [array("i", [rng.randrange(8, 4000) for _ in range(20 + i)]) for i in range(N_SLOTS)]
+    known = [array("i", [rng.randrange(8, 4000) for _ in range(2 + i % 12)]) for i in range(N_SLOTS)]
     made = []
     for backend in backends:
         asked = [KINDS[i % len(KINDS)] for i in range(N_SLOTS)]

@@ -14,7 +14,9 @@ from cobali_ray.backend.device_candidates import N_CANDIDATES, DeviceCandidates
 from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
+from cobali_ray.engine.opening import open_backend
 from cobali_ray.errors import InvariantError
+from cobali_ray.settings import read_settings
 
 pytestmark = pytest.mark.model
 
@@ -139,7 +141,15 @@ def test_slots_nobody_spoke_for_give_whole_rows(open_tiny):
 
 def test_the_reproducible_configuration_and_a_cpu_by_itself_do_without(open_tiny):
     assert open_tiny(device_sampling="on", flash_attn="off")._device is None
-    assert open_tiny(device_sampling="auto", flash_attn="auto", n_slots=16)._device is None
+    assert open_tiny(device_sampling="auto", flash_attn="auto", n_slots=32)._device is None
+
+
+def test_the_setting_reaches_the_backend(tiny):
+    asked = {"n_slots": 2, "n_ctx": 256, "threads_wait": "passive", "n_gpu_layers": 0}
+    for value, picks in (("on", True), ("off", False)):
+        backend, _ = open_backend(read_settings({**asked, "device_sampling": value}), tiny)
+        assert (backend._device is not None) is picks
+        backend.close()
 
 
 def test_a_device_without_top_k_is_noticed(open_tiny, monkeypatch):

@@ -109,7 +109,7 @@ def test_rows_that_need_more_are_refused():
 
 
 def config(**changes):
-    asked = {"n_slots": 16, "n_ctx_slot": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
+    asked = {"n_slots": 32, "n_ctx_slot": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
     return LlamaConfig(path=Path("m.gguf"), **asked | changes)
 
 
@@ -121,7 +121,7 @@ def config(**changes):
         pytest.param({"n_gpu_layers": 0}, True, False, id="gpu-not-used"),
         pytest.param({"n_gpu_layers": 24}, True, False, id="output-layer-not-on-the-gpu"),
         pytest.param({"n_gpu_layers": 25}, True, True, id="layer-by-layer-all"),
-        pytest.param({"n_slots": 15}, True, False, id="few-slots"),
+        pytest.param({"n_slots": 31}, True, False, id="few-slots"),
         pytest.param({"device_sampling": "off"}, True, False, id="off"),
         pytest.param(
             {"device_sampling": "on", "n_slots": 1, "n_gpu_layers": 0}, False, True, id="on-on-a-cpu"
