@@ -65,7 +65,7 @@ class PeerOptions:
             raise ConfigError("--threads-wait", f"must be one of {names}, got {self.threads_wait!r}")
         return PeerSettings(
             model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
-            threads_wait=self.threads_wait, unified=self.unified,  # type: ignore[arg-type]
+            threads_wait=self.threads_wait, unified=self.unified,
         )  # fmt: skip
 
 
