@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer, TickMix
 from cobali_ray.errors import ConfigError
 
@@ -160,15 +160,17 @@ class EngineSettings(BaseSettings):
         n_cells = self.n_slots * self.n_ctx
         return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
 
-    def pacer(self) -> Pacer:
-        """Return the pacer these settings ask for."""
+    def pacer(self, grain: Grain | None = None) -> Pacer:
+        """Return the pacer these settings ask for, given the backend's grain."""
         if self.itl_target_ms == "off":
-            return Pacer(None, self.tick_mix)
+            return Pacer(None, self.tick_mix, grain)
         if self.itl_target_ms == "auto":
-            return Pacer("auto", self.tick_mix)
-        return Pacer(self.itl_target_ms / 1000, self.tick_mix)
+            return Pacer("auto", self.tick_mix, grain)
+        return Pacer(self.itl_target_ms / 1000, self.tick_mix, grain)
 
-    def limits(self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True) -> EngineLimits:
+    def limits(
+        self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True, grain: Grain | None = None
+    ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
         return EngineLimits(
             n_slots=self.n_slots_used,
@@ -180,6 +182,7 @@ class EngineSettings(BaseSettings):
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,
             min_prefix=self.min_prefix if cuts_tails else 0,
+            grain=grain or Grain(),
         )
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cobali_ray.core.limits import Grain
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
+_ATTENTION_TILE = 64
 _MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
 
 
@@ -53,6 +55,19 @@ class LlamaConfig:
         Flash attention and a unified cache sum in an order that depends on chunks and other slots.
         """
         return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
+
+    def grain(self, *, n_heads: int) -> Grain:
+        """Return which chunks llama.cpp computes well, for a model with `n_heads` attention heads.
+
+        Its flash attention on a CPU shares tokens times heads among four times as many pieces as threads,
+        and computes a piece in tiles of 64 tokens of one head; fewer than 64 tokens go one by one. In a
+        split cache, the first token of every sequence of a batch is computed together.
+        """
+        if self.n_gpu_layers or self.flash_attn == "off" or self.unified:
+            return Grain()
+        pieces = 1 if self.n_threads == 1 else 4 * self.n_threads
+        step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))
+        return Grain(step=step, least=_ATTENTION_TILE, beside=1)
 
     def picks_on_device(self, *, offloads: bool, n_layers: int) -> bool:
         """Whether the device shall pick each row's likeliest tokens, given whether llama.cpp has a GPU.

@@ -49,6 +49,7 @@ class LlamaBackend:
         n_cells = int(lc.llama_n_ctx(self._context))
         self.n_cells = min(n_cells, config.n_cells or n_cells)
         self.end_tokens = vocab.end_tokens
+        self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
         self.cuts_tails = not (
             lc.llama_model_is_recurrent(self._model) or lc.llama_model_is_hybrid(self._model)
         )

@@ -79,6 +79,9 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
         )
     )
     limits = settings.limits(
-        n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, cuts_tails=backend.cuts_tails
+        n_ctx_slot=backend.n_ctx_slot,
+        n_cells=backend.n_cells,
+        cuts_tails=backend.cuts_tails,
+        grain=backend.grain,
     )
     return backend, limits
