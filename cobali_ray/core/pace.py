@@ -139,15 +139,19 @@ class Pacer:
                 return
 
     def _retry(self, slot: SlotView, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
-        """Now and then return a whole step although it should not quite fit: the model may be wrong.
+        """Return a whole step that takes up to half of the safety margin; 0 if that is not enough.
 
         Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
-        guess would keep itself alive. Each try that was late doubles the ticks until the next.
+        guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
+        was late doubles the ticks until the next.
         """
         step = grain.step + (grain.beside if mixed else 0)
         if not fits < step <= slot.n_pending:
             return 0
-        if self.model.chunk_s(slot.n_computed, step, mixed=mixed) > _NEARLY * left_s:
+        step_s = self.model.chunk_s(slot.n_computed, step, mixed=mixed)
+        if step_s <= left_s + (1 - self._margin) / 2 * self._planned[0]:
+            return step
+        if step_s > _NEARLY * left_s:
             return 0
         self._n_short += 1
         if self._n_short < self._patience:
