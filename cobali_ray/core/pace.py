@@ -15,7 +15,8 @@ LEAST_CHUNK = 16
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
 AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
-"""The automatic target: three decode ticks of a full batch, at least 50 ms."""
+"""The automatic target: three decode ticks of a full batch, at least 50 ms; longer for as long as more
+prompts wait than streams run, because then the streams' wait is the smaller one in all."""
 _FULL_STEP = 0.05
 _ROW_SHARE = 0.5
 """What share of a decode tick is assumed to grow with its rows, until a batch half full was seen."""
@@ -76,7 +77,7 @@ class Pacer:
     ) -> tuple[Span, ...]:
         decode = [Span(s.slot_id, s.n_computed, 1, sample=True) for s in decoding]
         decode_s = self.model.decode_s(len(decode), sum([s.n_computed for s in decoding]))
-        target_s = self._target(decode_s, len(decode), limits.n_slots)
+        target_s = self._target(decode_s, len(decode), len(slots) - len(decode), limits.n_slots)
         if not target_s:
             return plan_tick(slots, limits)
         if self._prefill_alone:
@@ -97,14 +98,14 @@ class Pacer:
         spans.sort()
         return tuple(spans)
 
-    def _target(self, decode_s: float, n_decode: int, n_slots: int) -> float:
+    def _target(self, decode_s: float, n_decode: int, n_prefill: int, n_slots: int) -> float:
         """Return the target; automatic: 0 while nothing is known of decode ticks."""
         if self._target_s != "auto":
             return self._target_s or 0.0
         if not self.model.knows_decode:
             return 0.0
         full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
-        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s)
+        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s) * max(1.0, n_prefill / n_decode)
 
     def _exclusive(self) -> bool:
         if self._tick_mix != "auto":

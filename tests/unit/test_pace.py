@@ -245,6 +245,17 @@ def test_auto_target_is_three_decode_ticks_of_a_full_batch():
     assert AUTO_TARGET_S == 0.05
 
 
+def test_auto_lets_streams_wait_where_more_prompts_wait():
+    pacer = Pacer("auto", "mixed")
+    for i in range(20):
+        pacer.begin(Shape(10, 100 + i, ()), 16)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+    slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
+    pacer.plan(slots, LIMITS)
+    pacer.begin(Shape(2, 20, ((0, 60),), 0), 16)
+    assert pacer.target_s == pytest.approx(4 * 0.3, rel=0.05)
+
+
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
     slots = [View(0, 10, 1, decoding=True), View(1, 0, 5000)]
     assert [p.length for p in Pacer("auto").plan(slots, LIMITS)] == [1, 1024]
