@@ -11,7 +11,7 @@ from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 TickMix: TypeAlias = Literal["auto", "mixed", "exclusive"]
 
-LEAST_CHUNK = 16
+LEAST_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
 AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
