@@ -20,7 +20,7 @@ class Sequence:
     __slots__ = (
         "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
         "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_passed",
-        "n_preempted", "n_prompt", "request",
+        "n_most", "n_preempted", "n_prompt", "request",
         "request_id", "rng_row", "slot_id", "status", "stops", "text", "tokens",
     )  # fmt: skip
 
@@ -30,6 +30,7 @@ class Sequence:
         self.status = Status.WAITING
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
+        self.n_most = request.n_most
         self.n_computed = 0
         self.n_in_flight = 0
         """1 while a token of this sequence is being computed but not yet known to the host."""
