@@ -186,6 +186,7 @@ class Engine:
             gaps=gaps,
             slots=self._slots,
             queue=self._queue,
+            n_prefilling=len(self._layout.table.prefilling),
             n_cells=self._limits.n_cells,
             n_reused=self._backend.n_reused(),
             predicted_s=self._pacer.learn(shape, ended_s - times.started),
@@ -278,10 +279,10 @@ class Engine:
         """Append the sampled tokens; decide who ends by end token or length. Returns ITL samples."""
         gaps: list[float] = []
         end_tokens, fresh = self._backend.end_tokens, self._fresh
-        failed, logprobs = sampled.failed, sampled.logprobs
+        failed, logprobs, running = sampled.failed, sampled.logprobs, Status.RUNNING
         for row, (sequence, token) in enumerate(zip(rows, sampled.tokens, strict=True)):
             sequence.n_in_flight = 0
-            if sequence.status is not Status.RUNNING:  # a stop string ended it while this token was computed
+            if sequence.status is not running:  # a stop string ended it while this token was computed
                 self._release(sequence)
                 continue
             if row in failed:
@@ -342,12 +343,13 @@ class Engine:
     def _publish(self) -> float:
         """Turn fresh tokens into deltas and hand all events over. Returns seconds."""
         started = self._clock.now()
+        running, emit, out = Status.RUNNING, self._emitter.emit, self._out
         for sequence, token, logprobs in self._fresh:
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not running:
                 continue
-            delta, reason = self._emitter.emit(sequence, token, logprobs)
+            delta, reason = emit(sequence, token, logprobs)
             if delta is not None:
-                self._out.append((sequence.request.reply_to, delta))
+                out.append((sequence.request.reply_to, delta))
             if reason is not None:
                 self._end(sequence, Change.STOP, reason=reason)
         self._fresh.clear()

@@ -43,8 +43,8 @@ class Pass(NamedTuple):
 class Layout:
     """Plans passes and lays them out in two input buffers that take turns.
 
-    Where everybody decodes, a Selector chooses from the table and its answer is the batch; a pass with prefill
-    is planned span by span. Both give the same plan, in slot order.
+    Where everybody decodes, a Selector chooses from the table and its answer is the batch; a pass with
+    prefill is planned span by span. Both give the same plan, in slot order.
     """
 
     def __init__(
@@ -107,12 +107,10 @@ class Layout:
 
     def begin(self, now: Pass) -> Shape:
         """Tell the pacer which pass is computed next; return its shape."""
-        running = self._slots.running
         if now.slots is None:
-            shape = shape_of(now.batch.spans, now.sequences, running)
-        else:
-            n = now.n_tokens
-            shape = Shape(n, int(now.batch.position[:n].sum()), (), len(running) - n)
+            shape = shape_of(now.batch.spans, now.sequences, self._slots.running)
+        else:  # everybody who runs is in it: the budget has a token for each slot
+            shape = Shape(now.n_tokens, self._slots.n_cells_running, ())
         self._pacer.begin(shape, self._limits.n_slots)
         return shape
 

@@ -64,14 +64,13 @@ class Recorder:
         gaps: Seq[float],
         slots: SlotTable,
         queue: WaitingQueue,
+        n_prefilling: int,
         n_cells: int,
         n_reused: int,
         predicted_s: float,
         target_s: float,
     ) -> TickStats:
         """Return the tick's record and start counting for the next one."""
-        running = slots.running
-        n_generating = sum([s.decoding for s in running])
         n_cells_idle = slots.n_cells_idle
         stats = TickStats(
             tick_id=self._tick_id,
@@ -81,8 +80,8 @@ class Recorder:
             n_sequences=shape.n_decode + len(shape.chunks),
             n_sampled=n_sampled,
             n_idle=slots.n_idle,
-            n_prefilling=len(running) - n_generating,
-            n_generating=n_generating,
+            n_prefilling=n_prefilling,
+            n_generating=len(slots.running) - n_prefilling,
             n_queued=len(queue),
             n_queued_tokens=queue.n_tokens,
             plan_s=times.planned - times.started,

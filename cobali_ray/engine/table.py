@@ -61,7 +61,7 @@ class RequestTable:
         """Write the tokens that were in flight."""
         self._token[slot_ids] = tokens
 
-    def tokens(self, slot_ids: SlotIds) -> NDArray[np.int32]:
+    def tokens(self, slot_ids: NDArray[np.intp]) -> NDArray[np.int32]:
         """Return the token known last of each of these slots."""
         return self._token[slot_ids]
 
