@@ -58,7 +58,6 @@ class Layout:
     def start_over(self, slots: SlotTable) -> None:
         """Begin with an empty table of slots."""
         self._slots, self.table = slots, RequestTable(self._limits.n_slots)
-        self.forget_ahead()
 
     def now(self) -> Pass:
         """Plan a pass and lay it out in the first input buffer."""

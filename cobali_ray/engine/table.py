@@ -27,7 +27,7 @@ class RequestTable:
         self.prefilling: set[int] = set()
         """Slots whose sequence has more to compute than the token sampled last."""
         self._n_pending = self.requests[Column.N_PENDING]
-        self._token = self.requests[Column.TOKEN]
+        self._token: NDArray[np.int32] = self.requests[Column.TOKEN]
         self._n_computed = self.requests[Column.N_COMPUTED]
         self._n_ever = np.zeros(n_slots, np.int64)
         """Tokens that are computed at most: the last one of an answer is not."""

@@ -122,11 +122,17 @@ class Noting(ScriptedBackend):
         super().forward(batch)
 
 
+def tick(engine):
+    engine.tick()
+    engine.slots.check()
+    check_table(engine)
+
+
 def run(seed, *, n_slots, overlaps, target_s, selector=None, by_objects=False):
     """Run seeded requests that arrive over time; return all batches and events."""
     rng = np.random.default_rng(seed)
     backend = Noting(
-        n_slots=n_slots, n_ctx_slot=64, n_cells=40 * n_slots + 24, n_batch=24, overlaps=overlaps,
+        n_slots=n_slots, n_ctx_slot=64, n_cells=64 + 12 * (n_slots - 1), n_batch=24, overlaps=overlaps,
         end_probability=0.02,
     )  # fmt: skip
     limits = EngineLimits(
@@ -147,11 +153,9 @@ def run(seed, *, n_slots, overlaps, target_s, selector=None, by_objects=False):
             Request(request_id=str(i), prompt=prompt, max_tokens=int(rng.integers(1, 30)), sampling=sampling)
         )
         for _ in range(rng.integers(0, 12)):
-            engine.tick()
-            check_table(engine)
+            tick(engine)
     while engine.has_work:
-        engine.tick()
-        check_table(engine)
+        tick(engine)
     return backend.batches, events.events
 
 

@@ -5,10 +5,8 @@ import pytest
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import HostSelector
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.prefix import Place
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import SlotTable
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import open_selector
 from cobali_ray.engine.table import RequestTable
@@ -79,16 +77,6 @@ def test_who_was_stopped_is_not_chosen_again():
         table.renew(sequence(slot_id, output=(7,), computed=3))
     table.stop(0)
     assert HostSelector().continuous(table.ahead(), 2).slot_id.tolist() == [1]
-
-
-def test_the_books_count_what_decoding_computes():
-    slots = SlotTable(EngineLimits(n_slots=2, n_ctx_slot=9, n_cells=18, token_budget=2, prefill_chunk=2))
-    one = sequence(-1, output=(7,))
-    slots.assign(one, Place(1, 0))
-    one.n_computed = slots.n_cells_running = 3
-    slots.advance_decoding([one])
-    assert (one.n_computed, one.n_in_flight, slots.n_cells_running) == (4, 1, 4)
-    assert [slots.n_short(n) for n in (14, 15)] == [0, 1]
 
 
 class Asked(HostSelector):
