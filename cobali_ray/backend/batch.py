@@ -138,7 +138,7 @@ def _in_order(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) ->
     slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
     if slots[0] < 0 or slots[-1] >= len(n_cached) or np.count_nonzero(slots[1:] <= slots[:-1]):
         return False
-    return not np.count_nonzero(starts != n_cached[slots]) and not np.count_nonzero(starts >= n_ctx_slot)
+    return not np.count_nonzero(starts != n_cached.take(slots)) and not np.count_nonzero(starts >= n_ctx_slot)
 
 
 def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:

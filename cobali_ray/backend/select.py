@@ -94,8 +94,9 @@ class HostSelector:
 
 
 def _active(requests: Requests) -> NDArray[np.bool_]:
-    active: NDArray[np.bool_] = requests[Column.N_PENDING] > 0
-    active &= requests[: Column.N_PENDING].all(axis=0)  # running and decoding
+    running, decoding, n_pending = requests[: Column.TOKEN]
+    active: NDArray[np.bool_] = np.logical_and(running, decoding)
+    active &= n_pending > 0
     return active
 
 
