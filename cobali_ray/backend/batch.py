@@ -38,6 +38,11 @@ class TickBatch:
             self._spans = tuple([Span(i, start, 1, True) for i, start in zip(slots, starts, strict=True)])
         return self._spans
 
+    def sampled_slots(self) -> list[int]:
+        """Return the slots whose logits are wanted, in order."""
+        slots: list[int] = self.slot[: self.n_tokens][self.wanted[: self.n_tokens] != 0].tolist()
+        return slots
+
     def place(self, chosen: Chosen) -> None:
         """Lay out the next token of each chosen request, all of them decoding."""
         n = len(chosen)

@@ -155,7 +155,7 @@ class LlamaBackend:
         )
         self._n_rows, self._logits = 0, None
         if self._device is not None:
-            self._device.prepare(self._context, batch.spans)
+            self._device.prepare(self._context, batch.sampled_slots())
         self._compute(batch, n_rows)
         self._n_rows = n_rows
 

@@ -44,6 +44,7 @@ def test_what_is_placed_is_what_is_filled(before, rows):
     one, other = placed(before), walked(rows)
     one.place(chosen(rows))
     assert (one.spans, one.n_tokens, one.single) == (other.spans, other.n_tokens, other.single)
+    assert one.sampled_slots() == other.sampled_slots() == [i for i, _, _ in rows]
     for mine, theirs in zip(one._arrays, other._arrays, strict=True):
         assert mine[: one.n_tokens].tolist() == theirs[: one.n_tokens].tolist()
 
@@ -79,3 +80,10 @@ def test_a_right_batch_passes(rows):
     n_cached = np.zeros(N_SLOTS, np.int32)
     n_cached[[i for i, _, _ in rows]] = [position for _, position, _ in rows]
     assert verdict(placed(rows), n_cached) == verdict(walked(rows), n_cached) == len(rows)
+
+
+def test_only_slots_whose_row_is_wanted_are_sampled():
+    batch = TickBatch(8)
+    spans = (Span(0, 0, 2, sample=False), Span(1, 0, 1, sample=True), Span(3, 0, 3, sample=True))
+    batch.fill(spans, [array("i", [5] * 3)] * 3)
+    assert batch.sampled_slots() == [1, 3]
