@@ -64,13 +64,17 @@ class Pacer:
     def plan(self, slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
         """Plan one tick; see `plan_tick` for what holds for every plan."""
         slots = list(slots)
-        self._planned = (0.0, 0.0)
+        self.plan_decode()
         if self._target_s is None:
             return plan_tick(slots, limits)
         decoding = [s for s in slots if s.decoding]
         if not decoding or len(decoding) == len(slots):
             return plan_tick(slots, limits)
         return self._paced(slots, decoding, limits)
+
+    def plan_decode(self) -> None:
+        """Note that the tick planned next has no prefill, and so nothing to pace."""
+        self._planned = (0.0, 0.0)
 
     def _paced(
         self, slots: Sequence[SlotView], decoding: Sequence[SlotView], limits: EngineLimits
