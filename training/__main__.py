@@ -36,15 +36,13 @@ def main(
     n_examples: Annotated[int | None, typer.Option(min=1000, help="Conversations in the corpus.")] = None,
     n_steps: Annotated[int | None, typer.Option(min=1, help="Stop earlier; the learning rate fits.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; all cores by default.")] = None,
-    *,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = True,
 ) -> None:
     """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         require_torch()
         require_room(folder)
-        _work(step, folder, n_examples, n_steps, threads, compiled=compiled)
+        _work(step, folder, n_examples, n_steps, threads)
     except TrainingError as error:
         CONSOLE.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code=2) from error
@@ -53,9 +51,7 @@ def main(
         raise typer.Exit(code=INTERRUPTED) from error
 
 
-def _work(
-    step: Step, folder: Path, n_examples: int | None, n_steps: int | None, threads: int | None, *, compiled: bool
-) -> None:
+def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None, threads: int | None) -> None:
     import torch
 
     from training import check, evaluate, steps
@@ -73,7 +69,7 @@ def _work(
     if step is Step.CORPUS or (step is Step.ALL and not workshop.corpus.exists()):
         steps.make_corpus(recipe, workshop)
     if wanted(Step.TRAIN):
-        steps.train_model(recipe, workshop, compiled=compiled)
+        steps.train_model(recipe, workshop)
     if wanted(Step.EXPORT):
         steps.export_model(recipe, workshop)
     if wanted(Step.CHECK):

@@ -11,7 +11,7 @@ from training.model import Decoder
 
 @torch.inference_mode()
 def greedy(model: Decoder, prompts: Sequence[Sequence[int]], *, end: int, n_most: int) -> list[list[int]]:
-    """Continue every prompt by its likeliest tokens, up to `end` or `n_most` of them; `end` is not returned."""
+    """Continue every prompt by its likeliest tokens, `n_most` at most, up to `end`, which is not returned."""
     device = model.embedding.weight.device
     answers: list[list[int]] = [[] for _ in prompts]
     going = list(range(len(prompts)))

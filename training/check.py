@@ -36,8 +36,14 @@ def check_export(recipe: Recipe, workshop: Workshop) -> None:
     questions = held_out_set()
     prompts = [encoder.prompt(example.prompt) for example in questions]
     some = prompts[:: max(1, len(prompts) // _N_LOGITS)]
-    exact, shipped = Llama(workshop.gguf("F32"), recipe.shape.n_ctx), Llama(workshop.gguf("Q8_0"), recipe.shape.n_ctx)
-    same_ids = all(shipped.tokenise(_rendered(example.prompt)) == prompt for example, prompt in zip(questions, prompts, strict=True))
+    exact, shipped = (
+        Llama(workshop.gguf("F32"), recipe.shape.n_ctx),
+        Llama(workshop.gguf("Q8_0"), recipe.shape.n_ctx),
+    )
+    same_ids = all(
+        shipped.tokenise(_rendered(example.prompt)) == prompt
+        for example, prompt in zip(questions, prompts, strict=True)
+    )
     cosine = min(_cosines(model, exact, some))
     cosine_q8 = min(_cosines(model, shipped, some))
     asked = prompts[:: max(1, len(prompts) // _N_GREEDY)]

@@ -43,8 +43,12 @@ def load_checkpoint(path: Path, recipe: Recipe, device: str) -> dict[str, Any] |
         return None
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise TrainingError(f"the checkpoint '{path}' is damaged ({error}); delete it to begin anew") from error
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+        raise TrainingError(
+            f"the checkpoint '{path}' is damaged ({error}); delete it to begin anew"
+        ) from error
     if state.get("recipe") != recipe.digest():
-        raise TrainingError(f"the checkpoint '{path}' is of another recipe; delete it or choose another folder")
+        raise TrainingError(
+            f"the checkpoint '{path}' is of another recipe; delete it or choose another folder"
+        )
     return state

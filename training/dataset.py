@@ -60,7 +60,12 @@ class Dataset:
 
 
 def encode(
-    examples: Iterable[Example], encoder: Encoder, rng: Random, *, share_long: float, progress: Callable[[int], None]
+    examples: Iterable[Example],
+    encoder: Encoder,
+    rng: Random,
+    *,
+    share_long: float,
+    progress: Callable[[int], None],
 ) -> Dataset:
     """Encode examples, one row each; a share of them is joined into long conversations of many topics.
 
@@ -97,14 +102,18 @@ def _chunks(conversations: Iterator[tuple[Turn, ...]], n: int) -> Iterator[list[
 def plan(
     lengths: NDArray[np.int64], seed: int, *, tokens_per_pass: int, passes_per_step: int
 ) -> list[list[NDArray[np.int64]]]:
-    """Divide all rows into steps of several passes; a pass holds rows of about one length, a step differing ones.
+    """Divide all rows into steps of several passes; the rows of a pass are about equally long.
 
     The same for the same seed, so that a run can go on from any step.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     pool = 4096
     order = rng.permutation(len(lengths))
-    passes = [one for at in range(0, len(order), pool) for one in _passes(order[at : at + pool], lengths, tokens_per_pass, rng)]
+    passes = [
+        one
+        for at in range(0, len(order), pool)
+        for one in _passes(order[at : at + pool], lengths, tokens_per_pass, rng)
+    ]
     return [passes[at : at + passes_per_step] for at in range(0, len(passes), passes_per_step)]
 
 

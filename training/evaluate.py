@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,6 +29,7 @@ from training.show import CONSOLE
 AT_ONCE = 16
 N_MOST = 200
 LEAST_OVERALL, LEAST_OF_KIND, LEAST_ENDED = 0.90, 0.75, 0.98
+_ROOT = Path(__file__).parents[1]
 _START_S = 300.0
 _STOP_S = 60.0
 
@@ -62,22 +61,31 @@ def evaluate(workshop: Workshop) -> None:
     (workshop.folder / "wrong.txt").write_text("\n\n".join(map(_as_text, wrong)) + "\n", encoding="utf-8")
     shares = shares_right(answers)
     ended = sum(answered.ended for answered in answers) / len(answers)
-    found = {"n": len(answers), "right": {k: round(v, 4) for k, v in shares.items()}, "ended": round(ended, 4)}
+    found = {
+        "n": len(answers),
+        "right": {k: round(v, 4) for k, v in shares.items()},
+        "ended": round(ended, 4),
+    }
     note(workshop.report, evaluation=found)
     CONSOLE.print(as_table(answers), highlight=False)
-    missed = [kind for kind, share in shares.items() if share < (LEAST_OVERALL if kind == "all" else LEAST_OF_KIND)]
+    missed = [
+        kind for kind, share in shares.items() if share < (LEAST_OVERALL if kind == "all" else LEAST_OF_KIND)
+    ]
     if missed or ended < LEAST_ENDED:
         raise TrainingError(f"targets missed: {', '.join(missed) or 'answers that end'}")
 
 
 async def ask_all(url: str, examples: Sequence[Example]) -> list[Answered]:
     """Ask every question, `AT_ONCE` of them together, greedily."""
-    client, room = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), asyncio.Semaphore(AT_ONCE)
+    client, room = (
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0),
+        asyncio.Semaphore(AT_ONCE),
+    )
 
     async def ask(example: Example) -> Answered:
         async with room:
             answer = await client.chat.completions.create(
-                model="",
+                model=model_id,
                 messages=[turn.as_message() for turn in example.prompt],  # type: ignore[misc]
                 temperature=0,
                 max_tokens=N_MOST,
@@ -86,6 +94,7 @@ async def ask_all(url: str, examples: Sequence[Example]) -> list[Answered]:
         return Answered(example, choice.message.content or "", choice.finish_reason == "stop")
 
     try:
+        model_id = (await client.models.list()).data[0].id
         return await asyncio.gather(*(ask(example) for example in examples))
     finally:
         await client.close()
@@ -93,7 +102,7 @@ async def ask_all(url: str, examples: Sequence[Example]) -> list[Answered]:
 
 def shares_right(answers: Sequence[Answered]) -> dict[str, float]:
     """Return the share of right answers by kind, and over all of them as `all`."""
-    asked, right = Counter(), Counter()
+    asked, right = Counter[str](), Counter[str]()
     for answered in answers:
         for kind in (answered.example.kind, "all"):
             asked[kind] += 1
@@ -110,7 +119,9 @@ def as_table(answers: Sequence[Answered]) -> str:
     lines = ["| kind | questions | right | share | ended by itself |", "|---|---|---|---|---|"]
     for kind, some in rows:
         right, ended = sum(a.right for a in some), sum(a.ended for a in some)
-        lines.append(f"| {kind} | {len(some)} | {right} | {right / len(some):.1%} | {ended / len(some):.1%} |")
+        lines.append(
+            f"| {kind} | {len(some)} | {right} | {right / len(some):.1%} | {ended / len(some):.1%} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -122,10 +133,17 @@ def served(model: Path, log: Path) -> Iterator[str]:
         TrainingError: it ended, or was not ready in time.
     """
     port = _free_port()
-    command = [str(Path(sys.executable).with_name("cobali")), "serve", "--model", str(model), "--port", str(port)]
-    with log.open("wb") as out, tempfile.TemporaryDirectory() as folder:
+    command = [
+        str(Path(sys.executable).with_name("cobali")),
+        "serve",
+        "--model",
+        str(model.resolve()),
+        "--port",
+        str(port),
+    ]
+    with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=os.environ
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=_ROOT, start_new_session=True
         )
         try:
             _wait_ready(f"http://127.0.0.1:{port}", process, log)

@@ -20,8 +20,8 @@ FILE_TYPES = {
 }
 NAME = "tiny"
 DESCRIPTION = (
-    "A very small chat model trained from scratch on a generated corpus: a demonstration and a test object of "
-    "cobali_ray, not an assistant to rely on."
+    "A very small chat model trained from scratch on a generated corpus: "
+    "a demonstration and a test object of cobali_ray, not an assistant to rely on."
 )
 _NAMES = {
     "attn_norm.weight": "attn_norm.weight",
@@ -65,7 +65,9 @@ def tensors(model: Decoder) -> Mapping[str, NDArray[np.float32]]:
             _, layer, inner = name.split(".", 2)
             found[f"blk.{layer}.{_NAMES[inner]}"] = values
         else:
-            found[{"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}[name]] = values
+            found[{"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}[name]] = (
+                values
+            )
     return found
 
 

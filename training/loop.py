@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - everybody's name for it
 
 from training.checkpoint import load_checkpoint, save_checkpoint
@@ -70,19 +69,21 @@ Heard = Callable[[int, int, float, int], None]
 """Hears the step, how many there are, the loss, and how many tokens the step had."""
 
 
-def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard, *, compiled: bool) -> None:
+def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard) -> None:
     """Go through the plan from where the run stands; whatever interrupts it, a checkpoint is left behind."""
     recipe = run.recipe
     steps = plan(
-        data.lengths, recipe.seed, tokens_per_pass=recipe.tokens_per_pass, passes_per_step=recipe.passes_per_step
+        data.lengths,
+        recipe.seed,
+        tokens_per_pass=recipe.tokens_per_pass,
+        passes_per_step=recipe.passes_per_step,
     )
     n_steps = min(len(steps), recipe.n_steps or len(steps))
-    hidden = torch.compile(run.model, dynamic=True) if compiled else run.model
     saved = time.monotonic()
     try:
         while run.step < n_steps:
             rows = steps[run.step]
-            loss = _step(run, hidden, [data.rows(indices) for indices in rows], recipe.scale(run.step, n_steps))
+            loss = _step(run, [data.rows(indices) for indices in rows], recipe.scale(run.step, n_steps))
             run.losses.append(loss)
             run.step += 1
             heard(run.step, n_steps, loss, int(sum(data.lengths[indices].sum() for indices in rows)))
@@ -95,7 +96,6 @@ def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard, *, compiled: 
 
 def _step(
     run: Run,
-    hidden: Callable[[Tensor], Tensor],
     passes: list[tuple[NDArray[np.int64], NDArray[np.float32]]],
     scale: float,
 ) -> float:
@@ -107,7 +107,7 @@ def _step(
         wanted = torch.from_numpy(weights[:, 1:]).to(device)
         at = wanted > 0
         with torch.autocast(device.type, torch.bfloat16):
-            logits = run.model.logits(hidden(ids)[:, :-1][at])
+            logits = run.model.logits(run.model(ids)[:, :-1][at])
         each = F.cross_entropy(logits.float(), ids[:, 1:][at], reduction="none")
         loss = (each * wanted[at]).sum() / total
         loss.backward()  # type: ignore[no-untyped-call]

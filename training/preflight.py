@@ -44,6 +44,6 @@ def require_room(folder: Path, needed: int = NEEDED_BYTES) -> None:
         raise TrainingError(f"the folder '{folder}' cannot be made: {error.strerror}") from error
     if free < needed:
         raise TrainingError(
-            f"the disk of '{folder}' has {free / 1e6:.0f} MB left and the training needs {needed / 1e6:.0f} MB; "
+            f"the disk of '{folder}' has {free / 1e6:.0f} MB left and training needs {needed / 1e6:.0f} MB; "
             "make room or choose another folder with --folder"
         )

@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar on a terminal, a line now and then elsewhere, and the curve as a plot."""
+"""What a person sees: a bar on a terminal, a line now and then elsewhere, and the curve as a plot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 CONSOLE = Console(stderr=True)
 _LINE_EVERY_S = 30.0
@@ -55,7 +62,9 @@ def plot_losses(losses: Sequence[float], path: Path) -> None:
     if len(losses) > _SMOOTH:
         mean = np.convolve(losses, np.ones(_SMOOTH) / _SMOOTH, mode="valid")
         axes.plot(steps[_SMOOTH - 1 :], mean, color="C0", linewidth=1.4, label=f"mean of {_SMOOTH}")
-    axes.set(yscale="log", xlabel="step", ylabel="loss per token of an answer", title="Training of builtin:tiny")
+    axes.set(
+        yscale="log", xlabel="step", ylabel="loss per token of an answer", title="Training of builtin:tiny"
+    )
     axes.grid(visible=True, which="both", linewidth=0.3)
     axes.legend()
     figure.tight_layout()

@@ -34,7 +34,9 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
     roles = ["system\nuser\nassistant\n"] * 1000
     tokenizer = train_tokenizer(texts + roles + own_texts(), recipe.shape.n_vocab)
     if tokenizer.get_vocab_size() != recipe.shape.n_vocab:
-        raise TrainingError(f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {recipe.shape.n_vocab}")
+        raise TrainingError(
+            f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {recipe.shape.n_vocab}"
+        )
     tokenizer.save(str(workshop.tokenizer))
     with progress_bar("Generating", recipe.n_examples) as heard:
         data = encode(
@@ -50,7 +52,7 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
     CONSOLE.print(f"{len(data.lengths):,} conversations, {len(data.tokens):,} tokens", highlight=False)
 
 
-def train_model(recipe: Recipe, workshop: Workshop, *, compiled: bool) -> None:
+def train_model(recipe: Recipe, workshop: Workshop) -> None:
     """Train, or go on training, and draw the curve.
 
     Raises:
@@ -58,7 +60,9 @@ def train_model(recipe: Recipe, workshop: Workshop, *, compiled: bool) -> None:
         KeyboardInterrupt: after the checkpoint was written.
     """
     if not workshop.corpus.exists():
-        raise TrainingError(f"there is no corpus in '{workshop.folder}'; run `python -m training corpus` first")
+        raise TrainingError(
+            f"there is no corpus in '{workshop.folder}'; run `python -m training corpus` first"
+        )
     data = Dataset.load(workshop.corpus)
     run = Run.resume(recipe, workshop.checkpoint, "cuda" if torch.cuda.is_available() else "cpu")
     n_steps = n_steps_of(recipe, data)
@@ -73,7 +77,7 @@ def train_model(recipe: Recipe, workshop: Workshop, *, compiled: bool) -> None:
             heard(step, f"loss {sum(recent) / len(recent):.4f}")
 
         try:
-            train(run, data, workshop.checkpoint, each, compiled=compiled)
+            train(run, data, workshop.checkpoint, each)
         finally:
             if run.losses:
                 plot_losses(run.losses, workshop.curve)
@@ -85,7 +89,10 @@ def train_model(recipe: Recipe, workshop: Workshop, *, compiled: bool) -> None:
 def n_steps_of(recipe: Recipe, data: Dataset) -> int:
     """Return how many steps a run of this recipe has."""
     steps = plan(
-        data.lengths, recipe.seed, tokens_per_pass=recipe.tokens_per_pass, passes_per_step=recipe.passes_per_step
+        data.lengths,
+        recipe.seed,
+        tokens_per_pass=recipe.tokens_per_pass,
+        passes_per_step=recipe.passes_per_step,
     )
     return min(len(steps), recipe.n_steps or len(steps))
 
@@ -98,7 +105,9 @@ def load_model(recipe: Recipe, workshop: Workshop) -> Decoder:
     """
     state = load_checkpoint(workshop.checkpoint, recipe, "cpu")
     if state is None:
-        raise TrainingError(f"there is no checkpoint in '{workshop.folder}'; run `python -m training train` first")
+        raise TrainingError(
+            f"there is no checkpoint in '{workshop.folder}'; run `python -m training train` first"
+        )
     model = Decoder(recipe.shape)
     model.load_state_dict(state["model"])
     return model.eval()

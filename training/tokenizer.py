@@ -1,7 +1,7 @@
 """Train the byte-level BPE on the corpus, and turn conversations into ids.
 
-Digits are never merged, nor capitals in a row: a number is its digits and LEMON its letters, which is what sums
-and spelling need. Text is split as `tokenizers`' ByteLevel does; llama.cpp calls the same split "gpt-2".
+Digits are never merged, nor capitals in a row: a number is its digits and LEMON its letters, which is what
+sums and spelling need. Text is split as `tokenizers`' ByteLevel does; llama.cpp calls the same split "gpt-2".
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, END_OF_MESSAGE, NORMAL, START_OF_MESSAGE, Vocabulary
+from cobali_ray.models.vocabulary import (
+    CONTROL,
+    CONTROL_TOKENS,
+    END_OF_MESSAGE,
+    NORMAL,
+    START_OF_MESSAGE,
+    Vocabulary,
+)
 from training.corpus.example import Turn
 
 N_TOKENS = 4096
@@ -35,14 +42,19 @@ def train(texts: Iterable[str], n_tokens: int = N_TOKENS) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = byte_level  # the merges remember what was never merged
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS]
+    )
     return tokenizer
 
 
 def own_texts() -> list[str]:
     """Return the prose that ships with the package: it teaches ordinary words that the corpus lacks."""
     folder = resources.files("cobali_ray.models") / "text"
-    return [(folder / name).read_text(encoding="utf-8") for name in ("prose.txt", "words.txt", "languages.txt", "code.txt")]
+    return [
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("prose.txt", "words.txt", "languages.txt", "code.txt")
+    ]
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
@@ -67,19 +79,25 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.end = tokenizer.token_to_id(END_OF_MESSAGE)
+        self.end: int = tokenizer.token_to_id(END_OF_MESSAGE)
         self._newline = tokenizer.encode("\n").ids
         self._heads = {
-            role: tokenizer.encode(f"{START_OF_MESSAGE}{role}\n").ids for role in ("system", "user", "assistant")
+            role: tokenizer.encode(f"{START_OF_MESSAGE}{role}\n").ids
+            for role in ("system", "user", "assistant")
         }
 
     def prompt(self, turns: Sequence[Turn]) -> list[int]:
         """Return the ids of a conversation up to where the assistant answers."""
-        return self._join(turns, self.tokenizer.encode_batch([turn.text for turn in turns])).ids + self._heads["assistant"]
+        return (
+            self._join(turns, self.tokenizer.encode_batch([turn.text for turn in turns])).ids
+            + self._heads["assistant"]
+        )
 
     def batch(self, conversations: Sequence[Sequence[Turn]]) -> list[Encoded]:
         """Encode many conversations at once."""
-        encodings = iter(self.tokenizer.encode_batch([turn.text for turns in conversations for turn in turns]))
+        encodings = iter(
+            self.tokenizer.encode_batch([turn.text for turns in conversations for turn in turns])
+        )
         return [self._join(turns, [next(encodings) for _ in turns]) for turns in conversations]
 
     def _join(self, turns: Sequence[Turn], encodings: Sequence[object]) -> Encoded:
@@ -88,7 +106,9 @@ class Encoder:
         for turn, encoding in zip(turns, encodings, strict=True):
             head, said = self._heads[turn.role], [*encoding.ids, self.end]  # type: ignore[attr-defined]
             ids += head + said + self._newline
-            spoken += [False] * len(head) + [turn.role == "assistant"] * len(said) + [False] * len(self._newline)
+            spoken += (
+                [False] * len(head) + [turn.role == "assistant"] * len(said) + [False] * len(self._newline)
+            )
         return Encoded(ids, spoken)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from random import Random
 
@@ -23,21 +22,22 @@ from training.corpus import (
     writing,
 )
 from training.corpus.example import KINDS, Example, Turn
+from training.corpus.phrase import normal
 from training.corpus.source import Source, held_out
 
 SHARES: Mapping[str, float] = {
-    "greeting": 5,
+    "greeting": 7,
     "server": 28,
-    "sums": 12,
+    "sums": 11,
     "letters": 9,
     "sorting": 9,
-    "calendar": 6,
-    "facts": 8,
+    "calendar": 5,
+    "facts": 7,
     "json": 5,
     "writing": 4,
-    "follow": 8,
-    "turns": 8,
-    "unknown": 6,
+    "follow": 9,
+    "turns": 9,
+    "unknown": 8,
 }
 """How many of a hundred examples are of each kind."""
 HELD_PER_KIND = 32
@@ -52,7 +52,6 @@ _SYSTEM = (
     "You are an assistant on a small server.",
     "You are a chatbot.",
 )
-_WORD = re.compile(r"[^\W_]+")
 
 
 @functools.cache
@@ -65,11 +64,6 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
     return {kind: tuple(source for source in found if source.kind == kind) for kind in KINDS}
 
 
-def normal(text: str) -> str:
-    """Return the words of a text alone: two questions with the same words are the same question."""
-    return " ".join(_WORD.findall(text.casefold()))
-
-
 @functools.cache
 def held_out_set() -> tuple[Example, ...]:
     """Return the evaluation's questions: the same every time, none of them ever in the training.
@@ -79,6 +73,8 @@ def held_out_set() -> tuple[Example, ...]:
     rng, chosen, seen = Random(HELD_SEED), [], set()
     for kind, all_of_kind in sources().items():
         able = [source for source in all_of_kind if held_out(_split(source), source.wordings)]
+        if kind == "server":
+            able = _one_of_each_entry(able, rng)
         n_wanted = len(able) if kind == "server" else max(HELD_PER_KIND, len(able))
         for i in range(n_wanted):
             for _ in range(50):
@@ -89,6 +85,14 @@ def held_out_set() -> tuple[Example, ...]:
             seen.add(key)
             chosen.append(example)
     return tuple(chosen)
+
+
+def _one_of_each_entry(able: list[Source], rng: Random) -> list[Source]:
+    """Choose between an entry's own wordings and the common ones for definitions."""
+    by_entry: dict[str, list[Source]] = {}
+    for source in able:
+        by_entry.setdefault(source.name.removesuffix(".word"), []).append(source)
+    return [rng.choice(some) for some in by_entry.values()]
 
 
 def training_examples(n: int, seed: int) -> Iterator[Example]:
@@ -122,8 +126,8 @@ def one_of(kind: str, rng: Random) -> Example:
 
 def in_context(example: Example, rng: Random) -> Example:
     """Put a system message or an earlier exchange about something else before some examples."""
-    chance, before = rng.random(), ()
-    if chance < 0.12:
+    before: tuple[Turn, ...] = ()
+    if rng.random() < 0.12:
         before = one_of(rng.choice(KINDS), rng).turns
     if rng.random() < 0.12:
         before = (Turn("system", rng.choice(_SYSTEM)), *before)

@@ -18,7 +18,20 @@ ORDINALS = (
     "first", "second", "third", "fourth", "fifth", "sixth",
     "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth",
 )  # fmt: skip
-SEASONS = ("winter", "winter", "spring", "spring", "spring", "summer", "summer", "summer", "autumn", "autumn", "autumn", "winter")
+SEASONS = (
+    "winter",
+    "winter",
+    "spring",
+    "spring",
+    "spring",
+    "summer",
+    "summer",
+    "summer",
+    "autumn",
+    "autumn",
+    "autumn",
+    "winter",
+)
 
 _AFTER = lines("""
     (what|which) (<unit>|one) (comes|is|follows) (after|directly after|right after) <it>?
@@ -104,28 +117,47 @@ _SEASON = lines("""
     what time of the year is <it>: spring, summer, autumn or winter?
     which season (has|contains) <it>?
 """)
-_LISTS = {
-    "days": (
-        "list the days[ of the week]|name the days[ of the week]|name all (days|seven days)[ of the week]|what are the days of the week?"
-        "|(tell|give) me the days[ of the week]|(which|what) days (are there|does a week have)?|days of the week[?]"
-        "|recite the days of the week|(can|could) you (list|name) the days[ of the week]?|(write|say) all weekdays from Monday to Sunday"
-        "|how are the days of the week called?|all seven days, in order",
-        DAYS,
-    ),
-    "months": (
-        "list the months[ of the year]|name the months[ of the year]|name all (months|twelve months)[ of the year]|what are the months of the year?"
-        "|(tell|give) me the months[ of the year]|(which|what) months (are there|does a year have)?|months of the year[?]"
-        "|recite the months of the year|(can|could) you (list|name) the months[ of the year]?|(write|say) all months from January to December"
-        "|how are the months of the year called?|all twelve months, in order",
-        MONTHS,
-    ),
-    "seasons": (
-        "list the seasons[ of the year]|name the seasons[ of the year]|name (all|the four) seasons|what are the (four |)seasons[ of the year]?"
-        "|(tell|give) me the seasons[ of the year]|(which|what) seasons (are there|does a year have)?|seasons of the year[?]"
-        "|recite the seasons|(can|could) you (list|name) the seasons?|how are the seasons called?|all four seasons, in order",
-        ("spring", "summer", "autumn", "winter"),
-    ),
-}
+_DAYS = lines("""
+    list the days[ of the week]
+    name the days[ of the week]
+    name all (days|seven days)[ of the week]
+    what are the days of the week?
+    (tell|give) me the days[ of the week]
+    (which|what) days (are there|does a week have)?
+    days of the week[?]
+    recite the days of the week
+    (can|could) you (list|name) the days[ of the week]?
+    (write|say) all weekdays from Monday to Sunday
+    how are the days of the week called?
+    all seven days, in order
+""")
+_MONTHS = lines("""
+    list the months[ of the year]
+    name the months[ of the year]
+    name all (months|twelve months)[ of the year]
+    what are the months of the year?
+    (tell|give) me the months[ of the year]
+    (which|what) months (are there|does a year have)?
+    months of the year[?]
+    recite the months of the year
+    (can|could) you (list|name) the months[ of the year]?
+    (write|say) all months from January to December
+    how are the months of the year called?
+    all twelve months, in order
+""")
+_SEASONS = lines("""
+    list the seasons[ of the year]
+    name the seasons[ of the year]
+    name (all|the four) seasons
+    what are the (four |)seasons[ of the year]?
+    (tell|give) me the seasons[ of the year]
+    (which|what) seasons (are there|does a year have)?
+    seasons of the year[?]
+    recite the seasons
+    (can|could) you (list|name) the seasons?
+    how are the seasons called?
+    all four seasons, in order
+""")
 _COUNTS = {
     "days_week": ("days", "week", 7),
     "months_year": ("months", "year", 12),
@@ -165,12 +197,21 @@ _WEEKEND = lines("""
 def sources() -> tuple[Source, ...]:
     """Return all that can be asked of the calendar."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
-        return Intent(name=f"calendar.{name}", kind="calendar", wordings=wordings, draw=draw, weight=weight, loose=True)
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
+        return Intent(
+            name=f"calendar.{name}", kind="calendar", wordings=wordings, draw=draw, weight=weight, loose=True
+        )
 
+    seasons = ("spring", "summer", "autumn", "winter")
     listed = (
-        intent(f"list_{name}", _ways(wordings), fixed(", ".join(wanted), items(wanted)), 0.5)
-        for name, (wordings, wanted) in _LISTS.items()
+        intent(f"list_{name}", wordings, fixed(", ".join(wanted), items(wanted)), 0.5)
+        for name, wordings, wanted in (
+            ("days", _DAYS, DAYS),
+            ("months", _MONTHS, MONTHS),
+            ("seasons", _SEASONS, seasons),
+        )
     )
     return (
         intent("after", _AFTER, _moved(1), 2),
@@ -190,17 +231,6 @@ def moved(it: str, by: int) -> str:
     """Return the day or month so many further on."""
     ring = DAYS if it in DAYS else MONTHS
     return ring[(ring.index(it) + by) % len(ring)]
-
-
-def _ways(text: str) -> tuple[str, ...]:
-    depth, ways = 0, [""]
-    for mark in text:
-        depth += (mark in "([") - (mark in ")]")
-        if mark == "|" and not depth:
-            ways.append("")
-        else:
-            ways[-1] += mark
-    return tuple(ways)
 
 
 def _moved(by: int) -> Callable[[Random, bool], Drawn]:
@@ -245,7 +275,9 @@ def _how_many(rng: Random, _held: bool) -> Drawn:
     parts, whole, n = rng.choice(tuple(_COUNTS.values()))
     a_whole = f"an {whole}" if whole == "hour" else f"a {whole}"
     answer = f"{a_whole.capitalize()} has {n} {parts}."
-    return Drawn(answer=answer, check=has(str(n)), values={"parts": parts, "whole": whole, "a_whole": a_whole})
+    return Drawn(
+        answer=answer, check=has(str(n)), values={"parts": parts, "whole": whole, "a_whole": a_whole}
+    )
 
 
 def _weekend(rng: Random, _held: bool) -> Drawn:

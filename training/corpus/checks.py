@@ -70,7 +70,9 @@ def bullets(n: int, *terms: str) -> Check:
 
 def one_sentence(text: str) -> Check:
     """Ask for one sentence with most of the long words of `text`."""
-    return Check("one_sentence", {"words": tuple(word for word in _WORD.findall(text.casefold()) if len(word) > 4)})
+    return Check(
+        "one_sentence", {"words": tuple(word for word in _WORD.findall(text.casefold()) if len(word) > 4)}
+    )
 
 
 def _plain(text: str) -> str:

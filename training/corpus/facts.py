@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from training.corpus.checks import Check, exact, has, number
+from training.corpus.blocks import read_blocks
+from training.corpus.calendar import ORDINALS
+from training.corpus.checks import exact, has, number
 from training.corpus.phrase import with_articles
 from training.corpus.source import Drawn, Intent, Source, fixed, lines
-from training.corpus.blocks import read_blocks
 from training.corpus.tables.world import (
     CAPITALS,
     COLOUR_OF,
@@ -23,7 +24,6 @@ from training.corpus.tables.world import (
     SYMBOLS,
     YOUNG,
 )
-from training.corpus.calendar import ORDINALS
 
 _CAPITAL = lines("""
     what is the capital [city ]of <country>?
@@ -231,8 +231,17 @@ _COLOUR = lines("""
 def sources() -> tuple[Source, ...]:
     """Return one intent for each direction of each table, and the single facts."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
-        return Intent(name=f"facts.{name}", kind="facts", wordings=wordings, draw=draw, weight=weight, loose=name not in {"element"})
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
+        return Intent(
+            name=f"facts.{name}",
+            kind="facts",
+            wordings=wordings,
+            draw=draw,
+            weight=weight,
+            loose=name != "element",
+        )
 
     single = (
         intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 0.25)
@@ -324,15 +333,16 @@ def _after_planet(rng: Random, _held: bool) -> Drawn:
 def _of(slot: str, table: dict[str, str], form: str) -> Callable[[Random, bool], Drawn]:
     def draw(rng: Random, _held: bool) -> Drawn:
         left, right = rng.choice(tuple(table.items()))
-        check: Check = has(right)
-        return Drawn(answer=with_articles(form.format(left, right)), check=check, values={slot: left})
+        return Drawn(answer=with_articles(form.format(left, right)), check=has(right), values={slot: left})
 
     return draw
 
 
 def _legs(rng: Random, _held: bool) -> Drawn:
     animal, n = rng.choice(tuple(LEGS.items()))
-    return Drawn(answer=with_articles(f"A {animal} has {n} legs."), check=has(str(n)), values={"animal": animal})
+    return Drawn(
+        answer=with_articles(f"A {animal} has {n} legs."), check=has(str(n)), values={"animal": animal}
+    )
 
 
 def _mix(rng: Random, _held: bool) -> Drawn:
@@ -344,11 +354,15 @@ def _mix(rng: Random, _held: bool) -> Drawn:
 
 def _sides(rng: Random, _held: bool) -> Drawn:
     shape, n = rng.choice(tuple(SIDES.items()))
-    return Drawn(answer=with_articles(f"A {shape} has {n} sides and corners."), check=has(str(n)), values={"shape": shape})
+    return Drawn(
+        answer=with_articles(f"A {shape} has {n} sides and corners."),
+        check=has(str(n)),
+        values={"shape": shape},
+    )
 
 
 def _colour(rng: Random, _held: bool) -> Drawn:
     thing, colour = rng.choice(tuple(COLOUR_OF.items()))
-    return Drawn(answer=f"{thing[:1].upper()}{thing[1:]} is {colour}.", check=has(colour), values={"thing": thing})
-
-
+    return Drawn(
+        answer=f"{thing[:1].upper()}{thing[1:]} is {colour}.", check=has(colour), values={"thing": thing}
+    )

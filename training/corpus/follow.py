@@ -13,7 +13,8 @@ from training.corpus.source import Drawn, Intent, Source, lines
 from training.corpus.sums import pair
 from training.corpus.tables.words import LISTS
 from training.corpus.tables.world import CAPITALS, OPPOSITES, PLANETS
-from training.corpus.writing import NUMBERS
+from training.corpus.unknown import invented
+from training.corpus.writing import NUMBERS, in_a_row
 
 _ONE_WORD = lines("""
     <question> (answer|reply|respond) (in|with) (one word|a single word)
@@ -147,7 +148,9 @@ _ONE_SENTENCE = lines("""
 def sources() -> tuple[Source, ...]:
     """Return what can be asked of a form."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
         return Intent(name=f"follow.{name}", kind="follow", wordings=wordings, draw=draw, weight=weight)
 
     return (
@@ -159,7 +162,7 @@ def sources() -> tuple[Source, ...]:
         intent("stop_days", _STOP_DAYS, _until(DAYS), 0.7),
         intent("stop_months", _STOP_MONTHS, _until(MONTHS), 0.7),
         intent("times", _TIMES, _times, 1.5),
-        intent("repeat", _REPEAT, _repeat, 1.5),
+        intent("repeat", _REPEAT, _repeat, 3),
         intent("yes_no", _YES_NO, _yes_no, 1.5),
         intent("number_only", _NUMBER_ONLY, _number_only, 1),
     )
@@ -197,13 +200,15 @@ def _points(rng: Random, _held: bool) -> Drawn:
 def _one_sentence(rng: Random, _held: bool) -> Drawn:
     block = rng.choice(pointed())
     return Drawn(
-        answer=block.bullets[0], check=checks.one_sentence(block.bullets[0]), values={"topic": rng.choice(block.aliases)}
+        answer=block.bullets[0],
+        check=checks.one_sentence(block.bullets[0]),
+        values={"topic": rng.choice(block.aliases)},
     )
 
 
 def _list_points(rng: Random, _held: bool) -> Drawn:
     name, n = rng.choice(tuple(LISTS)), rng.choice((2, 3, 3, 3, 4, 5))
-    answer = "\n".join(f"- {item}" for item in rng.sample(LISTS[name], n))
+    answer = "\n".join(f"- {item}" for item in in_a_row(LISTS[name], n, rng))
     values = {"n": rng.choice((str(n), NUMBERS[n])), "pool": name}
     return Drawn(answer=answer, check=checks.some_of(LISTS[name], n, mark="-"), values=values)
 
@@ -231,7 +236,7 @@ def _times(rng: Random, _held: bool) -> Drawn:
 
 
 def _repeat(rng: Random, _held: bool) -> Drawn:
-    words = [a_word(rng) for _ in range(rng.randint(1, 5))]
+    words = [invented(rng) if rng.random() < 0.15 else a_word(rng) for _ in range(rng.randint(1, 6))]
     text = rng.choice((" ", " ", ", ")).join(words)
     return Drawn(answer=text, check=checks.exact(text), values={"text": text})
 
@@ -263,5 +268,3 @@ def _yes_no(rng: Random, held: bool) -> Drawn:
 def _number_only(rng: Random, held: bool) -> Drawn:
     a, b = pair("+", rng, held=held)
     return Drawn(answer=str(a + b), check=checks.exact(str(a + b)), values={"a": str(a), "b": str(b)})
-
-

@@ -125,7 +125,9 @@ _LETTERS = lines("""
 def sources() -> tuple[Source, ...]:
     """Return records, lists and facts."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
         return Intent(name=f"json.{name}", kind="json", wordings=wordings, draw=draw, weight=weight)
 
     return (

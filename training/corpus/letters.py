@@ -51,7 +51,7 @@ _LOWER = lines("""
     (can|could) you (write|put) [the word ]<upper> in (lower case|small letters)?
     how does [the word ]<upper> look in (lower case|small letters)?
     I (need|want) [the word ]<upper> in (lower case|lowercase|small letters)
-    (lower case|lowercase|small letters): <upper>
+    (lower case|small letters): <upper>
     use (only small letters|lower case) for [the word ]<upper>
     do not shout: (write|put) <upper> in (small letters|lower case)
 """)
@@ -120,7 +120,9 @@ _BACKWARDS = lines("""
 def sources() -> tuple[Source, ...]:
     """Return one intent for each thing that can be asked of a word."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
         return Intent(name=f"letters.{name}", kind="letters", wordings=wordings, draw=draw, weight=weight)
 
     return (

@@ -56,8 +56,8 @@ class OddPrompts:
         """Make a prompt of two sentences to a few pages, most of them short."""
         n = rng.choice((1, 1, 2, 2, 3, 4, 5, 8, rng.randint(8, 90) if rng.random() < 0.1 else 2))
         sentences = [_sentence(rng) for _ in range(n)]
-        for _ in range(rng.choice((1, 1, 1, 2))):
-            sentences.append(_cased(say(pick(self.name, self.wordings, rng, held=held), rng), rng))
+        tasks = [pick(self.name, self.wordings, rng, held=held) for _ in range(rng.choice((1, 1, 1, 2)))]
+        sentences += [_cased(say(task, rng), rng) for task in tasks]
         if rng.random() < 0.2:
             sentences.insert(0, sentences.pop())
         text = rng.choice((" ", " ", " ", "\n")).join(sentences)

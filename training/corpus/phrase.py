@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 _ARTICLE = re.compile(r"\b([aA]) (?=[aeiou]\w)")
+_WORD = re.compile(r"[^\W_]+")
 _SLOT = re.compile(r"<(\w+)>")
 _SPACES = re.compile(r" {2,}")
 _BEFORE_MARK = re.compile(r" +([?!.,:;])")
@@ -20,7 +21,7 @@ class PatternError(ValueError):
     """A wording that was typed wrongly."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def parse(pattern: str) -> tuple[Part, ...]:  # type: ignore[valid-type]
     """Read a pattern once.
 
@@ -59,9 +60,27 @@ def with_articles(text: str) -> str:
     return _ARTICLE.sub(r"\1n ", text)
 
 
+def normal(text: str) -> str:
+    """Return the words of a text alone: two questions with the same words are the same question."""
+    return " ".join(_WORD.findall(text.casefold()))
+
+
 def n_expansions(pattern: str) -> int:
     """Count how many ways a pattern can be said, before slots are filled."""
     return _count(parse(pattern))
+
+
+def expansions(pattern: str) -> list[str]:
+    """Return every way to say a pattern; some stand for tens of thousands."""
+    return [tidy(text) for text in _expand(parse(pattern))]
+
+
+def _expand(parts: Sequence[Part]) -> list[str]:  # type: ignore[valid-type]
+    found = [""]
+    for part in parts:
+        ways = [part] if isinstance(part, str) else [text for way in part for text in _expand(way)]
+        found = [begun + way for begun in found for way in ways]
+    return found
 
 
 def _sequence(pattern: str, at: int, *, end: str) -> tuple[tuple[Part, ...], int]:  # type: ignore[valid-type]

@@ -12,7 +12,7 @@ from training.corpus.tables.words import ANIMALS, COLOURS, FRUITS
 SORTED_WORDS = tuple(dict.fromkeys(ANIMALS[:36] + FRUITS + COLOURS[:12]))
 
 _WORDS = lines("""
-    sort [these words|the words|the following words|alphabetically]: <list>
+    sort (these words|the words|the following words|alphabetically): <list>
     sort <list>[ alphabetically| by alphabet| from a to z]
     (put|bring|arrange) [these words|the following|the words] (in|into) (alphabetical|dictionary) order: <list>
     (put|bring|arrange) <list> (in|into) (alphabetical|dictionary) order
@@ -38,10 +38,10 @@ _BACKWARDS = lines("""
     <list>: (sort them backwards|sort from z to a|in reverse alphabetical order)
     (give|show) me <list>, sorted (from z to a|backwards|in reverse)
     what is the reverse alphabetical order of <list>?
-    sort from z to a: <list>
+    (order|list) from z to a: <list>
 """)
 _NUMBERS = lines("""
-    sort [these numbers|the numbers|the following numbers]: <list>
+    sort (these numbers|the numbers|the following numbers): <list>
     sort <list>[ by size| from small to large| in ascending order]
     (put|bring|arrange) [these numbers|the numbers] (in|into) [ascending |rising |]order: <list>
     (put|bring|arrange) <list> (in|into) [ascending |rising |]order
@@ -103,7 +103,9 @@ _FIRST = lines("""
 def sources() -> tuple[Source, ...]:
     """Return sorting of words and of numbers, and the ends of an order."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
         return Intent(name=f"sorting.{name}", kind="sorting", wordings=wordings, draw=draw, weight=weight)
 
     return (
@@ -119,12 +121,12 @@ def sources() -> tuple[Source, ...]:
 
 def some_words(rng: Random) -> list[str]:
     """Draw three to five words."""
-    return rng.sample(SORTED_WORDS, rng.choice((3, 3, 4, 4, 5)))
+    return rng.sample(SORTED_WORDS, rng.choice((3, 3, 3, 4, 4, 5)))
 
 
 def some_numbers(rng: Random) -> list[int]:
     """Draw three to five numbers up to 20, or up to 99."""
-    return rng.sample(range(1, rng.choice((20, 99))), rng.choice((3, 3, 4, 4, 5)))
+    return rng.sample(range(1, rng.choice((20, 20, 99))), rng.choice((3, 3, 3, 4, 4, 5)))
 
 
 def typed(things: list[str], rng: Random) -> str:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol
 
 from training.corpus.example import Check, Example, Turn
-from training.corpus.phrase import fill, with_articles
+from training.corpus.phrase import expansions, fill, normal, with_articles
 from training.corpus.surface import voiced
 
 SPLIT_SEED = "which wordings are held out, 1"
@@ -38,6 +38,7 @@ class Source(Protocol):
     @property
     def weight(self) -> float:
         """How often it is asked, against others of its kind."""
+
     @property
     def wordings(self) -> tuple[str, ...]: ...
 
@@ -56,6 +57,8 @@ class Intent:
     weight: float = 1.0
     loose: bool = False
     """Slots may be typed in lower case."""
+    polite: bool = True
+    """Statements may have openers and closers, as in `hello, add 2 and 3, please`."""
     split: str = ""
     """Intents that share their wordings share this name, so that all hold out the same ones."""
 
@@ -66,7 +69,7 @@ class Intent:
         if self.loose and rng.random() < 0.15:
             values = {name: value.lower() for name, value in values.items()}
         wording = pick(self.split or self.name, self.wordings, rng, held=held)
-        question = with_articles(fill(voiced(wording, rng, slips=not held), values))
+        question = with_articles(fill(voiced(wording, rng, slips=not held, polite=self.polite), values))
         turns = (Turn("user", question), Turn("assistant", drawn.answer))
         return Example(kind=self.kind, source=self.name, turns=turns, check=drawn.check)
 
@@ -76,7 +79,7 @@ def pick(name: str, wordings: tuple[str, ...], rng: Random, *, held: bool) -> st
     return rng.choice(held_out(name, wordings) if held else trained(name, wordings))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def held_out(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
     """Return the wordings that training never uses; none where there are too few to spare one."""
     if len(wordings) < _FEWEST_TO_SPLIT:
@@ -84,10 +87,19 @@ def held_out(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
     return _shuffled(name, wordings)[: max(1, len(wordings) // _HELD_SHARE)]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def trained(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the others."""
-    return _shuffled(name, wordings)[len(held_out(name, wordings)) :]
+    """Return the others, but for those that could be said just like a held-out one."""
+    spared = held_out(name, wordings)
+    told = said(spared)
+    return tuple(
+        wording for wording in _shuffled(name, wordings)[len(spared) :] if told.isdisjoint(said((wording,)))
+    )
+
+
+def said(wordings: tuple[str, ...]) -> frozenset[str]:
+    """Return the words of all that wordings can be expanded to."""
+    return frozenset(normal(text) for wording in wordings for text in expansions(wording))
 
 
 def _shuffled(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
-from training.corpus.phrase import outside_slots, say
+from training.corpus.phrase import outside_slots, say, tidy
+from training.corpus.tables.synonyms import FILLERS, SMALL_WORDS, SYNONYMS
 
 _OPENERS = (
     "(hi|hello|hey|hi there|hey there|good morning|ok|okay|so|right|well|now),",
@@ -23,16 +25,28 @@ _CLOSERS = ("please", "thanks", "thank you", "please and thank you", "I am curio
 _SHORT_ENOUGH = 160
 
 
-def voiced(wording: str, rng: Random, *, slips: bool) -> str:
-    """Say a wording the way somebody might type it; `slips` allows typing errors and shouting."""
+_PHRASE = re.compile(
+    rf"\b(?:{'|'.join(sorted(map(re.escape, SYNONYMS), key=len, reverse=True))})\b", re.IGNORECASE
+)
+
+
+def voiced(wording: str, rng: Random, *, slips: bool, polite: bool = True) -> str:
+    """Say a wording the way somebody might type it.
+
+    `slips` also allows other words for the same, lost small words, typing errors and shouting; `polite` lets
+    statements have openers and closers too, which questions always may have.
+    """
     text = say(wording, rng)
+    if slips:
+        text = _varied(text, rng)
     mark = text[-1] if text[-1:] in {"?", "!", ".", ":"} else ""
     text = text[: len(text) - len(mark)]
     if slips and rng.random() < 0.06:
         text = outside_slots(text, lambda piece: _slip(piece, rng))
-    if len(text) < _SHORT_ENOUGH and rng.random() < 0.13:
+    dressed = len(text) < _SHORT_ENOUGH and (polite or mark == "?")
+    if dressed and rng.random() < 0.13:
         text = f"{say(rng.choice(_OPENERS), rng)} {text}"
-    if len(text) < _SHORT_ENOUGH and mark != ":" and rng.random() < 0.07:
+    if dressed and mark != ":" and rng.random() < 0.07:
         text = f"{text}, {rng.choice(_CLOSERS)}"
     text += _end(mark, rng)
     case = rng.random()
@@ -41,6 +55,30 @@ def voiced(wording: str, rng: Random, *, slips: bool) -> str:
     if case < 0.75:
         return text[:1].upper() + text[1:]
     return text
+
+
+def _varied(text: str, rng: Random) -> str:
+    """Say it with other words: synonyms, a filler more, a small word less."""
+    if rng.random() < 0.35:
+        text = outside_slots(text, lambda piece: _PHRASE.sub(lambda found: _other(found[0], rng), piece))
+    if rng.random() < 0.12:
+        text = outside_slots(text, lambda piece: _without_small_words(piece, rng))
+    if rng.random() < 0.06:
+        words = text.split(" ")
+        words.insert(rng.randrange(len(words)), rng.choice(FILLERS))
+        text = " ".join(words)
+    return tidy(text)
+
+
+def _other(phrase: str, rng: Random) -> str:
+    if rng.random() < 0.5:
+        return phrase
+    return rng.choice(SYNONYMS[phrase.casefold()])
+
+
+def _without_small_words(piece: str, rng: Random) -> str:
+    words = piece.split(" ")
+    return " ".join(word for word in words if word.casefold() not in SMALL_WORDS or rng.random() < 0.6)
 
 
 def _end(mark: str, rng: Random) -> str:

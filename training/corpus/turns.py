@@ -235,7 +235,8 @@ class Dialogue:
         def ask(wordings: tuple[str, ...]) -> str:
             mine = wordings == self.wordings
             wording = pick(self.name, wordings, rng, held=held and mine)
-            return voiced(wording, rng, slips=not held and rng.random() < 0.5)
+            slips = not held and rng.random() < 0.5
+            return voiced(wording, rng, slips=slips, polite=wordings not in {_MY_NAME, _LIKES})
 
         texts, check = self.tell(rng, held, ask)
         roles = ("user", "assistant") * (len(texts) // 2)
@@ -347,7 +348,10 @@ def _and_of(rng: Random, _held: bool, ask: Ask) -> Told:
         texts = [fill(ask(_ASK_SPELL), {"it": a}), spelled(a), fill(ask(_AND_OF), {"it": b}), spelled(b)]
         return texts, checks.exact(spelled(b))
     one, two = rng.sample(defined(), 2)
-    question, then = fill(ask(_ASK_WHAT), {"it": rng.choice(one.aliases)}), fill(ask(_AND_OF), {"it": rng.choice(two.aliases)})
+    question, then = (
+        fill(ask(_ASK_WHAT), {"it": rng.choice(one.aliases)}),
+        fill(ask(_AND_OF), {"it": rng.choice(two.aliases)}),
+    )
     return [question, one.answer, then, two.answer], checks.has(*two.terms)
 
 
@@ -360,13 +364,17 @@ def _sum(rng: Random, held: bool, ask: Ask) -> tuple[list[str], int]:
 def _plus(rng: Random, held: bool, ask: Ask) -> Told:
     texts, total = _sum(rng, held, ask)
     c = rng.randint(1, 20)
-    return [*texts, fill(ask(_AND_PLUS), {"c": str(c)}), f"{total} + {c} = {total + c}"], checks.number(total + c)
+    return [*texts, fill(ask(_AND_PLUS), {"c": str(c)}), f"{total} + {c} = {total + c}"], checks.number(
+        total + c
+    )
 
 
 def _minus(rng: Random, held: bool, ask: Ask) -> Told:
     texts, total = _sum(rng, held, ask)
     c = rng.randint(0, min(total, 20))
-    return [*texts, fill(ask(_AND_MINUS), {"c": str(c)}), f"{total} - {c} = {total - c}"], checks.number(total - c)
+    return [*texts, fill(ask(_AND_MINUS), {"c": str(c)}), f"{total} - {c} = {total - c}"], checks.number(
+        total - c
+    )
 
 
 def _backwards(rng: Random, _held: bool, ask: Ask) -> Told:
@@ -377,7 +385,12 @@ def _backwards(rng: Random, _held: bool, ask: Ask) -> Told:
 
 def _upper(rng: Random, _held: bool, ask: Ask) -> Told:
     word = rng.choice(WORDS)
-    return [fill(ask(_ASK_SPELL), {"it": word}), spelled(word), ask(_NOW_UPPER), word.upper()], checks.verbatim(word.upper())
+    return [
+        fill(ask(_ASK_SPELL), {"it": word}),
+        spelled(word),
+        ask(_NOW_UPPER),
+        word.upper(),
+    ], checks.verbatim(word.upper())
 
 
 def _again(rng: Random, _held: bool, ask: Ask) -> Told:

@@ -9,7 +9,38 @@ from training.corpus.blocks import read_blocks
 from training.corpus.checks import has
 from training.corpus.source import Drawn, Intent, Source, fixed, held_out, lines, trained
 
-_ONSETS = ("b", "br", "ch", "d", "dr", "f", "g", "gr", "h", "j", "k", "kr", "l", "m", "n", "p", "pl", "qu", "r", "s", "sk", "st", "t", "tr", "v", "w", "x", "y", "z", "zh")
+_ONSETS = (
+    "b",
+    "br",
+    "ch",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gr",
+    "h",
+    "j",
+    "k",
+    "kr",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pl",
+    "qu",
+    "r",
+    "s",
+    "sk",
+    "st",
+    "t",
+    "tr",
+    "v",
+    "w",
+    "x",
+    "y",
+    "z",
+    "zh",
+)
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ou", "oo", "y", "ea")
 _CODAS = ("", "n", "r", "l", "s", "nd", "rk", "m", "th", "x", "nia", "land", "via", "dor", "stan", "ria")
 
@@ -80,7 +111,9 @@ _BIG_SUM = lines("""
 def sources() -> tuple[Source, ...]:
     """Return intents whose answer is that the model does not know, or cannot."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
         return Intent(name=f"unknown.{name}", kind="unknown", wordings=wordings, draw=draw, weight=weight)
 
     listed = (
@@ -89,8 +122,18 @@ def sources() -> tuple[Source, ...]:
     )
     return (
         intent("capital", _NO_CAPITAL, _named("I do not know the capital of {}.", _FAR_COUNTRIES), 2.5),
-        intent("what_is", _WHAT_IS, _named("I do not know {}. I am a very small model and know few things.", _STRANGERS), 4),
-        intent("number", _NUMBER, _named("I do not know that about {}. I am a very small model and know few things.", ()), 2),
+        intent(
+            "what_is",
+            _WHAT_IS,
+            _named("I do not know {}. I am a very small model and know few things.", _STRANGERS),
+            4,
+        ),
+        intent(
+            "number",
+            _NUMBER,
+            _named("I do not know that about {}. I am a very small model and know few things.", ()),
+            2,
+        ),
         intent("big_sum", _BIG_SUM, _big_sum, 2),
         *listed,
     )
@@ -117,7 +160,10 @@ def _named(form: str, real: tuple[str, ...]) -> Callable[[Random, bool], Drawn]:
 
 
 def _big_sum(rng: Random, _held: bool) -> Drawn:
-    a, b = (rng.choice((rng.randint(101, 999), rng.randint(1000, 9999), rng.randint(10_000, 99_999_999))) for _ in range(2))
+    a, b = (
+        rng.choice((rng.randint(101, 999), rng.randint(1000, 9999), rng.randint(10_000, 99_999_999)))
+        for _ in range(2)
+    )
     if rng.random() < 0.3:
         b = rng.randint(2, 99)
     answer = "I cannot do that sum: I only know small numbers."

@@ -11,14 +11,88 @@ from training.corpus.source import Drawn, Intent, Source, lines
 from training.corpus.tables.verse import ENDINGS, LINES, MIDDLES, OPENINGS
 from training.corpus.tables.words import LISTS
 
-HEROES = ("bear", "cat", "crow", "dog", "dragon", "duck", "farmer", "fox", "frog", "girl", "boy", "king", "mouse", "owl", "pilot", "queen", "rabbit", "robot", "sailor", "teacher", "turtle", "wolf")
-THINGS = ("bell", "book", "boat", "bridge", "cake", "clock", "coin", "drum", "garden", "hat", "key", "kite", "lamp", "letter", "map", "mirror", "ring", "river", "rope", "star", "stone", "tree")
-_PLACES = ("by the sea", "in a quiet town", "at the edge of a forest", "on a high hill", "near an old mill", "behind the mountains")
+HEROES = (
+    "bear",
+    "cat",
+    "crow",
+    "dog",
+    "dragon",
+    "duck",
+    "farmer",
+    "fox",
+    "frog",
+    "girl",
+    "boy",
+    "king",
+    "mouse",
+    "owl",
+    "pilot",
+    "queen",
+    "rabbit",
+    "robot",
+    "sailor",
+    "teacher",
+    "turtle",
+    "wolf",
+)
+THINGS = (
+    "bell",
+    "book",
+    "boat",
+    "bridge",
+    "cake",
+    "clock",
+    "coin",
+    "drum",
+    "garden",
+    "hat",
+    "key",
+    "kite",
+    "lamp",
+    "letter",
+    "map",
+    "mirror",
+    "ring",
+    "river",
+    "rope",
+    "star",
+    "stone",
+    "tree",
+)
+_PLACES = (
+    "by the sea",
+    "in a quiet town",
+    "at the edge of a forest",
+    "on a high hill",
+    "near an old mill",
+    "behind the mountains",
+)
 _TRAITS = ("small", "curious", "patient", "brave", "shy", "lonely")
-_WANTS = ("wanted to know what it was for", "had never seen anything like it", "could not stop looking at it", "decided to keep it safe", "wished to show it to a friend")
-_TURNS = ("But one night a storm came.", "Then, one morning, it was gone.", "But nobody believed the story.", "Then a stranger asked for it.", "But winter was near.")
-_ACTS = ("The <hero> walked all day and did not give up.", "The <hero> asked everybody for help.", "The <hero> thought for a long time and had an idea.", "The <hero> took a deep breath and went out into the dark.")
-_ENDS = ("In the end the <thing> was safe, and the <hero> was no longer alone.", "In the end the <hero> laughed, and the <thing> found a new home.", "In the end all was well, and the <hero> slept beside the <thing>.")
+_WANTS = (
+    "wanted to know what it was for",
+    "had never seen anything like it",
+    "could not stop looking at it",
+    "decided to keep it safe",
+    "wished to show it to a friend",
+)
+_TURNS = (
+    "But one night a storm came.",
+    "Then, one morning, it was gone.",
+    "But nobody believed the story.",
+    "Then a stranger asked for it.",
+    "But winter was near.",
+)
+_ACTS = (
+    "The <hero> walked all day and did not give up.",
+    "The <hero> asked everybody for help.",
+    "The <hero> thought for a long time and had an idea.",
+    "The <hero> took a deep breath and went out into the dark.",
+)
+_ENDS = (
+    "In the end the <thing> was safe, and the <hero> was no longer alone.",
+    "In the end the <hero> laughed, and the <thing> found a new home.",
+    "In the end all was well, and the <hero> slept beside the <thing>.",
+)
 
 _STORY = lines("""
     (write|tell|give) me a [short |little |small ]story about a <hero> and a <thing>
@@ -82,8 +156,12 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 def sources() -> tuple[Source, ...]:
     """Return what the model writes."""
 
-    def intent(name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float) -> Intent:
-        return Intent(name=f"writing.{name}", kind="writing", wordings=wordings, draw=draw, weight=weight, loose=True)
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
+        return Intent(
+            name=f"writing.{name}", kind="writing", wordings=wordings, draw=draw, weight=weight, loose=True
+        )
 
     return (
         intent("story", _STORY, _story, 2),
@@ -91,6 +169,12 @@ def sources() -> tuple[Source, ...]:
         intent("list", _LIST, _list, 2.5),
         intent("haiku", _HAIKU, _haiku, 1.5),
     )
+
+
+def in_a_row(pool: tuple[str, ...], n: int, rng: Random) -> list[str]:
+    """Return neighbours out of a list: what comes next is then known, and nothing comes twice."""
+    start = rng.randrange(len(pool))
+    return [pool[(start + i) % len(pool)] for i in range(n)]
 
 
 def told(hero: str, thing: str, rng: Random) -> str:
@@ -120,7 +204,7 @@ def _story_one(rng: Random, _held: bool) -> Drawn:
 def _list(rng: Random, _held: bool) -> Drawn:
     name = rng.choice(tuple(LISTS))
     n = rng.choice((2, 3, 3, 3, 4, 5, 5, 6, 7))
-    chosen = rng.sample(LISTS[name], n)
+    chosen = in_a_row(LISTS[name], n, rng)
     answer = "\n".join(f"{i}. {item}" for i, item in enumerate(chosen, start=1))
     values = {"n": rng.choice((str(n), NUMBERS[n])), "pool": name}
     return Drawn(answer=answer, check=checks.some_of(LISTS[name], n, mark="1"), values=values)

@@ -12,18 +12,28 @@ ANIMALS = _words("""
     lamb lion mole monkey mouse otter owl panda pig rabbit rat raven seal shark sheep snail snake spider swan
     tiger toad turtle whale wolf worm zebra
 """)
-FRUITS = _words("apple apricot banana cherry fig grape kiwi lemon lime mango melon orange papaya peach pear plum")
-VEGETABLES = _words("bean beet cabbage carrot celery corn cucumber garlic leek lettuce onion pea pepper potato radish spinach tomato")
+FRUITS = _words(
+    "apple apricot banana cherry fig grape kiwi lemon lime mango melon orange papaya peach pear plum"
+)
+VEGETABLES = _words(
+    "bean beet cabbage carrot celery corn cucumber garlic leek lettuce onion pea pepper potato radish spinach tomato"
+)
 COLOURS = _words("black blue brown gold green grey pink purple red silver violet white yellow")
 TOOLS = _words("axe brush drill file hammer knife ladder pliers rake rope ruler saw shovel wrench")
 CLOTHES = _words("apron belt boot cap coat dress glove hat jacket scarf shirt shoe skirt sock sweater")
-FURNITURE = _words("armchair bed bench bookcase chair cupboard desk dresser lamp mirror shelf sofa stool table wardrobe")
+FURNITURE = _words(
+    "armchair bed bench bookcase chair cupboard desk dresser lamp mirror shelf sofa stool table wardrobe"
+)
 TREES = _words("ash beech birch cedar elm fir maple oak palm pine poplar spruce willow")
 FLOWERS = _words("aster daisy iris lily orchid pansy peony poppy rose sunflower tulip violet")
 INSTRUMENTS = _words("banjo cello clarinet drum flute guitar harp oboe organ piano trumpet viola violin")
-SPORTS = _words("archery boxing cricket cycling fencing football golf hockey judo rowing rugby skiing swimming tennis")
+SPORTS = _words(
+    "archery boxing cricket cycling fencing football golf hockey judo rowing rugby skiing swimming tennis"
+)
 DRINKS = _words("cocoa coffee juice lemonade milk tea water")
-JOBS = _words("baker barber butcher carpenter cook dentist doctor driver farmer fisher gardener judge nurse painter pilot plumber sailor singer tailor teacher writer")
+JOBS = _words(
+    "baker barber butcher carpenter cook dentist doctor driver farmer fisher gardener judge nurse painter pilot plumber sailor singer tailor teacher writer"
+)
 VEHICLES = _words("bicycle boat bus car ferry lorry plane rocket scooter ship sled taxi train tram truck")
 METALS = _words("copper gold iron lead nickel silver tin zinc")
 SHAPES = _words("circle cone cube cylinder hexagon oval pentagon pyramid rectangle sphere square triangle")
@@ -38,7 +48,9 @@ _THINGS = _words("""
     wind window winter wood word world
 """)
 
-WORDS = tuple(dict.fromkeys(ANIMALS + FRUITS + VEGETABLES[:10] + COLOURS + TOOLS[:9] + CLOTHES[:10] + _THINGS))
+WORDS = tuple(
+    dict.fromkeys(ANIMALS + FRUITS + VEGETABLES[:10] + COLOURS + TOOLS[:9] + CLOTHES[:10] + _THINGS)
+)
 """Words to spell, to sort and to change the case of."""
 
 LISTS = {

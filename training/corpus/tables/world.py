@@ -138,7 +138,20 @@ SOUNDS = _pairs("""
     mouse = squeak
     wolf = howl
 """)
-LEGS = {"dog": 4, "cat": 4, "horse": 4, "ant": 6, "bee": 6, "spider": 8, "bird": 2, "snake": 0, "fish": 0, "cow": 4, "duck": 2, "crab": 10}
+LEGS = {
+    "dog": 4,
+    "cat": 4,
+    "horse": 4,
+    "ant": 6,
+    "bee": 6,
+    "spider": 8,
+    "bird": 2,
+    "snake": 0,
+    "fish": 0,
+    "cow": 4,
+    "duck": 2,
+    "crab": 10,
+}
 _OPPOSITES = _pairs("""
     hot = cold
     big = small
@@ -183,6 +196,25 @@ _OPPOSITES = _pairs("""
     east = west
 """)
 OPPOSITES = {**_OPPOSITES, **{right: left for left, right in _OPPOSITES.items()}}
-MIXTURES = {("blue", "yellow"): "green", ("red", "yellow"): "orange", ("blue", "red"): "purple", ("black", "white"): "grey", ("red", "white"): "pink"}
+MIXTURES = {
+    ("blue", "yellow"): "green",
+    ("red", "yellow"): "orange",
+    ("blue", "red"): "purple",
+    ("black", "white"): "grey",
+    ("red", "white"): "pink",
+}
 SIDES = {"triangle": 3, "square": 4, "rectangle": 4, "pentagon": 5, "hexagon": 6, "octagon": 8}
-COLOUR_OF = {"grass": "green", "snow": "white", "blood": "red", "coal": "black", "a lemon": "yellow", "a banana": "yellow", "the sky": "blue", "a tomato": "red", "a carrot": "orange", "milk": "white", "a crow": "black", "an elephant": "grey"}
+COLOUR_OF = {
+    "grass": "green",
+    "snow": "white",
+    "blood": "red",
+    "coal": "black",
+    "a lemon": "yellow",
+    "a banana": "yellow",
+    "the sky": "blue",
+    "a tomato": "red",
+    "a carrot": "orange",
+    "milk": "white",
+    "a crow": "black",
+    "an elephant": "grey",
+}
