@@ -79,7 +79,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.end: int = tokenizer.token_to_id(END_OF_MESSAGE)
+        (self.end,) = tokenizer.encode(END_OF_MESSAGE).ids
         self._newline = tokenizer.encode("\n").ids
         self._heads = {
             role: tokenizer.encode(f"{START_OF_MESSAGE}{role}\n").ids
