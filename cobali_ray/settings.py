@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer, TickMix
 from cobali_ray.errors import ConfigError
 
@@ -72,6 +72,9 @@ class EngineSettings(BaseSettings):
     n_gpu_layers: int | Literal["auto"] = "auto"
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
+    device_sampling: Literal["auto", "on", "off"] = "auto"
+    """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
+    there are at least 32 slots."""
 
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = ()
@@ -108,7 +111,7 @@ class EngineSettings(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
-    @field_validator("flash_attn", "itl_target_ms", mode="before")
+    @field_validator("flash_attn", "device_sampling", "itl_target_ms", mode="before")
     @classmethod
     def _on_off(cls, value: Any) -> Any:
         """Undo YAML, which reads a bare `off` as a boolean."""
@@ -157,15 +160,17 @@ class EngineSettings(BaseSettings):
         n_cells = self.n_slots * self.n_ctx
         return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
 
-    def pacer(self) -> Pacer:
-        """Return the pacer these settings ask for."""
+    def pacer(self, grain: Grain | None = None) -> Pacer:
+        """Return the pacer these settings ask for, given the backend's grain."""
         if self.itl_target_ms == "off":
-            return Pacer(None, self.tick_mix)
+            return Pacer(None, self.tick_mix, grain)
         if self.itl_target_ms == "auto":
-            return Pacer("auto", self.tick_mix)
-        return Pacer(self.itl_target_ms / 1000, self.tick_mix)
+            return Pacer("auto", self.tick_mix, grain)
+        return Pacer(self.itl_target_ms / 1000, self.tick_mix, grain)
 
-    def limits(self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True) -> EngineLimits:
+    def limits(
+        self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True, grain: Grain | None = None
+    ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
         return EngineLimits(
             n_slots=self.n_slots_used,
@@ -177,6 +182,7 @@ class EngineSettings(BaseSettings):
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,
             min_prefix=self.min_prefix if cuts_tails else 0,
+            grain=grain or Grain(),
         )
 
 

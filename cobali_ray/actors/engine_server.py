@@ -97,7 +97,7 @@ class EngineServer:
             token_budget=limits.token_budget,
             prefill_chunk=limits.prefill_chunk,
         )
-        engine = Engine(backend, limits, self._clock, sink, pacer=self._settings.pacer())
+        engine = Engine(backend, limits, self._clock, sink, pacer=self._settings.pacer(limits.grain))
         return engine, self._telemetry
 
     # -- called over the Serve handle -------------------------------------------------------------------

@@ -124,6 +124,13 @@ def _from_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[n
     return bits.view(np.float32).astype(np.float64), (keys & np.uint64(MAX_VOCAB - 1)).astype(np.int64)
 
 
+def sort_candidates(
+    values: NDArray[np.float32], ids: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Sort each row's candidates, likeliest first, ties by lower id."""
+    return _from_keys(np.sort(_sort_keys(values, ids.astype(np.int64)), axis=1))
+
+
 def at_least(row: NDArray[np.float32], bound: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Give logits and ids of all tokens that reach `bound`, as float32, likeliest first, ties by lower id."""
     lowest = np.float32(max(bound, LOWEST))

@@ -4,64 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from array import array
+from typing import Any
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from cobali_ray.backend import library, memory
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
 
-MAX_SLOTS = 256
-_MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
+_log = structlog.get_logger(__name__)
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig:
-    """How to open a model. Counts are tokens unless the name says otherwise."""
-
-    path: Path
-    n_slots: int
-    n_ctx_slot: int
-    n_cells: int | None = None
-    """KV cells in all, only for a unified cache; None means n_slots * n_ctx_slot."""
-    n_batch: int
-    n_threads: int
-    n_gpu_layers: int = 0
-    unified: bool = False
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_slots <= MAX_SLOTS:
-            raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
-        if not 1 <= self.n_cells_asked <= _MOST_CELLS:
-            asked = f"{self.n_slots} slots of {self.n_ctx_slot}"
-            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {_MOST_CELLS}")
-        if self.n_batch < self.n_slots:
-            raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
-        if self.n_batch > self.n_cells_asked:
-            raise ConfigError("token_budget", f"{self.n_batch}, but there are {self.n_cells_asked} KV cells")
-
-    @property
-    def n_cells_asked(self) -> int:
-        """KV cells to allocate."""
-        return (self.unified and self.n_cells) or self.n_slots * self.n_ctx_slot
-
-    @property
-    def reproducible(self) -> bool:
-        """Whether a request's logits shall not depend on its company.
-
-        Flash attention and a unified cache sum in an order that depends on chunks and other slots.
-        """
-        return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
 
 
 class LlamaBackend:
@@ -73,6 +36,11 @@ class LlamaBackend:
         self._model = self._load(config)
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
+        self.overlaps = bool(config.n_gpu_layers and lc.llama_supports_gpu_offload())
+        n_layers = int(lc.llama_model_n_layer(self._model))
+        self._device: DeviceCandidates | None = None
+        if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
+            self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         self._context = self._open(config)
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
@@ -81,7 +49,7 @@ class LlamaBackend:
         n_cells = int(lc.llama_n_ctx(self._context))
         self.n_cells = min(n_cells, config.n_cells or n_cells)
         self.end_tokens = vocab.end_tokens
-        self.overlaps = bool(config.n_gpu_layers and lc.llama_supports_gpu_offload())
+        self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
         self.cuts_tails = not (
             lc.llama_model_is_recurrent(self._model) or lc.llama_model_is_hybrid(self._model)
         )
@@ -94,6 +62,8 @@ class LlamaBackend:
         self._part = TickBatch(self.n_batch)
         self._unified = config.unified
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
+        if self._device is not None:
+            self._try_device(self._device)
 
     def _load(self, config: LlamaConfig) -> Any:
         lc = self._lc
@@ -118,6 +88,8 @@ class LlamaBackend:
         params.flash_attn_type = _FLASH[config.flash_attn]
         params.kv_unified = config.unified
         params.no_perf = True
+        if self._device is not None:
+            self._device.configure(params)
         if not config.n_gpu_layers:
             self._require_memory(config)
         library.forget_errors()
@@ -129,6 +101,18 @@ class LlamaBackend:
                 f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx_slot}: {library.errors()}",
             )
         return context
+
+    def _try_device(self, device: DeviceCandidates) -> None:
+        """Compute one token; where no candidates come of it (a device without top_k), do without."""
+        self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
+        self._compute_at_once(self._part, 1)
+        picks = device.picks(self._context, 1)
+        self.clear()
+        if not picks:
+            _log.warning("no_device_sampling", detail="llama.cpp gave no candidates for a row")
+            device.detach(self._context)
+            device.close()
+            self._device = None
 
     def _require_memory(self, config: LlamaConfig) -> None:
         needed = memory.kv_bytes(self._lc, self._model, config.n_cells_asked)
@@ -171,6 +155,8 @@ class LlamaBackend:
             batch, self._n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
         )
         self._n_rows, self._logits = 0, None
+        if self._device is not None:
+            self._device.prepare(self._context, batch.spans)
         self._compute(batch, n_rows)
         self._n_rows = n_rows
 
@@ -207,9 +193,11 @@ class LlamaBackend:
             self._lc.llama_synchronize(self._context)
 
     def sample(self, rows: list[RowSampler]) -> Sampled:
-        """Sample from the context's own logits, read in place."""
+        """Sample from the device's candidates, or else from the context's own logits, read in place."""
         if len(rows) != self._n_rows:
             raise BackendError(f"{len(rows)} rows to sample, {self._n_rows} computed")
+        if self._device is not None and self._device.attached and rows:
+            return sample_candidates(*self._device.read(self._context, len(rows)), rows)
         logits = self._read_logits(len(rows)) if self._logits is None else self._logits
         return sample_rows(logits, rows)
 
@@ -218,6 +206,11 @@ class LlamaBackend:
         if not pointer:
             raise BackendError("llama.cpp has no logits")
         return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
+
+    def expect(self, slot_id: int, row: RowSampler) -> None:
+        """Note what a slot's next rows are for."""
+        if self._device is not None:
+            self._device.expect(slot_id, row)
 
     def keep(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first tokens."""
@@ -245,6 +238,8 @@ class LlamaBackend:
         """Free context and model."""
         if self._context:
             self._lc.llama_free(self._context)
+        if self._device is not None:
+            self._device.close()
         if self._model:
             self._lc.llama_model_free(self._model)
         self._context = self._model = None

@@ -40,6 +40,9 @@ class Patches:
         bans = bool(end_tokens) and self._ban_until > 0
         self.idle = not (bias or bans or params.penalises)
         """Whether no row is ever changed."""
+        lifts = params.penalises or any(value > 0 for value in bias.values())
+        self.n_lowered = None if lifts else len(bias) + (len(end_tokens) if bans else 0)
+        """At most so many tokens are ever changed, and only lowered; None: any may be, or some lifted."""
 
     def apply(self, row: NDArray[np.float32], n_sampled: int) -> list[Change]:
         """Patch the row; give the former values, so that undoing them in reverse order restores it."""
@@ -54,6 +57,18 @@ class Patches:
             changes.append((self._end_ids, row[self._end_ids]))
             row[self._end_ids] = -np.inf
         return changes
+
+    def apply_to_candidates(
+        self, values: NDArray[np.float32], ids: NDArray[np.int32], n_sampled: int
+    ) -> None:
+        """Do in place what `apply` does to a row, to logits `values` of some of its tokens `ids`.
+
+        Only where `n_lowered` is a number: penalties are not done.
+        """
+        for token, bias in zip(self._bias_ids, self._bias, strict=True):
+            values[ids == token] += bias
+        if n_sampled < self._ban_until and self._end_ids.size:
+            values[(ids == self._end_ids[:, None]).any(axis=0)] = -np.inf
 
     def take(self, token: int) -> None:
         """Count a drawn token."""

@@ -55,6 +55,10 @@ class Backend(Protocol):
         """Return once the last forward pass is computed."""
         ...
 
+    def expect(self, slot_id: int, row: RowSampler) -> None:
+        """Note what a slot's next rows are for, so that a backend may compute no more than that needs."""
+        ...
+
     def sample(self, rows: list[RowSampler]) -> Sampled:
         """Draw one token per flagged row of the last forward pass, in batch order."""
         ...

@@ -67,6 +67,8 @@ class RowSampler:
         self.route = _route(params, top_k)
         # An open row without top_k has its typical set taken before the chain, from the whole row.
         typical_p = params.typical_p if top_k else 1.0
+        self._n_vocab = n_vocab
+        self._n_likeliest = _n_likeliest(params, self.route, top_k, self._patches.n_lowered)
         temperature = max(params.temperature, _COLDEST)
         self.chain = ChainParams(top_k or math.inf, typical_p, params.top_p, params.min_p, temperature)
         self._random: random.Random | None = None
@@ -79,6 +81,14 @@ class RowSampler:
         """Apply bias, penalties and bans to the row in place; give what undoes it, latest last."""
         return self._patches.apply(row, self.n_sampled)
 
+    def suffices(self, n: int) -> bool:
+        """Tell whether the `n` likeliest tokens of a row, as the model gave it, decide what is drawn."""
+        return self._n_likeliest is not None and (self._n_likeliest <= n or n == self._n_vocab)
+
+    def patch_candidates(self, values: NDArray[np.float32], ids: NDArray[np.int32]) -> None:
+        """Do what `patch` does, in place, to the likeliest tokens of a row; only where they suffice."""
+        self._patches.apply_to_candidates(values, ids, self.n_sampled)
+
     def uniform(self) -> float:
         """Draw the next number in [0, 1) of this request's own generator."""
         if self._random is None:
@@ -89,6 +99,17 @@ class RowSampler:
         """Note the token drawn."""
         self.n_sampled += 1
         self._patches.take(token)
+
+
+def _n_likeliest(params: SamplingParams, route: Route, top_k: int, n_lowered: int | None) -> int | None:
+    """Count the likeliest tokens that decide: those kept, one for each that may be lowered, one to spare.
+
+    None: the whole row decides. The one to spare is for ties: where it is less than the last one kept, no
+    token left out is its equal.
+    """
+    if params.n_logprobs is not None or n_lowered is None or route not in {Route.GREEDY, Route.TOP}:
+        return None
+    return (1 if route is Route.GREEDY else top_k) + n_lowered + 1
 
 
 def _route(params: SamplingParams, top_k: int) -> Route:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cobali_ray.backend.candidates import runs, top_candidates, widen
-from cobali_ray.backend.chain import draw, weigh
+from cobali_ray.backend.chain import draw_tokens, weigh
 from cobali_ray.backend.logprobs import RawRow, TokenLogprobs, measure_rows
 from cobali_ray.backend.row_sampler import Route, RowSampler
 from cobali_ray.backend.whole_row import (
@@ -45,6 +45,11 @@ class Sampled:
     """For the rows whose `n_logprobs` is not None."""
     failed: dict[int, str] = field(default_factory=dict)
     """Rows that have no token to give, and why; their samplers are unchanged."""
+
+
+def why_failed(peak: float) -> str:
+    """Say why a row whose largest logit is not finite gives no token."""
+    return _MASKED if peak == -math.inf else _BROKEN
 
 
 def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Sampled:
@@ -111,7 +116,7 @@ class _Tick:
         return self._scratch
 
     def _fail(self, i: int, peak: float) -> None:
-        self._sampled.failed[i] = _MASKED if peak == -math.inf else _BROKEN
+        self._sampled.failed[i] = why_failed(peak)
 
     def _take_likeliest(self, picks: list[int]) -> None:
         tokens = self._sampled.tokens
@@ -167,10 +172,11 @@ class _Tick:
         mass: NDArray[np.float64],
     ) -> None:
         samplers = [self._rows[i] for i in picks]
-        weights = weigh(values, np.array([s.chain for s in samplers]), mass)
-        places = draw(weights, np.array([s.uniform() for s in samplers]))
-        drawn = ids[np.arange(len(picks)), places]
-        for i, token in zip(picks, drawn.tolist(), strict=True):
+        params, uniforms = (
+            np.array([s.chain for s in samplers]),
+            np.array([s.uniform() for s in samplers]),
+        )
+        for i, token in zip(picks, draw_tokens(values, ids, mass, params, uniforms), strict=True):
             self._sampled.tokens[i] = token
 
     def _report(self, i: int, raw: RawRow, changes: list[Change]) -> None:

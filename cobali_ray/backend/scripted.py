@@ -72,6 +72,8 @@ class ScriptedBackend:
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
         self._wanted: list[int] | None = None
+        self._wanted_slots: list[int] = []
+        self._expected: dict[int, RowSampler] = {}
         self._done_s = 0.0
         self.n_forwards = 0
 
@@ -83,6 +85,7 @@ class ScriptedBackend:
             raise CacheFullError(f"{n_used} of {self.n_cells} cells used, {batch.n_tokens} more wanted")
         tokens = batch.token[: batch.n_tokens].tolist()
         wanted, at = [], 0
+        self._wanted_slots = [span.slot_id for span in batch.spans if span.sample]
         for span in batch.spans:
             chain = self._hashes[span.slot_id]
             state = chain[-1] if chain else 0
@@ -121,10 +124,17 @@ class ScriptedBackend:
         if self._tick_s and (left := self._done_s - self._now()) > 0:
             self._sleep(left)
 
+    def expect(self, slot_id: int, row: RowSampler) -> None:
+        """Note whose rows a slot will give."""
+        self._expected[slot_id] = row
+
     def sample(self, rows: list[RowSampler]) -> Sampled:
         """Sample the scripted logits, through the real sampler."""
         if self._wanted is None or len(rows) != len(self._wanted):
             raise BackendError(f"{len(rows)} rows to sample, {self._wanted and len(self._wanted)} computed")
+        for slot_id, row in zip(self._wanted_slots, rows, strict=True):
+            if self._strict and self._expected.get(slot_id) is not row:
+                raise BackendError(f"slot {slot_id} is sampled for another than was expected")
         wanted, self._wanted = self._wanted, None
         return sample_rows(self._rows[wanted], rows)
 

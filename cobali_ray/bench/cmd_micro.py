@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.bench import plots
+from cobali_ray.bench import micro_device, plots
 from cobali_ray.bench.inprocess import DEFAULT_MODEL, OUT, deliver, opened, spell, with_range
 from cobali_ray.bench.micro import Cost, Step, sampling_steps, scheduling_steps, time_step
 from cobali_ray.bench.micro_llama import call_steps, decode_steps, floor_step
@@ -34,13 +34,20 @@ def micro(
     command = spell("micro", model=model, rounds=rounds, quick=quick)
     step_s, sizes, n_warmup = (QUICK_STEP_S, QUICK_SIZES, 0) if quick else (STEP_S, SIZES, 1)
     rounds = 1 if quick else rounds
-    with opened(model, n_slots=N_SLOTS, n_ctx=512, token_budget=512) as (backend, _):
+    with opened(model, n_slots=N_SLOTS, n_ctx=512, token_budget=512, device_sampling="off") as (backend, _):
         with floor_step(backend) as floor:
             steps = [*scheduling_steps(), *call_steps(backend), *([floor] if floor else [])]
             steps += [*sampling_steps(backend.n_vocab), *decode_steps(backend, sizes)]
             measured = _measure(steps, step_s, rounds, n_warmup)
         n_vocab = backend.n_vocab
-    deliver(_report(command, model, n_vocab, steps, measured), out)
+    report = _report(command, model, n_vocab, steps, measured)
+    tick_sizes = micro_device.QUICK_SIZES if quick else micro_device.SIZES
+    with micro_device.tick_steps(model, tick_sizes) as ticks:
+        if ticks:
+            measured = _measure(ticks, step_s, rounds, n_warmup)
+            report.tables.append(micro_device.tick_table(measured, tick_sizes))
+            report.samples["ticks"] = measured.as_json()
+    deliver(report, out)
 
 
 def _measure(steps: list[Step], step_s: float, n_rounds: int, n_warmup: int) -> Rounds:

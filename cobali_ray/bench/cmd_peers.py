@@ -16,6 +16,7 @@ import yaml
 from rich.console import Console
 
 from cobali_ray.actors.serving import free_port
+from cobali_ray.backend.threads import ENVIRONMENT
 from cobali_ray.bench.cmd_serve import command_line, report_of
 from cobali_ray.bench.llama_server import (
     PACKAGE,
@@ -59,11 +60,12 @@ class PeerOptions:
 
     def settings(self, model: Path, n_slots: int, n_ctx: int) -> PeerSettings:
         """Return what both servers get."""
-        if self.threads_wait not in {"active", "passive"}:
-            raise ConfigError("--threads-wait", f"must be active or passive, got {self.threads_wait!r}")
+        if self.threads_wait not in ENVIRONMENT:
+            names = ", ".join(ENVIRONMENT)
+            raise ConfigError("--threads-wait", f"must be one of {names}, got {self.threads_wait!r}")
         return PeerSettings(
             model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
-            threads_wait=self.threads_wait, unified=self.unified,  # type: ignore[arg-type]
+            threads_wait=self.threads_wait, unified=self.unified,
         )  # fmt: skip
 
 
@@ -87,8 +89,11 @@ def peers(
         int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
     ] = None,
     threads_wait: Annotated[
-        str, typer.Option(help="OpenMP threads of both: active (spin) or passive.")
-    ] = "passive",
+        str,
+        typer.Option(
+            help="How OpenMP threads wait, on both sides: active (spin), brief (our auto), passive."
+        ),
+    ] = "brief",
     unified: Annotated[
         bool, typer.Option("--unified", help="One KV pool for all slots, on both sides.")
     ] = False,
@@ -219,7 +224,7 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
         texts = texts_of(PromptMaker(word_costs(target)[0], seed=23), n_requests, case.n_prompt)
         values = {
             "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
-            "n_threads": settings.n_threads, "threads_wait": settings.threads_wait,
+            "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
             "kv": "unified" if settings.unified else "split", **options.ours,
         }  # fmt: skip
         engine = stack.enter_context(

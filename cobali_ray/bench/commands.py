@@ -9,6 +9,7 @@ from cobali_ray.bench import (
     cmd_micro,
     cmd_modes,
     cmd_overlap,
+    cmd_pace,
     cmd_peers,
     cmd_prefill,
     cmd_select,
@@ -20,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure, and write a report.", pre
 app.command("modes")(cmd_modes.modes)
 app.command("prefill")(cmd_prefill.prefill)
 app.command("overlap")(cmd_overlap.overlap)
+app.command("pace")(cmd_pace.pace)
 app.command("micro")(cmd_micro.micro)
 app.command("gaps")(cmd_gaps.gaps)
 app.command("serve")(cmd_serve.serve)

@@ -30,7 +30,8 @@ class Watched:
         self.n_slots, self.n_vocab = inner.n_slots, inner.n_vocab
         self.n_ctx_slot, self.n_cells, self.n_batch = inner.n_ctx_slot, inner.n_cells, inner.n_batch
         self.end_tokens, self.words = inner.end_tokens, inner.words
-        self.sample, self.keep, self.clear = inner.sample, inner.keep, inner.clear
+        self.expect, self.sample = inner.expect, inner.sample
+        self.keep, self.clear = inner.keep, inner.clear
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
         self.device: list[Span] = []
         self.waits: list[Span] = []
@@ -77,13 +78,13 @@ class Simulated(Watched):
             self.wait()
 
     def wait(self) -> None:
-        """Sleep until the device is done."""
+        """Spin until the device is done, as CUDA's own wait does where there are cores to spare.
+
+        A sleep would wake late and with cold caches, and the host work after it would seem dearer.
+        """
         if self._handed_s is None:
             return
         began_s, ends_s = time.perf_counter(), self._handed_s + self._tick_s
-        # A sleep wakes late; the last bit is spun away, as a driver that polls does.
-        if (left := ends_s - began_s - 2e-4) > 0:
-            time.sleep(left)
         while time.perf_counter() < ends_s:
             pass
         self.waits.append(Span(began_s, time.perf_counter()))

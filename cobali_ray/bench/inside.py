@@ -29,6 +29,11 @@ def inside(backend: Backend) -> Inside | None:
     return Inside(lc, model, context, lc.llama_get_memory(context), lc.llama_model_get_vocab(model))
 
 
+def picks_on_device(backend: Backend) -> bool:
+    """Tell whether llama.cpp picks the rows' likeliest tokens itself."""
+    return isinstance(backend, LlamaBackend) and backend._device is not None  # noqa: SLF001
+
+
 def held_bytes(backend: Backend) -> int | None:
     """Return the bytes of all slots' cached tokens as llama.cpp counts them; None without llama.cpp."""
     found = inside(backend)

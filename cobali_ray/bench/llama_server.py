@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
+from cobali_ray.backend.threads import ENVIRONMENT, ThreadsWait, Wait
 from cobali_ray.bench.llama_server_cmake import CMAKE_LISTS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.store import default_cache_dir
@@ -42,8 +42,13 @@ class PeerSettings:
     n_ctx: int
     """Most tokens of one request."""
     n_threads: int
-    threads_wait: Literal["active", "passive"]
+    threads_wait: Wait
     unified: bool = False
+
+    @property
+    def asked_wait(self) -> ThreadsWait:
+        """The setting that makes our server wait this way."""
+        return "auto" if self.threads_wait == "brief" else self.threads_wait
 
     def environ(self) -> dict[str, str]:
         """Return the environment of either server: one OpenMP policy, no settings that only one sees."""
@@ -54,9 +59,7 @@ class PeerSettings:
             and (name == "COBALI_CACHE" or not name.startswith(("COBALI_", "LLAMA_ARG_")))
         }
         values["GGML_NO_BACKTRACE"] = "1"
-        if self.threads_wait == "passive":  # "active" is libgomp's default: spin for milliseconds, then sleep
-            values["OMP_WAIT_POLICY"] = "passive"
-        return values
+        return values | ENVIRONMENT[self.threads_wait]
 
 
 def server_command(

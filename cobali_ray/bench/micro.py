@@ -14,6 +14,7 @@ import numpy as np
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, sample_rows
+from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.bench.telemetry import busy_collector
 from cobali_ray.core.events import Delta
 from cobali_ray.core.limits import EngineLimits
@@ -113,8 +114,10 @@ def _publishing_steps() -> Iterator[Step]:
 
 
 def sampling_steps(n_vocab: int, n_rows: int = 16) -> Iterator[Step]:
-    """Yield greedy and top-k sampling of random logits, per row."""
+    """Yield greedy and top-k sampling of random logits, per row: of all of them, and of the likeliest."""
     logits = np.random.default_rng(0).normal(0.0, 3.0, (n_rows, n_vocab)).astype(np.float32)
+    likeliest = np.argsort(-logits, axis=1)[:, :128].astype(np.int32)
+    values = np.take_along_axis(logits, likeliest, axis=1)
     for name, params, reference in (
         ("greedy", GREEDY, "0.5 (T4), 13.5 (T152)"),
         ("top_k 40, top_p, temperature", TOP_K, "130 (T4), 148 (T152), top-k alone"),
@@ -125,6 +128,11 @@ def sampling_steps(n_vocab: int, n_rows: int = 16) -> Iterator[Step]:
             partial(sample_rows, logits, rows),
             n_rows,
             reference,
+        )
+        yield Step(
+            f"{name}, from {likeliest.shape[1]} candidates, per row of {n_rows}",
+            partial(sample_candidates, values, likeliest, rows),
+            n_rows,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from cobali_ray.backend import library
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
+from cobali_ray.bench.inprocess import empty
 from cobali_ray.bench.inside import Inside, inside
 from cobali_ray.bench.micro import Step
 from cobali_ray.core.plan import Span
@@ -53,7 +54,7 @@ def call_steps(backend: Backend) -> Iterator[Step]:
 
 
 def _decode_one(backend: Backend) -> None:
-    backend.clear()
+    empty(backend)
     batch = TickBatch(backend.n_batch)
     batch.fill((Span(0, 0, 2, sample=True),), [array("i", [1, 2])])
     backend.forward(batch)
@@ -95,7 +96,7 @@ def _pass(
         backend.wait()
 
     def reset() -> None:
-        backend.clear()
+        empty(backend)
         batch.fill(spans, tokens)
 
     return Step(name, call, 1, reference, reset)

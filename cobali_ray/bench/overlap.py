@@ -8,6 +8,7 @@ from typing import NamedTuple
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.bench.device import Simulated, Span, Watched
+from cobali_ray.bench.inprocess import empty
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
@@ -65,7 +66,7 @@ def limits_for(backend: Watched) -> EngineLimits:
 
 def trace(backend: Watched, limits: EngineLimits, requests: Sequence[Request]) -> Trace:
     """Run the requests through an engine that does a server's host work: events encoded, ticks counted."""
-    backend.clear()
+    empty(backend)
     backend.device, backend.waits = [], []
     collector = Collector(
         model_name="bench",

@@ -10,7 +10,7 @@ from typing import Literal
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
-from cobali_ray.bench.inprocess import greedy_requests, run_once
+from cobali_ray.bench.inprocess import empty, greedy_requests, run_once
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY
@@ -82,16 +82,17 @@ class Prefill:
 
     def _drive(self, tokens: Sequence[array[int]], ticks: Ticks) -> BatchRun:
         backend, batch, now = self._backend, self._batch, self._clock.now
-        backend.clear()
+        empty(backend)
         ttfts, n_ticks, n_tokens = [], 0, 0
         started = now()
+        samplers = [self._sampler(slot_id, prompt) for slot_id, prompt in enumerate(tokens)]
         for spans in ticks:
             batch.fill(spans, [tokens[span.slot_id] for span in spans])
             backend.forward(batch)
             backend.wait()
             wanted = [span for span in spans if span.sample]
             if wanted:
-                backend.sample([self._sampler(tokens[span.slot_id]) for span in wanted])
+                backend.sample([samplers[span.slot_id] for span in wanted])
                 ttfts += [now() - started] * len(wanted)
             n_ticks += 1
             n_tokens += batch.n_tokens
@@ -103,8 +104,11 @@ class Prefill:
             n_cells=sum(map(len, tokens)),
         )
 
-    def _sampler(self, prompt: Sequence[int]) -> RowSampler:
-        return RowSampler(GREEDY, prompt, end_tokens=self._backend.end_tokens, n_vocab=self._backend.n_vocab)
+    def _sampler(self, slot_id: int, prompt: Sequence[int]) -> RowSampler:
+        backend = self._backend
+        made = RowSampler(GREEDY, prompt, end_tokens=backend.end_tokens, n_vocab=backend.n_vocab)
+        backend.expect(slot_id, made)
+        return made
 
     def engine(self, prompts: Prompts, order: Literal["fcfs", "packed"]) -> BatchRun:
         """Submit the batch to an engine with this `prefill_order`; nothing is padded."""

@@ -10,6 +10,40 @@ from cobali_ray.errors import ConfigError
 PrefillOrder: TypeAlias = Literal["fcfs", "packed", "shortest"]
 
 
+_MANY_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grain:
+    """Which prefill chunks a backend computes well. Counts are tokens; the default knows no difference."""
+
+    step: int = 1
+    """Chunks of a multiple of this many tokens are the cheapest per token."""
+    least: int = 1
+    """Shorter chunks are computed by another kernel, with costs of its own."""
+    beside: int = 0
+    """How many tokens of a chunk beside decode tokens do not count: they are computed with those."""
+
+    def counted(self, length: int, *, mixed: bool) -> int:
+        """Return how many tokens of a chunk the steps are counted in."""
+        return length - self.beside if mixed else length
+
+    def padded(self, length: int, *, mixed: bool) -> int:
+        """Return the tokens whose attention is computed for a chunk: whole steps, or 0 if it is too short."""
+        counted = self.counted(length, mixed=mixed)
+        return -(-counted // self.step) * self.step if counted >= self.least else 0
+
+    def ragged(self, length: int, *, mixed: bool) -> bool:
+        """Whether a chunk is so far from whole steps that it takes clearly longer than its share of them."""
+        counted = self.counted(length, mixed=mixed)
+        return self.least <= counted < _MANY_STEPS * self.step and counted % self.step > 0
+
+    def whole(self, length: int, *, mixed: bool) -> int:
+        """Return the largest chunk of whole steps with at most `length` tokens, 0 if there is none."""
+        counted = self.counted(length, mixed=mixed) // self.step * self.step
+        return counted + (self.beside if mixed else 0) if counted >= self.least else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """Bounds the scheduler keeps. Counts are tokens unless the name says otherwise."""
@@ -28,6 +62,7 @@ class EngineLimits:
     """Prompt tokens of the waiting requests."""
     min_prefix: int = 32
     """Shortest shared prefix worth choosing a slot for; 0 switches prefix reuse off."""
+    grain: Grain = Grain()
 
     def __post_init__(self) -> None:
         for name in ("n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"):

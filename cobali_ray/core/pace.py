@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import SlotView, Span, order_prefill, piece, plan_tick
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
@@ -15,7 +15,8 @@ LEAST_CHUNK = 16
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
 AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
-"""The automatic target: three decode ticks of a full batch, at least 50 ms."""
+"""The automatic target: three decode ticks of a full batch, at least 50 ms; longer for as long as more
+prompts wait than streams run, because then the streams' wait is the smaller one in all."""
 _FULL_STEP = 0.05
 _ROW_SHARE = 0.5
 """What share of a decode tick is assumed to grow with its rows, until a batch half full was seen."""
@@ -26,6 +27,9 @@ within 10 %, and the margin recovers from a disturbance within some hundred tick
 _STEP = 0.04
 _LEAST_MARGIN = 0.4
 _EXPLORE_EVERY = 64
+_NEARLY = 1.4
+_PATIENCE, _MOST_PATIENCE = 4, 256
+"""Ticks of short chunks before a whole step is tried again."""
 _CLEARLY = 0.95
 
 
@@ -39,13 +43,16 @@ class Pacer:
     within the target; auto does so where the model says that mixing costs more.
     """
 
-    def __init__(self, target_s: float | Literal["auto"] | None, tick_mix: TickMix = "auto") -> None:
+    def __init__(
+        self, target_s: float | Literal["auto"] | None, tick_mix: TickMix = "auto", grain: Grain | None = None
+    ) -> None:
         self._target_s, self._tick_mix = target_s, tick_mix
-        self.model = TickTimeModel()
+        self.model = TickTimeModel(grain)
         self._margin = 0.9
         self._prefill_alone = False
         """Whether the last tick was prefill that streams had to wait for."""
         self._n_paced = 0
+        self._n_short, self._patience, self._trying = 0, _PATIENCE, False
         self._owed_s = 0.0
         self._full_s = 0.0
         """Time of a decode tick with most slots busy; 0 until one was seen."""
@@ -70,7 +77,7 @@ class Pacer:
     ) -> tuple[Span, ...]:
         decode = [Span(s.slot_id, s.n_computed, 1, sample=True) for s in decoding]
         decode_s = self.model.decode_s(len(decode), sum([s.n_computed for s in decoding]))
-        target_s = self._target(decode_s, len(decode), limits.n_slots)
+        target_s = self._target(decode_s, len(decode), len(slots) - len(decode), limits.n_slots)
         if not target_s:
             return plan_tick(slots, limits)
         if self._prefill_alone:
@@ -85,20 +92,20 @@ class Pacer:
         else:
             most = min(most, FIRST_CHUNK)
         prefilling = order_prefill([s for s in slots if not s.decoding and s.n_pending], limits, most)
-        spans = list(self._chunks(prefilling, left_s, most, limits.prefill_chunk))
+        spans = list(self._chunks(prefilling, left_s, most, limits, mixed=not alone))
         if not alone:
             spans += decode
         spans.sort()
         return tuple(spans)
 
-    def _target(self, decode_s: float, n_decode: int, n_slots: int) -> float:
+    def _target(self, decode_s: float, n_decode: int, n_prefill: int, n_slots: int) -> float:
         """Return the target; automatic: 0 while nothing is known of decode ticks."""
         if self._target_s != "auto":
             return self._target_s or 0.0
         if not self.model.knows_decode:
             return 0.0
         full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
-        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s)
+        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s) * max(1.0, n_prefill / n_decode)
 
     def _exclusive(self) -> bool:
         if self._tick_mix != "auto":
@@ -108,17 +115,50 @@ class Pacer:
         explore = self._n_paced % _EXPLORE_EVERY == _EXPLORE_EVERY - 1
         return worth != explore and self.model.knows_prefill
 
-    def _chunks(self, slots: Sequence[SlotView], left_s: float, most: int, chunk: int) -> Iterable[Span]:
+    def _chunks(
+        self, slots: Sequence[SlotView], left_s: float, most: int, limits: EngineLimits, *, mixed: bool
+    ) -> Iterable[Span]:
+        model, grain = self.model, limits.grain
+        chunk = limits.prefill_chunk + (grain.beside if mixed else 0)
         for number, slot in enumerate(slots):
-            fits = self.model.longest_chunk(slot.n_computed, left_s) if self.model.knows_prefill else most
+            start = slot.n_computed
+            if number and start and grain.step > 1:
+                return  # company would cut it into pieces that are no whole steps
+            fits = model.longest_chunk(start, left_s, mixed=mixed) if model.knows_prefill else most
             if number == 0:
-                fits = max(fits, LEAST_CHUNK)
-            length = piece(slot.n_pending, min(chunk, most, fits))
+                fits = max(fits, LEAST_CHUNK, self._retry(slot, left_s, fits, grain, mixed=mixed))
+            fits = min(fits, chunk, most)
+            if fits < slot.n_pending:
+                fits = grain.whole(fits, mixed=mixed) or fits
+            length = piece(slot.n_pending, fits)
             if length <= 0:
                 return
-            yield Span(slot.slot_id, slot.n_computed, length, length == slot.n_pending)
+            yield Span(slot.slot_id, start, length, length == slot.n_pending)
             most -= length
-            left_s -= self.model.chunk_s(slot.n_computed, length)
+            left_s -= model.chunk_s(start, length, mixed=mixed)
+            if start and grain.step > 1:
+                return
+
+    def _retry(self, slot: SlotView, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+        """Return a whole step that takes up to half of the safety margin; 0 if that is not enough.
+
+        Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
+        guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
+        was late doubles the ticks until the next.
+        """
+        step = grain.step + (grain.beside if mixed else 0)
+        if not fits < step <= slot.n_pending:
+            return 0
+        step_s = self.model.chunk_s(slot.n_computed, step, mixed=mixed)
+        if step_s <= left_s + (1 - self._margin) / 2 * self._planned[0]:
+            return step
+        if step_s > _NEARLY * left_s:
+            return 0
+        self._n_short += 1
+        if self._n_short < self._patience:
+            return 0
+        self._n_short, self._trying = 0, True
+        return step
 
     def begin(self, shape: Shape, n_slots: int) -> None:
         """Note that the tick planned last is being computed."""
@@ -133,6 +173,9 @@ class Pacer:
         predicted = self.model.predict(shape) if knows else 0.0
         if self.target_s and shape.chunks:
             late = seconds + self._owed_s > _LATE * self.target_s
+            if self._trying:
+                self._patience = min(2 * self._patience, _MOST_PATIENCE) if late else _PATIENCE
+                self._trying = False
             self._margin += _STEP * (_ALLOWED_LATE - late)
             self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
         self.model.learn(shape, seconds)

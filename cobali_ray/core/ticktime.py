@@ -1,10 +1,12 @@
 """How long a tick takes, learned from the ticks that were.
 
-    t = c0 + c1 * n_decode + c2 * context + entry + c3 * chunk + c4 * chunk * depth
+    t = c0 + c1 * n_decode + c2 * context + entry + c3 * chunk + c4 * padded chunk * depth
 
 The first three terms are a decode tick's, fitted on ticks without prefill; the rest is what prefill adds,
 fitted on what those leave over. `entry` has two values: for prefill beside decode tokens (on split KV a
-second micro-batch) and for a tick of its own. Two small fits instead of one, because long stretches of
+second micro-batch) and for a tick of its own. Attention may compute in whole tiles, and chunks shorter than
+one by another kernel (see `Grain`): padded is what it really computes, and short chunks have a c4 of their
+own. Two small fits instead of one, because long stretches of
 pure decode say nothing about prefill and would let a common fit drift.
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
+
+from cobali_ray.core.limits import Grain
 
 FORGET = 0.99
 """Weight of a tick relative to the next one: a memory of about 100 ticks."""
@@ -71,11 +75,32 @@ class LeastSquares:
             for j, u in enumerate(x):
                 row[j] = FORGET * row[j] + v * u
             self._right[i] = FORGET * self._right[i] + v * y
-        rows = [
-            [*(v + _PULL * (i == j) for j, v in enumerate(row)), right + _PULL * weight]
-            for i, (row, right, weight) in enumerate(zip(self._left, self._right, self.weights, strict=True))
-        ]
-        self.weights = [max(w, 0.0) for w in _solve(rows)]
+        self._fit()
+
+    def _fit(self) -> None:
+        """Solve for weights of at least 0: those that would be negative are 0, and the others fitted without.
+
+        Cutting them off after one common solution would leave the others wrong, and since each solution is
+        pulled towards the last one, the error would grow with every observation.
+        """
+        free = list(range(len(self.weights)))
+        while True:
+            rows = [
+                [
+                    *(self._left[i][j] + _PULL * (i == j) for j in free),
+                    self._right[i] + _PULL * self.weights[i],
+                ]
+                for i in free
+            ]
+            solution = _solve(rows)
+            kept = [i for i, weight in zip(free, solution, strict=True) if weight > 0]
+            if len(kept) == len(free):
+                break
+            free = kept
+        weights = [0.0] * len(self.weights)
+        for i, weight in zip(free, solution, strict=True):
+            weights[i] = weight
+        self.weights = weights
 
 
 def _solve(rows: list[list[float]]) -> list[float]:
@@ -97,9 +122,10 @@ def _solve(rows: list[list[float]]) -> list[float]:
 class TickTimeModel:
     """Predicts a tick's time from its shape and finds the longest chunk that fits a time. Seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, grain: Grain | None = None) -> None:
+        self._grain = grain or Grain()
         self._decode = LeastSquares(3)
-        self._prefill = LeastSquares(4)
+        self._prefill = LeastSquares(5)
         self.longest_seen = 0
         """Most prefill tokens seen in one tick."""
 
@@ -121,29 +147,45 @@ class TickTimeModel:
         """Return what prefill costs before its first token, beside decode tokens or alone."""
         return self._prefill.weights[0 if mixed else 1]
 
-    def chunk_s(self, start: int, length: int) -> float:
+    def chunk_s(self, start: int, length: int, *, mixed: bool = False) -> float:
         """Return what computing `length` prompt tokens from position `start` adds."""
-        _, _, per_token, per_depth = self._prefill.weights
-        depth = start + length / 2
-        return length * (per_token * _CHUNK_SCALE + per_depth * _CHUNK_SCALE * _DEPTH_SCALE * depth)
+        padded = self._grain.padded(length, mixed=mixed)
+        per_token, per_depth = self._chunk_weights(short=not padded)
+        return length * per_token + (padded or length) * per_depth * (start + length / 2)
 
-    def longest_chunk(self, start: int, seconds: float) -> int:
-        """Return the largest chunk from `start` that takes at most `seconds`; solves `chunk_s`."""
+    def longest_chunk(self, start: int, seconds: float, *, mixed: bool = False) -> int:
+        """Return the largest chunk from `start` that takes at most `seconds`; solves `chunk_s`.
+
+        A chunk of whole steps if one fits, else one that is short enough for the other kernel.
+        """
         if seconds <= 0:
             return 0
-        _, _, per_token, per_depth = self._prefill.weights
-        a = per_depth * _CHUNK_SCALE * _DEPTH_SCALE / 2
-        b = per_token * _CHUNK_SCALE + 2 * a * start
+        if whole := self._grain.whole(self._solve(start, seconds, short=False), mixed=mixed):
+            return whole
+        most = self._grain.least - 1 + (self._grain.beside if mixed else 0)
+        return min(most, self._solve(start, seconds, short=True))
+
+    def _solve(self, start: int, seconds: float, *, short: bool) -> int:
+        per_token, per_depth = self._chunk_weights(short=short)
+        a = per_depth / 2
+        b = per_token + per_depth * start
         if a <= 0:
             return int(min(seconds / b, 1e9)) if b > 0 else 1 << 30
         return int((sqrt(b * b + 4 * a * seconds) - b) / (2 * a))
+
+    def _chunk_weights(self, *, short: bool) -> tuple[float, float]:
+        """Return seconds per token, and per token and position of its depth."""
+        _, _, per_token, whole, own = self._prefill.weights
+        per_depth = max(own, whole) if short else whole  # a short chunk is never the cheaper kind
+        return per_token * _CHUNK_SCALE, per_depth * _CHUNK_SCALE * _DEPTH_SCALE
 
     def predict(self, shape: Shape) -> float:
         """Return the time of a tick; 0 while nothing is known."""
         seconds = self.decode_s(shape.n_decode, shape.context)
         if shape.chunks:
-            seconds += self.entry_s(mixed=shape.n_decode > 0)
-            seconds += sum([self.chunk_s(start, length) for start, length in shape.chunks])
+            mixed = shape.n_decode > 0
+            seconds += self.entry_s(mixed=mixed)
+            seconds += sum([self.chunk_s(start, length, mixed=mixed) for start, length in shape.chunks])
         return seconds
 
     def learn(self, shape: Shape, seconds: float) -> None:
@@ -153,10 +195,18 @@ class TickTimeModel:
             return
         if shape.n_decode and not self.knows_decode:
             return
-        n_chunk = sum([length for _, length in shape.chunks])
-        depth = sum([length * (start + length / 2) for start, length in shape.chunks])
-        mixed = float(shape.n_decode > 0)
-        row = (mixed, 1.0 - mixed, n_chunk * _CHUNK_SCALE, depth * _CHUNK_SCALE * _DEPTH_SCALE)
+        mixed = shape.n_decode > 0
+        n_chunk, whole, own = 0, 0.0, 0.0
+        for start, length in shape.chunks:
+            n_chunk += length
+            depth = (start + length / 2) * _CHUNK_SCALE * _DEPTH_SCALE
+            if start and self._grain.ragged(length, mixed=mixed):
+                return  # its tiles are cut in pieces, which says little about whole ones
+            if padded := self._grain.padded(length, mixed=mixed):
+                whole += padded * depth
+            else:
+                own += length * depth
+        row = (float(mixed), float(not mixed), n_chunk * _CHUNK_SCALE, whole, own)
         self._prefill.learn(row, seconds - self.decode_s(shape.n_decode, shape.context))
         self.longest_seen = max(self.longest_seen, n_chunk)
 

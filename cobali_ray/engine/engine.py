@@ -202,6 +202,7 @@ class Engine:
             self._queue.remove(sequence)
             place = self._slots.place(sequence)
             self._backend.keep(place.slot_id, place.n_keep)
+            self._backend.expect(place.slot_id, sequence.rng_row)
             self._slots.assign(sequence, place)
             sequence.change(Change.ASSIGN)
             if sequence.assigned_s is None:

@@ -56,7 +56,8 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
 
     # Imported only now: libgomp reads its wait policy when it loads.
     from cobali_ray.backend import library
-    from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+    from cobali_ray.backend.config import LlamaConfig
+    from cobali_ray.backend.llama import LlamaBackend
 
     offload = library.load().llama_supports_gpu_offload()
     asked = settings.n_gpu_layers
@@ -74,9 +75,13 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
             n_gpu_layers=n_gpu_layers,
             unified=settings.unified,
             flash_attn=settings.flash_attn,
+            device_sampling=settings.device_sampling,
         )
     )
     limits = settings.limits(
-        n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, cuts_tails=backend.cuts_tails
+        n_ctx_slot=backend.n_ctx_slot,
+        n_cells=backend.n_cells,
+        cuts_tails=backend.cuts_tails,
+        grain=backend.grain,
     )
     return backend, limits

@@ -5,7 +5,8 @@ import ctypes
 import pytest
 
 from cobali_ray.backend import library, threads
-from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.models.registry import resolve
 
 # Before llama.cpp loads: spinning threads on a machine that others use make these tests ten times slower.

@@ -20,10 +20,14 @@ def test_micro_times_llama_cpp(tiny, tmp_path):
         app, ["micro", "--quick", "--model", str(tiny), "--out", str(tmp_path)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
-    rounds = json.loads((tmp_path / "micro.json").read_text())["samples"]["rounds"]
+    report = json.loads((tmp_path / "micro.json").read_text())
+    rounds = report["samples"]["rounds"]
     for step in ("ctypes call, trivial", "token_to_piece", "llama_decode floor (empty batch)"):
         assert 0 < rounds[step][0]["p50_us"] < 1000
     assert "logits view, first after a pass" in rounds
+    ticks = report["tables"][1]["rows"]
+    assert [row[:2] for row in ticks] == [[n, kind] for n in ("1", "4") for kind in ("greedy", "top_k 40")]
+    assert all(float(figure) > 0 for row in ticks for figure in row[2:4])
 
 
 def test_the_floor_is_a_refusal_and_the_log_comes_back(open_tiny, log_heard):

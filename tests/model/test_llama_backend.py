@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.batch import TickBatch, by_length
-from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY

@@ -8,7 +8,8 @@ from itertools import starmap
 
 import pytest
 
-from cobali_ray.backend.llama import LlamaBackend, LlamaConfig
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
@@ -60,7 +61,8 @@ class Run:
                 n_batch=asked["budget"],
                 n_threads=asked.get("n_threads", 2),
                 unified=asked["unified"],
-                flash_attn="off",
+                flash_attn=asked.get("flash_attn", "off"),
+                device_sampling=asked.get("device_sampling", "off"),
             )
         )
         limits = EngineLimits(

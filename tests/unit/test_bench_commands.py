@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.bench.commands import app
 from cobali_ray.bench.inprocess import numbers, spell, with_range
 from cobali_ray.bench.micro import Step, time_step
 from cobali_ray.bench.modes import same_work
+from cobali_ray.bench.pace import Scene
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError
 
 SCRIPTED = ("--model", "builtin:scripted")
@@ -135,3 +139,24 @@ def test_a_step_is_reset_before_every_call_and_shared_out():
     assert log == ["reset", "call"] * 5, "two calls to warm up"
     assert cost.n == 3
     assert 0 < cost.p50_us <= cost.p90_us
+
+
+def test_pace(bench):
+    report = bench("pace", "--quick", *SCRIPTED, "--targets", "2,4")
+    targets, chunks = report["tables"]
+    assert [row[0] for row in targets["rows"]] == ["2x", "4x"]
+    assert [row[0] for row in chunks["rows"]] == ["512"]
+    assert set(report["samples"]["rounds"]) == {"target 2x", "target 4x", "chunk 512"}
+    assert report["plots"] == ["pace-tradeoff.png"]
+
+
+def test_a_static_chunk_bounds_what_a_stream_waits_for():
+    backend = ScriptedBackend(n_slots=4, n_ctx_slot=1024, n_batch=512, tick_s=0.0, strict=False)
+    limits = EngineLimits(
+        n_slots=4, n_ctx_slot=1024, n_cells=backend.n_cells, token_budget=260, prefill_chunk=256
+    )
+    scene = Scene(backend, limits, n_streams=3, n_prompt=400, n_prompts=2)
+    for chunk, n_ticks in ((100, 4), (400, 1)):
+        beside = scene.run(Pacer(None), chunk)
+        assert beside.n_prefill == 800
+        assert len(beside.gaps_s) == 2 * 3 * n_ticks

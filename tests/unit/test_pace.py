@@ -1,12 +1,12 @@
 """The pacer on a simulated machine whose tick times are known."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, Pacer
 from cobali_ray.core.ticktime import LeastSquares, Shape, TickTimeModel
 
@@ -53,7 +53,23 @@ LIMITS = EngineLimits(
 )
 
 
-def simulate(pacer, machine, *, n_streams=15, n_prompt=8000, n_prompts=6, seed=0):
+GRAIN = Grain(step=128, least=64, beside=1)
+
+
+class Tiled(Machine):
+    """Attention in tiles, and one token after another below 64."""
+
+    def seconds(self, shape, rng):
+        mixed = shape.n_decode > 0
+        extra = sum(
+            ((GRAIN.padded(n, mixed=mixed) or 3 * n) - n) * 1e-7 * (start + n / 2)
+            for start, n in shape.chunks
+        )
+        own = replace(self, per_depth=1e-7)
+        return Machine.seconds(own, shape, rng) + extra
+
+
+def simulate(pacer, machine, *, limits=LIMITS, n_streams=15, n_prompt=8000, n_prompts=6, seed=0):
     """Run streams beside long prompts; return gaps beside prefill, errors, tokens and seconds."""
     rng = random.Random(seed)
     streams = [View(i, 100 + 10 * i, 1, decoding=True) for i in range(n_streams)]
@@ -62,7 +78,7 @@ def simulate(pacer, machine, *, n_streams=15, n_prompt=8000, n_prompts=6, seed=0
 
     def tick(slots):
         nonlocal spent, since, n_prefilled, beside
-        plan = pacer.plan(slots, LIMITS)
+        plan = pacer.plan(slots, limits)
         by_slot = {s.slot_id: s for s in slots}
         decoding = [p for p in plan if by_slot[p.slot_id].decoding]
         chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
@@ -127,6 +143,44 @@ def test_prefill_is_nearly_as_fast_as_the_best_static_chunk_that_holds_the_targe
     assert n_tokens / seconds >= 0.95 * best
 
 
+def test_whole_steps_are_taken_where_they_fit():
+    limits = replace(LIMITS, grain=GRAIN)
+    target_s = 0.06
+    gaps, errors, n_tokens, seconds = simulate(
+        Pacer(target_s, "mixed", GRAIN), Tiled(), limits=limits, n_prompt=4000, n_prompts=12
+    )
+    assert p99(gaps) <= 1.1 * target_s
+    assert sorted(errors)[len(errors) // 2] <= 0.10
+    best = 0.0
+    for chunk in (16, 32, 63, 129, 257, 385, 513):
+        shapes = [Shape(15, 15 * 800, ((start, chunk),)) for start in range(0, 4000, chunk)]
+        times = [Tiled().seconds(shape, random.Random(0)) for shape in shapes]
+        if p99(times) <= 1.1 * target_s:
+            best = max(best, 4000 / sum(times))
+    assert n_tokens / seconds >= 0.95 * best
+
+
+@pytest.mark.parametrize(
+    ("left", "counted", "padded", "whole"), [(64, 63, 0, 0), (129, 128, 128, 129), (200, 199, 256, 129)]
+)
+def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, whole):
+    assert GRAIN.counted(left, mixed=True) == counted
+    assert GRAIN.padded(left, mixed=True) == padded
+    assert GRAIN.whole(left, mixed=True) == whole
+    assert GRAIN.whole(128, mixed=False) == 128
+    assert [Grain().whole(n, mixed=True) for n in (1, 77)] == [1, 77]
+
+
+def test_a_prompts_next_piece_has_no_company():
+    pacer = Pacer(1.0, "mixed", GRAIN)
+    for _ in range(12):
+        pacer.learn(Shape(15, 1000, ()), 0.01)
+    slots = [View(0, 50, 1, decoding=True), View(1, 300, 4000), View(2, 0, 60), View(3, 0, 40)]
+    limits = replace(LIMITS, grain=GRAIN)
+    assert [s.slot_id for s in pacer.plan(slots, limits)] == [0, 2, 3]
+    assert [s.slot_id for s in pacer.plan(slots[:2], limits)] == [0, 1]
+
+
 def test_the_first_chunks_are_careful_and_grow():
     pacer = Pacer(0.5, "mixed")
     sizes = []
@@ -189,6 +243,17 @@ def test_auto_target_is_three_decode_ticks_of_a_full_batch():
     pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0), 16)
     assert pacer.target_s == pytest.approx(0.3, rel=0.05)
     assert AUTO_TARGET_S == 0.05
+
+
+def test_auto_lets_streams_wait_where_more_prompts_wait():
+    pacer = Pacer("auto", "mixed")
+    for i in range(20):
+        pacer.begin(Shape(10, 100 + i, ()), 16)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+    slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
+    pacer.plan(slots, LIMITS)
+    pacer.begin(Shape(2, 20, ((0, 60),), 0), 16)
+    assert pacer.target_s == pytest.approx(4 * 0.3, rel=0.05)
 
 
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():

@@ -30,6 +30,12 @@ def test_names_may_be_a_list_or_a_comma_list(value):
     assert read_settings({"model_aliases": value}).model_aliases == ("a", "b")
 
 
+@pytest.mark.parametrize("name", ["flash_attn", "device_sampling"])
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_bare_words_of_yaml_are_no_booleans(name, word):
+    assert getattr(read_settings(yaml.safe_load(f"{name}: {word}")), name) == word
+
+
 @pytest.mark.parametrize(
     ("values", "setting", "words"),
     [

@@ -1,0 +1,81 @@
+"""LlamaConfig: how a model is opened, checked before llama.cpp sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cobali_ray.core.limits import Grain
+from cobali_ray.errors import ConfigError
+
+MAX_SLOTS = 256
+FEWEST_SLOTS = 32
+"""Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
+_ATTENTION_TILE = 64
+_MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig:
+    """How to open a model. Counts are tokens unless the name says otherwise."""
+
+    path: Path
+    n_slots: int
+    n_ctx_slot: int
+    n_cells: int | None = None
+    """KV cells in all, only for a unified cache; None means n_slots * n_ctx_slot."""
+    n_batch: int
+    n_threads: int
+    n_gpu_layers: int = 0
+    unified: bool = False
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    device_sampling: Literal["auto", "on", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_slots <= MAX_SLOTS:
+            raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
+        if not 1 <= self.n_cells_asked <= _MOST_CELLS:
+            asked = f"{self.n_slots} slots of {self.n_ctx_slot}"
+            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {_MOST_CELLS}")
+        if self.n_batch < self.n_slots:
+            raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
+        if self.n_batch > self.n_cells_asked:
+            raise ConfigError("token_budget", f"{self.n_batch}, but there are {self.n_cells_asked} KV cells")
+
+    @property
+    def n_cells_asked(self) -> int:
+        """KV cells to allocate."""
+        return (self.unified and self.n_cells) or self.n_slots * self.n_ctx_slot
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a request's logits shall not depend on its company.
+
+        Flash attention and a unified cache sum in an order that depends on chunks and other slots.
+        """
+        return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
+
+    def grain(self, *, n_heads: int) -> Grain:
+        """Return which chunks llama.cpp computes well, for a model with `n_heads` attention heads.
+
+        Its flash attention on a CPU shares tokens times heads among four times as many pieces as threads,
+        and computes a piece in tiles of 64 tokens of one head; fewer than 64 tokens go one by one. In a
+        split cache, the first token of every sequence of a batch is computed together.
+        """
+        if self.n_gpu_layers or self.flash_attn == "off" or self.unified:
+            return Grain()
+        pieces = 1 if self.n_threads == 1 else 4 * self.n_threads
+        step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))
+        return Grain(step=step, least=_ATTENTION_TILE, beside=1)
+
+    def picks_on_device(self, *, offloads: bool, n_layers: int) -> bool:
+        """Whether the device shall pick each row's likeliest tokens, given whether llama.cpp has a GPU.
+
+        Never in the reproducible configuration, which gathers whole rows from several calls. By itself only
+        where the output layer, the last to be offloaded, is on a GPU too, and rows are many.
+        """
+        if self.device_sampling == "auto":
+            whole = self.n_gpu_layers < 0 or self.n_gpu_layers > n_layers
+            return offloads and whole and self.n_slots >= FEWEST_SLOTS
+        return self.device_sampling == "on" and not self.reproducible

@@ -1,0 +1,122 @@
+"""The likeliest tokens of each row, picked on the device by llama.cpp's own top_k: one chain per slot."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import structlog
+
+from cobali_ray.backend.attachment import Attachment
+from cobali_ray.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from cobali_ray.backend.row_sampler import RowSampler
+    from cobali_ray.core.plan import Span
+
+_log = structlog.get_logger(__name__)
+
+N_CANDIDATES = 128
+"""Room for every usual top_k (20 to 100) beside banned end tokens; 64 was no faster."""
+
+
+class DeviceCandidates:
+    """The sampler chains of a context, each exactly [top_k]; what is done with the candidates is ours.
+
+    While all chains are attached, llama.cpp copies `n` logits and ids of each row to the host instead of
+    the row. If one row's slot has no chain, it copies all rows of the pass whole. So the chains are all
+    attached or all detached, by what the requests in the coming pass need.
+    """
+
+    def __init__(self, lc: Any, *, n_slots: int, n_vocab: int) -> None:
+        self._lc, self._n_slots, self._n_vocab = lc, n_slots, n_vocab
+        self.n = min(N_CANDIDATES, n_vocab)
+        self._attachment = Attachment()
+        self._chains = self._new_chains()
+        self._whole = set(range(n_slots))
+        """Slots whose rows are needed whole."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether the last pass came with candidates instead of rows."""
+        return self._attachment.attached
+
+    def configure(self, params: Any) -> None:
+        """Put the chains into the parameters of a context that is to be made."""
+        lc = self._lc
+        configs = (lc.llama_sampler_seq_config * self._n_slots)()
+        for slot_id, chain in enumerate(self._chains):
+            configs[slot_id].seq_id = slot_id
+            configs[slot_id].sampler = ctypes.cast(chain, ctypes.c_void_p)
+        params.samplers, params.n_samplers = configs, self._n_slots
+
+    def expect(self, slot_id: int, row: RowSampler) -> None:
+        """Note what a slot's next rows are for."""
+        if row.suffices(self.n):
+            self._whole.discard(slot_id)
+        else:
+            self._whole.add(slot_id)
+
+    def prepare(self, context: Any, spans: Iterable[Span]) -> None:
+        """Attach or detach the chains as the coming pass needs; one without rows changes nothing."""
+        sampled = [span.slot_id for span in spans if span.sample]
+        if not sampled:
+            return
+        before = self.attached
+        attached = self._attachment.decide(whole=not self._whole.isdisjoint(sampled))
+        if attached and not before:
+            self._attach(context)
+        elif before and not attached:
+            self.detach(context)
+        if attached != before:
+            _log.info("device_sampling", attached=attached)
+
+    def _attach(self, context: Any) -> None:
+        self.close()  # a chain can be attached only once
+        self._chains = self._new_chains()
+        for slot_id, chain in enumerate(self._chains):
+            self._lc.llama_set_sampler(context, slot_id, chain)
+
+    def detach(self, context: Any) -> None:
+        """Let the context forget the chains."""
+        for slot_id in range(self._n_slots):
+            self._lc.llama_set_sampler(context, slot_id, None)
+
+    def read(self, context: Any, n_rows: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Copy logits and token ids, both (rows, n), of the last pass; in no order within a row."""
+        lc = self._lc
+        if not self.picks(context, n_rows):
+            raise BackendError(f"llama.cpp gave no {self.n} candidates")
+        values = lc.llama_get_sampled_logits_ith(context, -n_rows)
+        ids = lc.llama_get_sampled_candidates_ith(context, -n_rows)
+        shape = (n_rows, self._n_vocab)  # llama.cpp leaves the rest of each row unused
+        return (
+            np.ctypeslib.as_array(values, shape)[:, : self.n].copy(),
+            np.ctypeslib.as_array(ids, shape)[:, : self.n].copy(),
+        )
+
+    def picks(self, context: Any, n_rows: int) -> bool:
+        """Tell whether the last pass, of `n_rows` rows, came with candidates in the right number."""
+        lc = self._lc
+        n_logits = int(lc.llama_get_sampled_logits_count_ith(context, -n_rows))
+        return self.n == n_logits == int(lc.llama_get_sampled_candidates_count_ith(context, -n_rows))
+
+    def close(self) -> None:
+        """Free the chains; the context must be gone or have forgotten them."""
+        for chain in self._chains:
+            self._lc.llama_sampler_free(chain)
+        self._chains = []
+
+    def _new_chains(self) -> list[Any]:
+        return [self._new_chain() for _ in range(self._n_slots)]
+
+    def _new_chain(self) -> Any:
+        lc = self._lc
+        chain = lc.llama_sampler_chain_init(lc.llama_sampler_chain_default_params())
+        lc.llama_sampler_chain_add(chain, lc.llama_sampler_init_top_k(self.n))
+        return chain
