@@ -52,6 +52,9 @@ class EngineSettings(BaseSettings):
     tick_mix: TickMix = "auto"
     """Whether prefill shares ticks with decode tokens or has its own; auto: whatever measures faster."""
     prefill_order: PrefillOrder = "shortest"
+    selector: Literal["host", "cuda", "auto"] = "auto"
+    """What chooses the requests of a tick that only decodes: numpy, kernels on a CUDA device, or auto, where
+    both are timed once at the start; without a device that is numpy."""
     min_prefix: int = Field(default=32, ge=0)
     """Shortest prefix worth reusing from an idle slot; 0 never reuses."""
     max_queue: int = Field(default=128, ge=0)

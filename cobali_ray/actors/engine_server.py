@@ -19,7 +19,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
-from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend
+from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
 from cobali_ray.errors import BadRequestError, CobaliError, InternalError, RefusedError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
@@ -70,6 +70,7 @@ class EngineServer:
         self._loop.wait_open()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
+        selector = open_selector(self._settings)
         backend, limits = open_backend(self._settings, self._path)
         self._card = ModelCard(
             model_id=self._settings.model_id or _model_name(self._settings.model),
@@ -96,8 +97,10 @@ class EngineServer:
             n_cells=limits.n_cells,
             token_budget=limits.token_budget,
             prefill_chunk=limits.prefill_chunk,
+            selector=selector.name,
         )
-        engine = Engine(backend, limits, self._clock, sink, pacer=self._settings.pacer(limits.grain))
+        pacer = self._settings.pacer(limits.grain)
+        engine = Engine(backend, limits, self._clock, sink, pacer=pacer, selector=selector)
         return engine, self._telemetry
 
     # -- called over the Serve handle -------------------------------------------------------------------

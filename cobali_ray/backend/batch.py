@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cobali_ray.backend.select import Chosen
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
@@ -24,18 +25,44 @@ class TickBatch:
         self.wanted = np.zeros(n_batch, np.int8)
         self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
         self.n_tokens = 0
-        self.spans: tuple[Span, ...] = ()
+        self.single = False
+        """Whether every span is one token, so that the arrays alone say all about them."""
+        self._spans: tuple[Span, ...] | None = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans in the batch; made from the arrays where it was laid out by `place`."""
+        if self._spans is None:
+            n = self.n_tokens
+            slots, starts = self.slot[:n].tolist(), self.position[:n].tolist()
+            self._spans = tuple([Span(i, start, 1, True) for i, start in zip(slots, starts, strict=True)])
+        return self._spans
+
+    def sampled_slots(self) -> list[int]:
+        """Return the slots whose logits are wanted, in order."""
+        slots: list[int] = self.slot[: self.n_tokens][self.wanted[: self.n_tokens] != 0].tolist()
+        return slots
+
+    def place(self, chosen: Chosen) -> None:
+        """Lay out the next token of each chosen request, all of them decoding."""
+        n = len(chosen)
+        self.token[:n] = chosen.token
+        self.position[:n] = chosen.position
+        self.slot[:n] = chosen.slot_id
+        self.wanted[:n] = 1
+        self.n_tokens, self.single, self._spans = n, True, None
 
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`.
 
         A decode token not known yet (start == len(tokens[i])) is left 0 for `patch`.
         """
-        if len(spans) and sum(span.length for span in spans) == len(spans):
+        self.single = len(spans) > 0 and sum([span.length for span in spans]) == len(spans)
+        if self.single:
             self._fill_single(spans, tokens)
         else:
             self._fill_spans(spans, tokens)
-        self.spans = spans
+        self._spans = spans
 
     def _fill_single(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         n = len(spans)
@@ -75,8 +102,8 @@ class TickBatch:
             for mine, theirs in zip(self._arrays, whole._arrays, strict=True):
                 mine[at : at + length] = theirs[starts[i] : starts[i] + length]
             at += length
-        self.spans = tuple(whole.spans[i] for i in chosen)
-        self.n_tokens = at
+        self._spans = tuple(whole.spans[i] for i in chosen)
+        self.n_tokens, self.single = at, at == len(chosen)
 
 
 def by_length(spans: Sequence[Span]) -> list[list[int]]:
@@ -94,13 +121,33 @@ def by_length(spans: Sequence[Span]) -> list[list[int]]:
 
 
 def check_batch(
-    batch: TickBatch, n_cached: Sequence[int], *, n_ctx_slot: int, n_batch: int, n_vocab: int
+    batch: TickBatch, n_cached: NDArray[np.int32], *, n_ctx_slot: int, n_batch: int, n_vocab: int
 ) -> int:
     """Prove that a batch breaks no rule whose breach llama.cpp would answer with an abort or not at all.
 
     `n_cached[slot_id]` is what each slot holds. Returns the number of rows whose logits are wanted.
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
+    n_tokens = batch.n_tokens
+    if batch.single and 0 < n_tokens <= n_batch and _in_order(batch, n_cached, n_ctx_slot):
+        n_wanted = int(np.count_nonzero(batch.wanted[:n_tokens]))
+    else:
+        n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
+    if batch.token[:n_tokens].view(np.uint32).max() >= n_vocab:  # a negative id is a large one
+        raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
+    return n_wanted
+
+
+def _in_order(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
+    """Say whether single tokens keep all rules of slots and positions."""
+    slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
+    if slots[0] < 0 or slots[-1] >= len(n_cached) or np.count_nonzero(slots[1:] <= slots[:-1]):
+        return False
+    return not np.count_nonzero(starts != n_cached.take(slots)) and not np.count_nonzero(starts >= n_ctx_slot)
+
+
+def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:
+    """Go through the spans one by one, to name the slot at fault; return the rows wanted."""
     n_tokens, last_slot, n_wanted = 0, -1, 0
     for slot_id, start, length, sample in batch.spans:
         if not last_slot < slot_id < len(n_cached):
@@ -116,9 +163,6 @@ def check_batch(
         raise BackendError(
             f"{n_tokens} tokens in the spans, {batch.n_tokens} in the batch, {n_batch} allowed"
         )
-    tokens = batch.token[:n_tokens]
-    if tokens.min() < 0 or tokens.max() >= n_vocab:
-        raise SlotFaultError(_slot_of_bad_token(batch, n_vocab), "a token outside the vocabulary")
     return n_wanted
 
 

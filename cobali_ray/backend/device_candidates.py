@@ -12,12 +12,11 @@ from cobali_ray.backend.attachment import Attachment
 from cobali_ray.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
     from cobali_ray.backend.row_sampler import RowSampler
-    from cobali_ray.core.plan import Span
 
 _log = structlog.get_logger(__name__)
 
@@ -62,9 +61,8 @@ class DeviceCandidates:
         else:
             self._whole.add(slot_id)
 
-    def prepare(self, context: Any, spans: Iterable[Span]) -> None:
-        """Attach or detach the chains as the coming pass needs; one without rows changes nothing."""
-        sampled = [span.slot_id for span in spans if span.sample]
+    def prepare(self, context: Any, sampled: Collection[int]) -> None:
+        """Attach or detach the chains as the coming pass needs, which gives rows of these slots, if any."""
         if not sampled:
             return
         before = self.attached

@@ -54,7 +54,7 @@ class LlamaBackend:
             lc.llama_model_is_recurrent(self._model) or lc.llama_model_is_hybrid(self._model)
         )
         """Whether a slot can be cut to a prefix; recurrent models can only forget whole slots."""
-        self._n_cached = [0] * config.n_slots
+        self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
         self._logits: NDArray[np.float32] | None = None
@@ -156,7 +156,7 @@ class LlamaBackend:
         )
         self._n_rows, self._logits = 0, None
         if self._device is not None:
-            self._device.prepare(self._context, batch.spans)
+            self._device.prepare(self._context, batch.sampled_slots())
         self._compute(batch, n_rows)
         self._n_rows = n_rows
 
@@ -169,13 +169,12 @@ class LlamaBackend:
             raise CacheFullError(f"llama.cpp found no room for {batch.n_tokens} tokens")
         if code != 0:
             raise BackendError(f"llama_decode returned {code}: {library.errors()}")
-        for span in batch.spans:
-            self._n_cached[span.slot_id] += span.length
+        self._n_cached += np.bincount(batch.slot[: batch.n_tokens], minlength=self.n_slots)
 
     def _compute_by_length(self, batch: TickBatch, n_rows: int) -> None:
         """Compute what llama.cpp would cut unevenly in calls of our own; the rows are gathered in order."""
-        groups = by_length(batch.spans)
-        if len(groups) == 1:
+        groups = [] if batch.single else by_length(batch.spans)
+        if len(groups) <= 1:
             self._compute_at_once(batch, n_rows)
             return
         logits = np.empty((n_rows, self.n_vocab), np.float32)
@@ -216,7 +215,7 @@ class LlamaBackend:
         """Cut a slot's cache to its first tokens."""
         if not 0 <= slot_id < self.n_slots:  # llama.cpp takes -1 for every slot and dies of -2
             raise BackendError(f"slot {slot_id} does not exist")
-        n_cached = self._n_cached[slot_id]
+        n_cached = int(self._n_cached[slot_id])
         if not 0 <= n_keep <= n_cached:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to keep {n_keep}")
         if n_keep == n_cached:
@@ -228,7 +227,7 @@ class LlamaBackend:
     def clear(self) -> None:
         """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
-        self._n_cached = [0] * self.n_slots
+        self._n_cached[:] = 0
 
     def n_reused(self) -> int:
         """Return how often llama.cpp reused its compute graph."""

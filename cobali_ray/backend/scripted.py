@@ -104,7 +104,7 @@ class ScriptedBackend:
             self.wait()
 
     def _check(self, batch: TickBatch) -> None:
-        n_cached = [len(chain) for chain in self._hashes]
+        n_cached = np.array([len(chain) for chain in self._hashes], np.int32)
         check_batch(batch, n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab)
         if not self._strict:
             return

@@ -1,8 +1,8 @@
 """Which requests decode next, over arrays: the Selector port, its numpy twin and the choice of one.
 
-The plan of a tick (`core/plan.py`) walks the busy slots; this is the same decision for those who keep the
-state of their requests in arrays, as CoBaLI does on its GPU. The lowest index comes first and the answer
-is the same every time, on the host and on the device.
+The plan of a tick (`core/plan.py`) walks the busy slots; this is the same decision over their state in
+arrays, as CoBaLI does on its GPU. The engine takes its ticks of pure decode from here. The lowest index
+comes first and the answer is the same every time, on the host and on the device.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Column(IntEnum):
     DECODING = 1
     """Not 0: only the token sampled last is left to compute."""
     N_PENDING = 2
-    """Tokens still to be computed; 0 while its token is not known yet."""
+    """Tokens still to be computed, one in flight included; 0 if no further tick will compute any."""
     TOKEN = 3
+    """The token known last."""
     N_COMPUTED = 4
     SLOT_ID = 5
 
@@ -85,17 +86,17 @@ class HostSelector:
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
-        return _gather(requests, np.flatnonzero(_active(requests))[: max(budget, 0)])
+        return _gather(requests, _active(requests).nonzero()[0][: max(budget, 0)])
 
     def sequential(self, requests: Requests) -> Chosen:
         """Choose the first active request only."""
-        return _gather(requests, np.flatnonzero(_active(requests))[:1])
+        return _gather(requests, _active(requests).nonzero()[0][:1])
 
 
 def _active(requests: Requests) -> NDArray[np.bool_]:
-    active: NDArray[np.bool_] = requests[Column.RUNNING] != 0
-    active &= requests[Column.DECODING] != 0
-    active &= requests[Column.N_PENDING] > 0
+    running, decoding, n_pending = requests[: Column.TOKEN]
+    active: NDArray[np.bool_] = np.logical_and(running, decoding)
+    active &= n_pending > 0
     return active
 
 

@@ -16,7 +16,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.bench.workload import read_prompts
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.offline import RunReport, run_offline
-from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend
+from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import EngineSettings, read_settings
@@ -82,6 +82,7 @@ def _run(
     settings = options.engine_settings(sequential=sequential)
     with progress_bars() as progress:
         path = model_path(settings, progress)
+    selector = open_selector(settings)
     backend, limits = open_backend(settings, path)
     try:
         requests = _requests(options, texts, backend)
@@ -94,6 +95,7 @@ def _run(
                 MonotonicClock(),
                 requests,
                 pacer=settings.pacer(),
+                selector=selector,
                 on_end=lambda _: bar.advance(task),
             )
     finally:

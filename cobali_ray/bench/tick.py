@@ -24,6 +24,7 @@ from cobali_ray.telemetry.collector import Collector
 
 N_TICKS = 2000
 N_PROMPT = 64
+SLOTS = (1, 16, 32, 64, 128, 256)
 TARGET_S = {16: 0.3e-3, 128: 1.5e-3}
 
 
@@ -100,7 +101,7 @@ def main() -> None:
     table = Table(title=f"Host time per tick outside forward and sampling, ms, {N_TICKS} ticks")
     for column in ("slots", "plan p50", "publish p50", "rest p50", "all p50", "all p99", "target"):
         table.add_column(column, justify="right")
-    for n_slots in (1, 16, 32, 128):
+    for n_slots in SLOTS:
         time = measure(n_slots)
         parts = [1e3 * float(np.median(part)) for part in (time.plan_s, time.publish_s, time.rest_s)]
         total = [1e3 * float(np.quantile(time.total_s, share)) for share in (0.5, 0.99)]

@@ -11,11 +11,11 @@ from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 TickMix: TypeAlias = Literal["auto", "mixed", "exclusive"]
 
-LEAST_CHUNK = 16
+LEAST_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
-AUTO_TARGET_S, AUTO_FACTOR = 0.05, 3.0
-"""The automatic target: three decode ticks of a full batch, at least 50 ms; longer for as long as more
+AUTO_TARGET_S, AUTO_FACTOR = 0.05, 4.0
+"""The automatic target: four decode ticks of a full batch, at least 50 ms; longer for as long as more
 prompts wait than streams run, because then the streams' wait is the smaller one in all."""
 _FULL_STEP = 0.05
 _ROW_SHARE = 0.5
@@ -64,13 +64,17 @@ class Pacer:
     def plan(self, slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
         """Plan one tick; see `plan_tick` for what holds for every plan."""
         slots = list(slots)
-        self._planned = (0.0, 0.0)
+        self.plan_decode()
         if self._target_s is None:
             return plan_tick(slots, limits)
         decoding = [s for s in slots if s.decoding]
         if not decoding or len(decoding) == len(slots):
             return plan_tick(slots, limits)
         return self._paced(slots, decoding, limits)
+
+    def plan_decode(self) -> None:
+        """Note that the tick planned next has no prefill, and so nothing to pace."""
+        self._planned = (0.0, 0.0)
 
     def _paced(
         self, slots: Sequence[SlotView], decoding: Sequence[SlotView], limits: EngineLimits
@@ -140,14 +144,14 @@ class Pacer:
                 return
 
     def _retry(self, slot: SlotView, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
-        """Return a whole step that takes up to half of the safety margin; 0 if that is not enough.
+        """Return a whole step, or all of a prompt shorter than one, if half the safety margin is enough.
 
         Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
         guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
         was late doubles the ticks until the next.
         """
-        step = grain.step + (grain.beside if mixed else 0)
-        if not fits < step <= slot.n_pending:
+        step = min(grain.step + (grain.beside if mixed else 0), slot.n_pending)
+        if fits >= step:
             return 0
         step_s = self.model.chunk_s(slot.n_computed, step, mixed=mixed)
         if step_s <= left_s + (1 - self._margin) / 2 * self._planned[0]:

@@ -19,8 +19,8 @@ class Sequence:
 
     __slots__ = (
         "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
-        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_passed",
-        "n_preempted", "n_prompt", "request",
+        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_most", "n_passed",
+        "n_preempted", "n_prompt", "plain", "request",
         "request_id", "rng_row", "slot_id", "status", "stops", "text", "tokens",
     )  # fmt: skip
 
@@ -30,6 +30,7 @@ class Sequence:
         self.status = Status.WAITING
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
+        self.n_most = request.n_most
         self.n_computed = 0
         self.n_in_flight = 0
         """1 while a token of this sequence is being computed but not yet known to the host."""
@@ -45,6 +46,8 @@ class Sequence:
         self.n_preempted = 0
         self.text = TextStream()
         self.stops = StopScanner(request.stop)
+        self.plain = not request.stop and request.sampling.n_logprobs is None
+        """Whether each token's text is all that is said of it."""
         self.held = 0
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []

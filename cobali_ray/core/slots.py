@@ -27,26 +27,33 @@ class SlotTable:
         """Tokens that each idle slot still holds; empty for a busy one."""
         self._idle: dict[int, None] = dict.fromkeys(range(limits.n_slots))
         """Idle slots, longest idle first."""
+        self.n_cells_running = 0
+        """KV cells of running sequences."""
+        self.n_cells_idle = 0
+        """KV cells held by idle slots for prefix reuse."""
 
     @property
     def n_idle(self) -> int:
         """Slots without a request."""
         return len(self._idle)
 
-    @property
-    def n_cells_idle(self) -> int:
-        """KV cells held by idle slots for prefix reuse."""
-        return sum(map(len, self._held))
+    def n_short(self, n_tokens: int) -> int:
+        """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
+        return n_tokens + self.n_cells_running + self.n_cells_idle - self._limits.n_cells
 
-    @property
-    def n_cells_running(self) -> int:
-        """KV cells of running sequences."""
-        return sum([s.n_computed for s in self.running])
+    def advance(self, sequences: Seq[Sequence], plan: Seq[Span]) -> None:
+        """Note that the spans of `plan` are being computed; `sequences[i]` is that of `plan[i]`."""
+        for sequence, span in zip(sequences, plan, strict=True):
+            sequence.n_computed += span.length
+            sequence.n_in_flight = int(span.sample)
+            self.n_cells_running += span.length
 
-    def n_short(self, plan: Seq[Span]) -> int:
-        """Return how many cells `plan` needs beyond those that are free; negative or 0 if it fits."""
-        needed = sum([span.length for span in plan])
-        return needed + self.n_cells_running + self.n_cells_idle - self._limits.n_cells
+    def advance_decoding(self, sequences: Seq[Sequence]) -> None:
+        """Note that the last token of each of these is being computed; the next one is in flight."""
+        for sequence in sequences:
+            sequence.n_computed += 1
+            sequence.n_in_flight = 1
+        self.n_cells_running += len(sequences)
 
     def fits(self, sequence: Sequence) -> bool:
         """Say whether a waiting sequence can get a slot now.
@@ -69,6 +76,8 @@ class SlotTable:
         if place.slot_id not in self._idle:
             raise InvariantError(f"slot {place.slot_id} is not idle")
         del self._idle[place.slot_id]
+        self.n_cells_idle -= len(self._held[place.slot_id])
+        self.n_cells_running += place.n_keep
         self._held[place.slot_id] = _NOTHING
         self.by_slot[place.slot_id] = sequence
         sequence.slot_id, sequence.n_computed = place.slot_id, place.n_keep
@@ -83,6 +92,8 @@ class SlotTable:
         self.by_slot[slot_id] = None
         self._held[slot_id] = sequence.tokens[:n_keep] if n_keep else _NOTHING
         self._idle[slot_id] = None
+        self.n_cells_running -= sequence.n_computed
+        self.n_cells_idle += len(self._held[slot_id])
         sequence.slot_id, sequence.n_computed, sequence.n_in_flight = NO_SLOT, 0, 0
         return slot_id
 
@@ -90,6 +101,7 @@ class SlotTable:
         """Forget the prefix that lay idle longest; return its slot, or None if no slot holds one."""
         for slot_id in self._idle:
             if self._held[slot_id]:
+                self.n_cells_idle -= len(self._held[slot_id])
                 self._held[slot_id] = _NOTHING
                 return slot_id
         return None
@@ -113,6 +125,10 @@ class SlotTable:
                 problems.append(f"request {s.request_id} and its slot disagree")
             if not 0 <= s.n_computed <= s.n_known or s.n_known > self._limits.n_most:
                 problems.append(f"request {s.request_id} has {s.n_computed} of {s.n_known} tokens computed")
+        if self.n_cells_running != sum(s.n_computed for s in self.running):
+            problems.append("the cells of running sequences are miscounted")
+        if self.n_cells_idle != sum(map(len, self._held)):
+            problems.append("the cells of idle prefixes are miscounted")
         if self.n_cells_running + self.n_cells_idle > self._limits.n_cells:
             problems.append("more cells used than there are")
         if problems:

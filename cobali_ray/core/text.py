@@ -10,21 +10,22 @@ _decoder_of = codecs.getincrementaldecoder("utf-8")
 class TextStream:
     """An incremental UTF-8 decoder: incomplete characters wait, broken ones become U+FFFD."""
 
-    __slots__ = ("_decoder", "_waiting")
+    __slots__ = ("_decoder", "waiting")
 
     def __init__(self) -> None:
         self._decoder = _decoder_of("replace")
-        self._waiting = False
+        self.waiting = False
+        """Whether part of a character was fed."""
 
     def feed(self, piece: bytes) -> str:
         """Add one token's bytes and return the text that is now complete."""
-        if not self._waiting and piece.isascii():
+        if not self.waiting and piece.isascii():
             return piece.decode("ascii")
         text = self._decoder.decode(piece)
-        self._waiting = bool(self._decoder.getstate()[0])
+        self.waiting = bool(self._decoder.getstate()[0])
         return text
 
     def flush(self) -> str:
         """Return what is left, an incomplete character as U+FFFD."""
-        self._waiting = False
+        self.waiting = False
         return self._decoder.decode(b"", final=True)

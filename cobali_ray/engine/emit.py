@@ -18,15 +18,24 @@ class Emitter:
 
     def __init__(self, piece: Callable[[int], bytes], end_tokens: frozenset[int]) -> None:
         self._piece, self._end_tokens = piece, end_tokens
+        self._ascii: dict[int, str] = {}
+        """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
     def emit(
         self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None
     ) -> tuple[Delta | None, FinishReason | None]:
         """Return the delta, if any text became certain, and why the answer ended, if it did."""
+        if sequence.plain and not sequence.ending and not sequence.text.waiting:
+            known = self._ascii.get(token)
+            if known:
+                n_tokens, sequence.held = sequence.held + 1, 0
+                return Delta(sequence.request_id, known, n_tokens), None
         sequence.held += 1
         if logprobs is not None:
             sequence.held_logprobs.append(self._named(token, logprobs))
         piece = b"" if token in self._end_tokens else self._piece(token)
+        if piece and piece.isascii():
+            self._ascii[token] = piece.decode("ascii")
         text, hit = sequence.stops.feed(sequence.text.feed(piece))
         reason: FinishReason | None = "stop" if hit else sequence.ending
         if sequence.ending and not hit:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from array import array
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.select import HostSelector, Selector
 from cobali_ray.core.admission import DrainRate
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.deadlines import Deadlines
@@ -17,14 +16,14 @@ from cobali_ray.core.events import End, Event, FinishReason
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Span
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import NO_SLOT, Sequence
 from cobali_ray.core.slots import SlotTable
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter, Fresh
-from cobali_ray.engine.record import Recorder, TickTimes, shape_of
+from cobali_ray.engine.layout import Layout, Pass
+from cobali_ray.engine.record import Recorder, TickTimes
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,
@@ -57,20 +56,20 @@ class Engine:
         sink: Sink,
         *,
         pacer: Pacer | None = None,
+        selector: Selector | None = None,
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
         self._pacer = pacer or Pacer(None)
         self._backend, self._limits, self._clock, self._sink = backend, limits, clock, sink
         self._entropy = entropy
         self._slots = SlotTable(limits)
+        self._layout = Layout(limits, self._pacer, selector or HostSelector(), self._slots, backend.n_batch)
         self._queue = WaitingQueue()
         self._open: dict[str, Sequence] = {}
         self._deadlines = Deadlines()
         self._emitter = Emitter(backend.piece, backend.end_tokens)
         self._fresh: list[Fresh] = []
         self._out: list[tuple[str, Event]] = []
-        self._batches = (TickBatch(backend.n_batch), TickBatch(backend.n_batch))
-        self._ahead: tuple[Span, ...] | None = None
         self._recorder = Recorder()
         self.drain_rate = DrainRate()
         self.n_left_queue = self.n_left_queue_tokens = 0
@@ -144,6 +143,7 @@ class Engine:
             sequence.n_in_flight, sequence.slot_id = 0, NO_SLOT  # the backend may be what is broken
             self._end(sequence, Change.FAIL, error=error)
         self._slots = SlotTable(self._limits)
+        self._layout.start_over(self._slots)
         self._flush()
         self._backend.clear()
 
@@ -154,40 +154,42 @@ class Engine:
         times = TickTimes(self._clock.now())
         self._expire(times.started)
         self._assign(times.started)
-        plan = self._next_batch()
-        if not plan:
+        now = self._next_pass()
+        if not now.n_tokens:
             self._publish()
             return None
-        sequences = self._sequences(plan)
-        shape = shape_of(plan, sequences, self._slots.running)
-        self._pacer.begin(shape, self._limits.n_slots)
+        shape = self._layout.begin(now)
         times.planned = self._clock.now()
-        if not self._forward(plan, sequences):
+        if not self._forward(now):
             self._publish()
             return None
         if self._backend.overlaps:
             times.publish_s = self._publish()
-            self._plan_ahead()
+            self._layout.ahead()
         self._backend.wait()
         times.computed = self._clock.now()
-        rows = [s for s, span in zip(sequences, plan, strict=True) if span.sample]
+        rows = now.rows()
         sampled = self._backend.sample([s.rng_row for s in rows]) if rows else None
         times.sampled = self._clock.now()
-        gaps = self._apply(rows, sampled, times.sampled) if sampled else []
+        gaps: list[float] = []
+        if sampled is not None:
+            self._layout.sampled(now, rows, sampled.tokens)
+            gaps = self._apply(rows, sampled, times.sampled)
         if not self._backend.overlaps:
             times.publish_s = self._publish()
-        now = self._clock.now()
+        ended_s = self._clock.now()
         return self._recorder.record(
             shape,
             times,
-            now=now,
+            ended_s=ended_s,
             n_sampled=len(rows),
             gaps=gaps,
             slots=self._slots,
             queue=self._queue,
+            n_prefilling=len(self._layout.table.prefilling),
             n_cells=self._limits.n_cells,
             n_reused=self._backend.n_reused(),
-            predicted_s=self._pacer.learn(shape, now - times.started),
+            predicted_s=self._pacer.learn(shape, ended_s - times.started),
             target_s=self._pacer.target_s,
         )
 
@@ -204,43 +206,36 @@ class Engine:
             self._backend.keep(place.slot_id, place.n_keep)
             self._backend.expect(place.slot_id, sequence.rng_row)
             self._slots.assign(sequence, place)
+            self._layout.table.renew(sequence)
             sequence.change(Change.ASSIGN)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now, place.n_keep
                 self._leave_queue(sequence)
                 n_assigned += 1
-            self._ahead = None
+            self._layout.forget_ahead()
         self.drain_rate.note(n_assigned, now)
 
     def _leave_queue(self, sequence: Sequence) -> None:
         self.n_left_queue += 1
         self.n_left_queue_tokens += sequence.n_prompt
 
-    def _next_batch(self) -> tuple[Span, ...]:
-        """Plan the tick, make room for it, and lay it out in the first input buffer."""
-        if self._ahead is not None:
-            return self._use_ahead()
-        plan = self._pacer.plan(self._slots.running, self._limits)
-        if self._fresh and self._slots.n_short(plan) > 0:
+    def _next_pass(self) -> Pass:
+        """Lay the next pass out and make room for it."""
+        if (ahead := self._layout.take_ahead()) is not None:
+            return ahead
+        now = self._layout.now()
+        if self._fresh and self._slots.n_short(now.n_tokens) > 0:
             self._publish()  # nobody is preempted with text still to be said
-            plan = self._pacer.plan(self._slots.running, self._limits)
-        while plan and self._slots.n_short(plan) > 0:
+            now = self._layout.now()
+        while now.n_tokens and self._slots.n_short(now.n_tokens) > 0:
             if not self._drop_idle():
                 victim = self._slots.youngest()
                 if victim is None:
                     self._end(self._slots.running[0], Change.FAIL, error=InternalError("no room when alone"))
                 else:
                     self._preempt(victim)
-                plan = self._pacer.plan(self._slots.running, self._limits)
-        self._batches[0].fill(plan, self._tokens(plan))
-        return plan
-
-    def _sequences(self, plan: tuple[Span, ...]) -> list[Sequence]:
-        by_slot = self._slots.by_slot
-        return [sequence for span in plan if (sequence := by_slot[span.slot_id]) is not None]
-
-    def _tokens(self, plan: tuple[Span, ...]) -> list[array[int]]:
-        return [sequence.tokens for sequence in self._sequences(plan)]
+                now = self._layout.now()
+        return now
 
     def _drop_idle(self) -> bool:
         slot_id = self._slots.drop_idle()
@@ -257,10 +252,10 @@ class Engine:
         self._release(victim, n_keep=0)
         self._queue.push_front(victim)
 
-    def _forward(self, plan: tuple[Span, ...], sequences: list[Sequence]) -> bool:
+    def _forward(self, now: Pass) -> bool:
         """Hand the batch over. False: nothing was computed, whoever was at fault is dealt with."""
         try:
-            self._backend.forward(self._batches[0])
+            self._backend.forward(now.batch)
         except SlotFaultError as fault:
             culprit = self._slots.by_slot[fault.slot_id]
             if culprit is None:
@@ -277,24 +272,24 @@ class Engine:
             else:
                 self._preempt(victim)
             return False
-        for sequence, span in zip(sequences, plan, strict=True):
-            sequence.n_computed += span.length
-            sequence.n_in_flight = int(span.sample)
+        self._layout.computed(now)
         return True
 
     def _apply(self, rows: list[Sequence], sampled: Sampled, now: float) -> list[float]:
         """Append the sampled tokens; decide who ends by end token or length. Returns ITL samples."""
         gaps: list[float] = []
         end_tokens, fresh = self._backend.end_tokens, self._fresh
+        failed, logprobs, running = sampled.failed, sampled.logprobs, Status.RUNNING
         for row, (sequence, token) in enumerate(zip(rows, sampled.tokens, strict=True)):
             sequence.n_in_flight = 0
-            if sequence.status is not Status.RUNNING:  # a stop string ended it while this token was computed
+            if sequence.status is not running:  # a stop string ended it while this token was computed
                 self._release(sequence)
                 continue
-            if row in sampled.failed:
-                self._end(sequence, Change.FAIL, error=InternalError(sampled.failed[row]))
+            if row in failed:
+                self._end(sequence, Change.FAIL, error=InternalError(failed[row]))
                 continue
-            sequence.tokens.append(token)
+            tokens = sequence.tokens
+            tokens.append(token)
             if sequence.last_token_s is None:
                 sequence.first_token_s = now
             else:
@@ -302,41 +297,13 @@ class Engine:
             sequence.last_token_s = now
             if token in end_tokens:
                 sequence.ending = "stop"
-                self._ahead = None
-            elif sequence.n_output >= sequence.request.max_tokens:
+                self._layout.forget_ahead()
+            elif len(tokens) >= sequence.n_most:
                 sequence.ending = "length"
             if sequence.ending:
                 self._release(sequence)
-            fresh.append((sequence, token, sampled.logprobs.get(row)))
+            fresh.append((sequence, token, logprobs.get(row)))
         return gaps
-
-    # -- overlap --------------------------------------------------------------------------------------
-
-    def _plan_ahead(self) -> None:
-        """Lay out the next batch while this one computes, as if every stream went on."""
-        going_on = [
-            s
-            for s in self._slots.running
-            if not s.status.ended and s.n_output + s.n_in_flight < s.request.max_tokens
-        ]
-        plan = self._pacer.plan(going_on, self._limits)
-        if plan and self._slots.n_short(plan) <= 0:
-            self._batches[1].fill(plan, self._tokens(plan))
-            self._ahead = plan
-
-    def _use_ahead(self) -> tuple[Span, ...]:
-        plan, self._ahead = self._ahead or (), None
-        self._batches = self._batches[::-1]
-        at = -1
-        rows, values = [], []
-        for span in plan:
-            at += span.length
-            sequence = self._slots.by_slot[span.slot_id]
-            if sequence is not None and sequence.decoding:
-                rows.append(at)
-                values.append(sequence.tokens[-1])
-        self._batches[0].patch(rows, values)
-        return plan
 
     # -- ends and events ------------------------------------------------------------------------------
 
@@ -346,6 +313,7 @@ class Engine:
         if n_keep is None:
             n_keep = sequence.n_computed if self._limits.min_prefix else 0
         slot_id = self._slots.release(sequence, n_keep=n_keep)
+        self._layout.table.clear(slot_id)
         if not n_keep:
             self._backend.keep(slot_id, 0)
 
@@ -362,9 +330,11 @@ class Engine:
             if sequence.assigned_s is None:
                 self._leave_queue(sequence)
         sequence.change(change)
-        self._ahead = None
+        self._layout.forget_ahead()
         if not sequence.n_in_flight:
             self._release(sequence)
+        elif sequence.slot_id != NO_SLOT:
+            self._layout.table.stop(sequence.slot_id)
         del self._open[sequence.request_id]
         self._recorder.n_ended += 1
         stats = sequence.stats(self._clock.now())
@@ -373,12 +343,13 @@ class Engine:
     def _publish(self) -> float:
         """Turn fresh tokens into deltas and hand all events over. Returns seconds."""
         started = self._clock.now()
+        running, emit, out = Status.RUNNING, self._emitter.emit, self._out
         for sequence, token, logprobs in self._fresh:
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not running:
                 continue
-            delta, reason = self._emitter.emit(sequence, token, logprobs)
+            delta, reason = emit(sequence, token, logprobs)
             if delta is not None:
-                self._out.append((sequence.request.reply_to, delta))
+                out.append((sequence.request.reply_to, delta))
             if reason is not None:
                 self._end(sequence, Change.STOP, reason=reason)
         self._fresh.clear()

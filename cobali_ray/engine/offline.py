@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cobali_ray.backend.port import Backend
+from cobali_ray.backend.select import Selector
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.limits import EngineLimits
@@ -54,6 +55,7 @@ def run_offline(
     requests: Sequence[Request],
     *,
     pacer: Pacer | None = None,
+    selector: Selector | None = None,
     on_end: Callable[[End], None] = lambda _: None,
     on_tick: Callable[[TickStats], None] = lambda _: None,
 ) -> RunReport:
@@ -72,7 +74,7 @@ def run_offline(
                 ends[event.request_id] = event
                 on_end(event)
 
-    engine = Engine(backend, limits, clock, sink, pacer=pacer)
+    engine = Engine(backend, limits, clock, sink, pacer=pacer, selector=selector)
     refused = {}
     n_ticks, host_s, n_preempted = 0, 0.0, 0
     user, started = os.times().user, clock.now()

@@ -10,6 +10,7 @@ import structlog
 from cobali_ray.backend import threads
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.select import Selector, choose_selector
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
@@ -35,6 +36,11 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     return resolve(
         settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
     )
+
+
+def open_selector(settings: EngineSettings) -> Selector:
+    """Return who chooses the requests of a decode tick. Raises ConfigError if `cuda` cannot be had."""
+    return choose_selector(settings.selector, n_requests=settings.n_slots_used)
 
 
 def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, EngineLimits]:

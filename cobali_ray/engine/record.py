@@ -59,19 +59,18 @@ class Recorder:
         shape: Shape,
         times: TickTimes,
         *,
-        now: float,
+        ended_s: float,
         n_sampled: int,
         gaps: Seq[float],
         slots: SlotTable,
         queue: WaitingQueue,
+        n_prefilling: int,
         n_cells: int,
         n_reused: int,
         predicted_s: float,
         target_s: float,
     ) -> TickStats:
         """Return the tick's record and start counting for the next one."""
-        running = slots.running
-        n_generating = sum([s.decoding for s in running])
         n_cells_idle = slots.n_cells_idle
         stats = TickStats(
             tick_id=self._tick_id,
@@ -81,15 +80,15 @@ class Recorder:
             n_sequences=shape.n_decode + len(shape.chunks),
             n_sampled=n_sampled,
             n_idle=slots.n_idle,
-            n_prefilling=len(running) - n_generating,
-            n_generating=n_generating,
+            n_prefilling=n_prefilling,
+            n_generating=len(slots.running) - n_prefilling,
             n_queued=len(queue),
             n_queued_tokens=queue.n_tokens,
             plan_s=times.planned - times.started,
             forward_s=times.computed - times.planned,
             sample_s=times.sampled - times.computed,
             publish_s=times.publish_s,
-            total_s=now - times.started,
+            total_s=ended_s - times.started,
             n_cells=n_cells,
             n_cells_used=slots.n_cells_running + n_cells_idle,
             n_cells_idle=n_cells_idle,

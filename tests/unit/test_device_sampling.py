@@ -16,7 +16,6 @@ from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import N_CANDIDATES, DeviceCandidates
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, SamplingParams
 from cobali_ray.errors import InvariantError
 
@@ -198,10 +197,6 @@ class Library:
         self.live.remove(chain)
 
 
-def spans(*slot_ids, sample=True):
-    return tuple(Span(slot_id, 0, 1, sample=sample) for slot_id in slot_ids)
-
-
 def test_chains_are_attached_once_and_freed_once():
     library, params = Library(), SimpleNamespace()
     device = DeviceCandidates(library, n_slots=3, n_vocab=N_VOCAB)
@@ -212,17 +207,17 @@ def test_chains_are_attached_once_and_freed_once():
     assert len(first) == 3
     for slot_id in range(3):
         device.expect(slot_id, sampler())
-    device.prepare("context", spans(0, 1, 2))
+    device.prepare("context", [0, 1, 2])
     assert device.attached
     device.expect(1, sampler(n_logprobs=2))
-    device.prepare("context", spans(1, sample=False))
-    device.prepare("context", spans(0, 2))
+    device.prepare("context", [])  # a pass without rows
+    device.prepare("context", [0, 2])
     assert device.attached, "slot 1 gives no row yet"
-    device.prepare("context", spans(0, 1))
+    device.prepare("context", [0, 1])
     assert not device.attached
     assert library.attached == {}
     for _ in range(3 * PATIENCE):
-        device.prepare("context", spans(0, 2))
+        device.prepare("context", [0, 2])
     assert device.attached
     assert set(library.attached) == {0, 1, 2}
     assert first & library.live == set()
@@ -237,7 +232,7 @@ def test_slots_nobody_spoke_for_give_whole_rows():
     device = DeviceCandidates(library, n_slots=2, n_vocab=N_VOCAB)
     library.attached = dict(enumerate(sorted(library.live)))
     device.expect(0, RowSampler(GREEDY, (), end_tokens=frozenset(), n_vocab=N_VOCAB))
-    device.prepare("context", spans(0))
+    device.prepare("context", [0])
     assert device.attached
-    device.prepare("context", spans(0, 1))
+    device.prepare("context", [0, 1])
     assert not device.attached

@@ -134,6 +134,17 @@ def test_a_stop_string_is_never_shown(overlaps):
     assert s.engine.slots.n_idle == 4
 
 
+def test_a_stop_string_ends_one_stream_and_the_others_go_on(overlaps):
+    text = answer("tell me", max_tokens=20)
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "tell me", max_tokens=20, stop=(text[5:8],))
+    s.submit("b", "and me", max_tokens=20)
+    s.run()
+    assert s.events.text("a") == text[: text.index(text[5:8])]
+    assert s.events.text("b") == answer("and me", max_tokens=20)
+    assert s.end("b").finish_reason == "length"
+
+
 def test_half_of_a_possible_stop_string_is_shown_in_the_end(overlaps):
     text = answer("tell me", max_tokens=6)
     s = Setup(overlaps=overlaps)

@@ -233,7 +233,7 @@ def test_exclusive_ticks_alternate_and_no_stream_waits_for_two():
     assert kinds == [False, True] * 3
 
 
-def test_auto_target_is_three_decode_ticks_of_a_full_batch():
+def test_auto_target_is_four_decode_ticks_of_a_full_batch():
     pacer = Pacer("auto", "mixed")
     for i in range(20):
         pacer.begin(Shape(10, 100 + i, ()), 16)
@@ -241,7 +241,7 @@ def test_auto_target_is_three_decode_ticks_of_a_full_batch():
     slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
     plan = pacer.plan(slots, LIMITS)
     pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0), 16)
-    assert pacer.target_s == pytest.approx(0.3, rel=0.05)
+    assert pacer.target_s == pytest.approx(0.4, rel=0.05)
     assert AUTO_TARGET_S == 0.05
 
 
@@ -253,7 +253,7 @@ def test_auto_lets_streams_wait_where_more_prompts_wait():
     slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
     pacer.plan(slots, LIMITS)
     pacer.begin(Shape(2, 20, ((0, 60),), 0), 16)
-    assert pacer.target_s == pytest.approx(4 * 0.3, rel=0.05)
+    assert pacer.target_s == pytest.approx(4 * 0.4, rel=0.05)
 
 
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
@@ -268,7 +268,7 @@ def test_auto_expects_a_full_batch_to_take_longer_than_one_stream():
         pacer.learn(Shape(1, 100 + i, ()), 0.04)
     pacer.plan([View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
     pacer.begin(Shape(1, 100, ((0, 64),), 0), 16)
-    assert pacer.target_s == pytest.approx(3 * 0.04 * 8.5, rel=0.05)
+    assert pacer.target_s == pytest.approx(4 * 0.04 * 8.5, rel=0.05)
 
 
 def test_least_squares_finds_the_line_and_ignores_a_burst():

@@ -45,6 +45,7 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
         pytest.param({"mode": "batch"}, "mode", "continuous", id="no-such-mode"),
         pytest.param({"prefill_order": "lifo"}, "prefill_order", "packed", id="no-such-order"),
+        pytest.param({"selector": "gpu"}, "selector", "cuda", id="no-such-selector"),
         pytest.param({"kv_cells": 99_999_999}, "kv_cells", "n_slots * n_ctx", id="more-cells-than-usable"),
         pytest.param({"kv": "split", "kv_cells": 4096}, "kv_cells", "unified", id="cells-of-a-split-cache"),
         pytest.param({"token_budget": 4, "n_slots": 8}, "token_budget", "cannot feed", id="budget-starves"),

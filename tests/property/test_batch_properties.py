@@ -1,0 +1,89 @@
+"""What holds for every batch: both ways to lay it out, and both ways to check it."""
+
+from array import array
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.select import Chosen
+from cobali_ray.core.plan import Span
+from cobali_ray.errors import BackendError, SlotFaultError
+
+N_SLOTS, N_CTX, N_VOCAB = 6, 12, 50
+
+
+@st.composite
+def decodes(draw, n_ctx=N_CTX):
+    """(slot_id, position, token) of some slots that decode, in slot order."""
+    slots = draw(st.lists(st.integers(0, N_SLOTS - 1), min_size=1, unique=True).map(sorted))
+    return [(i, draw(st.integers(1, n_ctx - 1)), draw(st.integers(0, N_VOCAB - 1))) for i in slots]
+
+
+def chosen(rows):
+    slots, positions, tokens = (np.array(part, np.int32) for part in zip(*rows, strict=True))
+    return Chosen(slots, tokens, positions, slots)
+
+
+def placed(rows):
+    batch = TickBatch(8)
+    batch.place(chosen(rows))
+    return batch
+
+
+def walked(rows):
+    batch = TickBatch(8)
+    spans = tuple(Span(i, position, 1, sample=True) for i, position, _ in rows)
+    batch.fill(spans, [array("i", [0] * position + [token]) for _, position, token in rows])
+    return batch
+
+
+@given(decodes(), decodes())
+def test_what_is_placed_is_what_is_filled(before, rows):
+    one, other = placed(before), walked(rows)
+    one.place(chosen(rows))
+    assert (one.spans, one.n_tokens, one.single) == (other.spans, other.n_tokens, other.single)
+    assert one.sampled_slots() == other.sampled_slots() == [i for i, _, _ in rows]
+    for mine, theirs in zip(one._arrays, other._arrays, strict=True):
+        assert mine[: one.n_tokens].tolist() == theirs[: one.n_tokens].tolist()
+
+
+def verdict(batch, n_cached):
+    try:
+        return check_batch(batch, n_cached, n_ctx_slot=N_CTX, n_batch=5, n_vocab=N_VOCAB)
+    except (SlotFaultError, BackendError) as error:
+        return type(error), str(error)
+
+
+anything = st.tuples(st.integers(-2, N_SLOTS + 1), st.integers(-2, N_CTX + 2), st.integers(-2, N_VOCAB + 2))
+
+
+@given(
+    rows=st.lists(anything, min_size=1, max_size=7) | decodes(n_ctx=N_CTX + 2),
+    wrong=st.lists(st.tuples(st.integers(0, N_SLOTS - 1), st.integers(-2, 2)), max_size=1),
+)
+def test_the_quick_check_says_what_the_slow_one_says(rows, wrong):
+    n_cached = np.zeros(N_SLOTS, np.int32)
+    for i, position, _ in rows:
+        if 0 <= i < N_SLOTS:
+            n_cached[i] = max(position, 0)
+    for slot_id, more in wrong:
+        n_cached[slot_id] += more
+    quick, slow = placed(rows), placed(rows)
+    slow.single = False
+    assert verdict(quick, n_cached) == verdict(slow, n_cached)
+
+
+@given(decodes().filter(lambda rows: len(rows) <= 5))
+def test_a_right_batch_passes(rows):
+    n_cached = np.zeros(N_SLOTS, np.int32)
+    n_cached[[i for i, _, _ in rows]] = [position for _, position, _ in rows]
+    assert verdict(placed(rows), n_cached) == verdict(walked(rows), n_cached) == len(rows)
+
+
+def test_only_slots_whose_row_is_wanted_are_sampled():
+    batch = TickBatch(8)
+    spans = (Span(0, 0, 2, sample=False), Span(1, 0, 1, sample=True), Span(3, 0, 3, sample=True))
+    batch.fill(spans, [array("i", [5] * 3)] * 3)
+    assert batch.sampled_slots() == [1, 3]
