@@ -187,6 +187,18 @@ _NEXT = lines("""
     (name|say) the next number after <a>
     count on by one from <a>
 """)
+_ABOUT = lines("""
+    (tell|teach) me (something|a fact|anything) about [the number ]<a>
+    what do you know about [the number ]<a>?
+    describe the number <a>
+    what can you (say|tell me) about [the number ]<a>?
+    (give|tell) me a fact about [the number ]<a>
+    what is special about [the number ]<a>?
+    say something about [the number ]<a>
+    a fact about [the number ]<a>[, please]
+    (do you know|is there) (something|anything) about [the number ]<a>?
+    what kind of number is <a>?
+""")
 
 
 def sources() -> tuple[Source, ...]:
@@ -211,6 +223,7 @@ def sources() -> tuple[Source, ...]:
         intent("count_down", _COUNT_DOWN, _count_down, 0.8),
         intent("how_many", _HOW_MANY, _how_many, 1.2),
         intent("next", _NEXT, _next, 0.5),
+        intent("about", _ABOUT, _about, 0.6),
     )
 
 
@@ -282,6 +295,13 @@ def _parity(rng: Random, _held: bool) -> Drawn:
     a = rng.randint(0, 100)
     word = "odd" if a % 2 else "even"
     return Drawn(answer=f"{a} is {word}.", check=has(word), values={"a": str(a)})
+
+
+def _about(rng: Random, _held: bool) -> Drawn:
+    a = rng.randint(0, 100)
+    word = "odd" if a % 2 else "even"
+    answer = f"{a} is {word}. The number after it is {a + 1}."
+    return Drawn(answer=answer, check=has(word, str(a + 1)), values={"a": str(a)})
 
 
 def _larger(rng: Random, _held: bool) -> Drawn:
