@@ -27,7 +27,16 @@ ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "workloads"
 QWEN2 = ROOT.parent / "shared" / "data" / "ggml-vocab-qwen2.gguf"
 N_TRACE = 50
-SHAPES = ("chat_steady", "concurrency", "poisson", "intruder", "shared_prefix", "ecahlang", "multi_turn", "trace")
+SHAPES = (
+    "chat_steady",
+    "concurrency",
+    "poisson",
+    "intruder",
+    "shared_prefix",
+    "ecahlang",
+    "multi_turn",
+    "trace",
+)
 FILES = [
     pytest.param("prompts_16.txt", 16, (25, 90), (30, 104), id="16"),
     pytest.param("prompts_186.txt", 186, (24, 90), (30, 104), id="186"),

@@ -1,0 +1,235 @@
+"""The generated corpus: its answers are right by its own checkers, and what is held out stays out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from random import Random
+
+import pytest
+
+from training.corpus import checks, server
+from training.corpus.blocks import read_blocks
+from training.corpus.build import (
+    SHARES,
+    forbidden_questions,
+    held_out_set,
+    one_of,
+    sources,
+    training_examples,
+)
+from training.corpus.example import KINDS
+from training.corpus.phrase import (
+    PatternError,
+    expansions,
+    fill,
+    n_expansions,
+    normal,
+    parse,
+    say,
+    with_articles,
+)
+from training.corpus.source import held_out, said, trained
+from training.corpus.sums import is_held_pair
+from training.corpus.surface import voiced
+from training.corpus.tables.verse import LINES, MIDDLES, OPENINGS
+
+SOURCES = [source for some in sources().values() for source in some]
+
+
+def split_of(source):
+    return getattr(source, "split", "") or source.name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        pytest.param("a (b|c)", {"a b", "a c"}, id="choice"),
+        pytest.param("a[ b]", {"a", "a b"}, id="optional"),
+        pytest.param("[a|b] c", {"a c", "b c", "c"}, id="optional-choice"),
+        pytest.param("(a|(b|c) d)", {"a", "b d", "c d"}, id="nested"),
+        pytest.param("is <it>[ ]?", {"is <it>?"}, id="slots-stay-and-gaps-close"),
+    ],
+)
+def test_patterns(pattern, said):
+    assert {say(pattern, Random(seed)) for seed in range(60)} == said
+
+
+def test_expansions_are_counted():
+    assert n_expansions("(a|b)[ c|d]") == len(expansions("(a|b)[ c|d]")) == 2 * 3
+
+
+@pytest.mark.parametrize("pattern", ["(a", "a)", "[a|b", "a]"])
+def test_an_open_bracket_is_an_error(pattern):
+    with pytest.raises(PatternError, match=r"bracket|stray"):
+        parse(pattern)
+
+
+def test_a_slot_without_a_value_is_an_error():
+    with pytest.raises(KeyError):
+        fill("<it>", {})
+
+
+def test_articles():
+    assert with_articles("a owl and a fox, A apple") == "an owl and a fox, An apple"
+
+
+def test_noise_leaves_slots_alone():
+    texts = {voiced("explain <thing> to somebody", Random(seed), slips=True) for seed in range(400)}
+    assert all("<thing>" in text for text in texts)
+    assert len(texts) > 60
+
+
+def test_names_of_sources_are_different():
+    assert len({source.name for source in SOURCES}) == len(SOURCES)
+    assert set(SHARES) == set(KINDS) == set(sources())
+
+
+def test_every_answer_passes_its_own_check():
+    rng = Random(1)
+    for source, held in itertools.product(SOURCES, (False, True)):
+        if held and not held_out(split_of(source), source.wordings):
+            continue
+        for _ in range(4):
+            example = source.make(rng, held=held)
+            assert checks.passes(example.check, example.answer), example
+            assert [turn.role for turn in example.turns] == ["user", "assistant"] * (len(example.turns) // 2)
+            assert example.question.strip(), source.name
+
+
+def test_wordings_are_split_once_and_for_all():
+    for source in SOURCES:
+        name = split_of(source)
+        spared, used = held_out(name, source.wordings), trained(name, source.wordings)
+        assert not set(spared) & set(used)
+        assert set(spared) | set(used) <= set(source.wordings)
+        assert len(spared) + len(used) > 0.8 * len(source.wordings), name
+        assert used, name
+        assert len(set(source.wordings)) == len(source.wordings), name
+
+
+def test_the_held_out_set_is_large_and_always_the_same():
+    questions = held_out_set()
+    per_kind = Counter(example.kind for example in questions)
+    assert len(questions) >= 300
+    assert set(per_kind) == set(KINDS)
+    assert min(per_kind.values()) >= 25
+    assert per_kind["server"] >= 150
+    held_out_set.cache_clear()
+    assert held_out_set() == questions
+
+
+def test_nothing_held_out_is_trained_on():
+    asked = {normal(example.question) for example in held_out_set() if len(example.turns) == 2}
+    assert asked == forbidden_questions()
+    said = {
+        normal(turn.text)
+        for example in training_examples(12_000, 3)
+        for turn in example.turns
+        if turn.role == "user"
+    }
+    assert not asked & said
+
+
+def test_held_out_wordings_are_never_said_in_training():
+    shared = {}
+    for source in SOURCES:
+        shared.setdefault(split_of(source), source)
+    for name, source in shared.items():
+        assert said(held_out(name, source.wordings)).isdisjoint(said(trained(name, source.wordings))), name
+
+
+def test_held_out_sums_are_never_computed_in_training():
+    rng = Random(5)
+    for _ in range(3000):
+        example = one_of("sums", rng)
+        if example.source in {"sums.add", "sums.gain"}:
+            a, b = (int(part) for part in example.answer.partition(" =")[0].split(" + "))
+            assert not is_held_pair("+", a, b), example
+
+
+def test_the_same_seed_gives_the_same_corpus():
+    one, two, other = (list(training_examples(300, seed)) for seed in (4, 4, 5))
+    assert one == two
+    assert one != other
+
+
+def test_all_kinds_are_in_it_about_as_often_as_wanted():
+    n = Counter(example.kind for example in training_examples(6000, 6))
+    for kind, share in SHARES.items():
+        assert abs(n[kind] / 6000 - share / sum(SHARES.values())) < 0.03, kind
+
+
+def test_the_server_is_explained_in_a_few_sentences():
+    blocks = server.blocks()
+    assert len({block.answer for block in blocks}) == len(blocks) >= 150
+    for block in blocks:
+        assert block.terms, block.name
+        assert len(block.answer.split()) <= 60, block.name
+        assert not set("*<>") & set(block.answer.replace("<unk>", "")), block.name
+    assert all(len(block.bullets) in {0, 3} for block in blocks)
+    assert len(server.pointed()) >= 12
+
+
+def test_no_question_means_two_things():
+    meant = {}
+    for source in sources()["server"]:
+        if split_of(source) == "server.word":
+            continue
+        for wording in source.wordings:
+            for text in expansions(wording):
+                meant.setdefault(normal(text), set()).add(source.name)
+    assert {text: names for text, names in meant.items() if len(names) > 1} == {}
+
+
+def test_no_word_has_two_definitions():
+    n = Counter(alias for block in server.defined() for alias in block.aliases)
+    assert [alias for alias, times in n.items() if times > 1] == []
+
+
+def test_a_haiku_is_five_seven_five_by_table():
+    assert set(MIDDLES) < set(LINES)
+    assert all(topic in line.casefold() for topic, pair in OPENINGS.items() for line in pair)
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        pytest.param(checks.exact("Paris"), "paris.", "Paris, France", id="exact"),
+        pytest.param(checks.verbatim("LEMON"), "LEMON", "Lemon", id="verbatim"),
+        pytest.param(checks.has("not know|cannot", "small"), "I cannot: too small.", "I know it.", id="has"),
+        pytest.param(checks.has("tick"), "A tick.", "A ticket.", id="has-whole-words"),
+        pytest.param(checks.number(12), "7 + 5 = 12", "12 = 7 + 4", id="number"),
+        pytest.param(checks.json_value({"a": 1}), '{"a": 1}', 'Here: {"a": 1}', id="json"),
+        pytest.param(checks.items(("a", "b")), "a, b.", "b, a", id="items"),
+        pytest.param(checks.some_of(("x", "y", "z"), 2, mark="1"), "1. x\n2. z", "1. x\n2. x", id="some-of"),
+        pytest.param(checks.some_of(("x", "y", "z"), 2, mark="-"), "- x\n- z", "- x\n- q", id="bulleted"),
+        pytest.param(checks.story("fox"), "A fox ran. It fell. It rose.", "A fox. A fox. A fox.", id="story"),
+        pytest.param(checks.haiku("rain", ("Rain", "b", "c")), "Rain\nb\nc", "Rain\nb\nb", id="haiku"),
+        pytest.param(checks.bullets(2, "a", "b"), "- a\n- b", "- a\n- a", id="bullets"),
+        pytest.param(
+            checks.one_sentence("Small gears grind"), "Gears grind, small.", "Gears. Grind. Small.", id="one"
+        ),
+    ],
+)
+def test_checkers(check, right, wrong):
+    assert checks.passes(check, right)
+    assert not checks.passes(check, wrong)
+    assert json.loads(json.dumps(check.facts)), "a check is data"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("tick\n= x", r"\[name\]", id="no-name"),
+        pytest.param("[tick]\n? what", "0 answers", id="no-answer"),
+        pytest.param("[tick]\n! what\n= x", "no known mark", id="no-mark"),
+    ],
+)
+def test_a_table_typed_wrongly_is_an_error(text, message, tmp_path, monkeypatch):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "one.txt").write_text(text)
+    monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
+    with pytest.raises(ValueError, match=message):
+        read_blocks("one.txt")

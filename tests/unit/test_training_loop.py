@@ -1,0 +1,152 @@
+"""The training loop: it learns, it goes on where it stopped, and it loses no checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "torch", reason="PyTorch is not installed: see training/requirements.txt", exc_type=ImportError
+)
+
+import torch
+
+from training import checkpoint as checkpoint_module
+from training.answer import greedy
+from training.dataset import Dataset
+from training.errors import TrainingError
+from training.loop import Run, train
+from training.model import Decoder, Shape, attend_long, attend_short
+from training.recipe import Recipe
+
+SHAPE = Shape(n_layers=2, width=64, n_heads=2, n_kv_heads=1, ffn_width=96, n_vocab=32, n_ctx=64)
+RECIPE = Recipe(shape=SHAPE, tokens_per_pass=256, passes_per_step=2, n_steps=8, n_warmup=2, seed=7)
+END = 31
+
+
+@pytest.fixture
+def data():
+    """Rows that say after `x 1` what x is: something to learn."""
+    rng, rows = Random(1), []
+    for _ in range(4000):
+        word = rng.randrange(2, 30)
+        rows.append([word] * rng.randrange(1, 9) + [1, word, END])
+    tokens = np.array(list(itertools.chain(*rows)), np.uint16)
+    spoken = np.concatenate([[False] * (len(row) - 2) + [True] * 2 for row in rows])
+    return Dataset(
+        tokens, spoken, np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    )
+
+
+def quiet(*_):
+    pass
+
+
+class StoppedError(Exception):
+    pass
+
+
+def interrupt_at(step):
+    def heard(now, *_):
+        if now == step:
+            raise StoppedError
+
+    return heard
+
+
+def test_it_learns(data, tmp_path):
+    run = Run.start(replace(RECIPE, n_steps=40), "cpu")
+    train(run, data, tmp_path / "c.pt", quiet)
+    assert run.losses[-1] < 0.5 * run.losses[0]
+    assert greedy(run.model.eval(), [[5, 5, 5, 1]], end=END, n_most=4)
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(data, tmp_path):
+    whole = Run.start(RECIPE, "cpu")
+    train(whole, data, tmp_path / "whole.pt", quiet)
+    with pytest.raises(StoppedError):
+        train(Run.start(RECIPE, "cpu"), data, tmp_path / "half.pt", interrupt_at(3))
+    resumed = Run.resume(RECIPE, tmp_path / "half.pt", "cpu")
+    assert resumed.step == 3
+    train(resumed, data, tmp_path / "half.pt", quiet)
+    assert resumed.losses == pytest.approx(whole.losses, rel=1e-4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half.pt", "whole.pt"]
+
+
+def test_a_finished_run_has_nothing_left_to_do(data, tmp_path):
+    train(Run.start(RECIPE, "cpu"), data, tmp_path / "c.pt", quiet)
+    resumed = Run.resume(RECIPE, tmp_path / "c.pt", "cpu")
+    train(resumed, data, tmp_path / "c.pt", interrupt_at(1))
+    assert resumed.step == len(resumed.losses) == 8
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
+    Run.start(RECIPE, "cpu").save(tmp_path / "c.pt")
+    with pytest.raises(TrainingError, match="another recipe"):
+        Run.resume(replace(RECIPE, seed=8), tmp_path / "c.pt", "cpu")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    (tmp_path / "c.pt").write_bytes(b"half of a file")
+    with pytest.raises(TrainingError, match="damaged"):
+        Run.resume(RECIPE, tmp_path / "c.pt", "cpu")
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch):
+    run = Run.start(RECIPE, "cpu")
+    run.save(tmp_path / "c.pt")
+    before = (tmp_path / "c.pt").read_bytes()
+
+    def full(_state, file):
+        file.write(b"part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_module.torch, "save", full)
+    with pytest.raises(TrainingError, match="No space left"):
+        run.save(tmp_path / "c.pt")
+    assert (tmp_path / "c.pt").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_the_rate_goes_up_stays_and_falls_to_nothing():
+    scales = [Recipe(n_warmup=10, share_cooldown=0.5).scale(step, 100) for step in range(100)]
+    assert scales[0] == pytest.approx(0.1)
+    assert scales[10:50] == [1.0] * 40
+    assert scales[99] == pytest.approx(0.02)
+
+
+def test_the_future_is_not_seen():
+    model = Decoder(SHAPE).eval()
+    with torch.inference_mode():
+        one, two = model(torch.tensor([[1, 2, 3, 4]])), model(torch.tensor([[1, 2, 3, 9]]))
+    assert torch.equal(one[:, :3], two[:, :3])
+    assert not torch.equal(one[:, 3], two[:, 3])
+
+
+def test_both_ways_of_attending_agree():
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, n, 7, 16) for n in (4, 2, 2))
+    assert torch.allclose(attend_short(q, k, v), attend_long(q, k, v), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"width": 60}, id="no-q8-blocks"),
+        pytest.param({"n_heads": 3, "n_kv_heads": 3}, id="heads-do-not-divide"),
+        pytest.param({"n_kv_heads": 3}, id="kv-heads-do-not-divide"),
+    ],
+)
+def test_an_impossible_shape_is_an_error(wrong):
+    with pytest.raises(ValueError, match=r"share|blocks"):
+        Shape(**wrong)
+
+
+def test_a_model_ships_in_its_size():
+    n = sum(parameter.numel() for parameter in Decoder(Shape()).parameters())
+    assert 3_000_000 <= n <= 8_000_000

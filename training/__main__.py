@@ -1,0 +1,83 @@
+"""`python -m training`: make `builtin:tiny`, all of it or one step."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.errors import TrainingError
+from training.preflight import require_room, require_torch
+from training.show import CONSOLE
+
+HERE = Path(__file__).parent
+INTERRUPTED = 130
+
+
+class Step(enum.StrEnum):
+    """What can be done; each step needs the ones before it."""
+
+    ALL = "all"
+    CORPUS = "corpus"
+    TRAIN = "train"
+    EXPORT = "export"
+    CHECK = "check"
+    EVALUATE = "evaluate"
+
+
+def main(
+    step: Annotated[Step, typer.Argument(help="Do everything, or one step.")] = Step.ALL,
+    folder: Annotated[Path, typer.Option(help="Where everything is written.")] = HERE / "out",
+    n_examples: Annotated[int | None, typer.Option(min=1000, help="Conversations in the corpus.")] = None,
+    n_steps: Annotated[int | None, typer.Option(min=1, help="Stop earlier; the learning rate fits.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; all cores by default.")] = None,
+) -> None:
+    """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        require_torch()
+        require_room(folder)
+        _work(step, folder, n_examples, n_steps, threads)
+    except TrainingError as error:
+        CONSOLE.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(code=2) from error
+    except KeyboardInterrupt as error:
+        CONSOLE.print("Interrupted. The checkpoint is kept; the same command goes on from it.")
+        raise typer.Exit(code=INTERRUPTED) from error
+
+
+def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None, threads: int | None) -> None:
+    import torch
+
+    from training import check, evaluate, steps
+    from training.recipe import Recipe, Workshop
+
+    if threads:
+        torch.set_num_threads(threads)
+    recipe, workshop = Recipe(n_steps=n_steps), Workshop(folder)
+    if n_examples:
+        recipe = dataclasses.replace(recipe, n_examples=n_examples)
+
+    def wanted(one: Step) -> bool:
+        return step in {Step.ALL, one}
+
+    if step is Step.CORPUS or (step is Step.ALL and not workshop.corpus.exists()):
+        steps.make_corpus(recipe, workshop)
+    if wanted(Step.TRAIN):
+        steps.train_model(recipe, workshop)
+    if wanted(Step.EXPORT):
+        steps.export_model(recipe, workshop)
+    if wanted(Step.CHECK):
+        check.check_export(recipe, workshop)
+    if wanted(Step.EVALUATE):
+        evaluate.evaluate(workshop)
+
+
+if __name__ == "__main__":
+    typer.run(main)
+    sys.exit(0)

@@ -1,0 +1,68 @@
+"""Read the typed tables: blocks of `[name]`, then wordings, an answer, and what else belongs to them.
+
+| line starts with | meaning |
+|---|---|
+| `?` | a wording |
+| `~` | what a definition may be asked by: `a tick | ticks` |
+| `=` | the answer; terms between asterisks must be in any right answer |
+| `-` | one of three bullet points, terms marked likewise |
+| `#` | a remark |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+_TERM = re.compile(r"\*([^*]+)\*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One entry of a table."""
+
+    name: str
+    wordings: tuple[str, ...]
+    aliases: tuple[str, ...]
+    answer: str
+    terms: tuple[str, ...]
+    bullets: tuple[str, ...]
+    bullet_terms: tuple[str, ...]
+
+
+def read_blocks(file_name: str) -> tuple[Block, ...]:
+    """Read a file of `tables/`.
+
+    Raises:
+        ValueError: a line is of no known form, or a block lacks its answer.
+    """
+    text = (resources.files("training.corpus") / "tables" / file_name).read_text(encoding="utf-8")
+    return tuple(_block(part) for part in re.split(r"\n\s*\n", text.strip()) if not _only_remarks(part))
+
+
+def _only_remarks(part: str) -> bool:
+    return all(line.startswith("#") for line in part.splitlines())
+
+
+def _block(part: str) -> Block:
+    found: dict[str, list[str]] = {mark: [] for mark in "?~=-#"}
+    head, *rest = [line for line in part.splitlines() if not line.startswith("#")]
+    if not re.fullmatch(r"\[[\w .-]+\]", head):
+        raise ValueError(f"a block starts with {head!r} instead of [name]")
+    for line in rest:
+        if line[:2] not in {"? ", "~ ", "= ", "- "}:
+            raise ValueError(f"in {head}: {line!r} starts with no known mark")
+        found[line[0]].append(line[2:].strip())
+    if len(found["="]) != 1:
+        raise ValueError(f"{head} has {len(found['='])} answers")
+    (answer,) = found["="]
+    return Block(
+        name=head[1:-1],
+        wordings=tuple(found["?"]),
+        aliases=tuple(alias.strip() for line in found["~"] for alias in line.split("|")),
+        answer=_TERM.sub(r"\1", answer),
+        terms=tuple(_TERM.findall(answer)),
+        bullets=tuple(_TERM.sub(r"\1", line) for line in found["-"]),
+        bullet_terms=tuple(term for line in found["-"] for term in _TERM.findall(line)),
+    )

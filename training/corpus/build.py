@@ -1,0 +1,139 @@
+"""The whole corpus: every source with its share, conversations around single questions, and the held-out set."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from random import Random
+
+from training.corpus import (
+    calendar,
+    facts,
+    follow,
+    greeting,
+    json_answers,
+    letters,
+    odd,
+    server,
+    sorting,
+    sums,
+    turns,
+    unknown,
+    writing,
+)
+from training.corpus.example import KINDS, Example, Turn
+from training.corpus.phrase import normal
+from training.corpus.source import Source, held_out
+
+SHARES: Mapping[str, float] = {
+    "greeting": 7,
+    "server": 28,
+    "sums": 11,
+    "letters": 9,
+    "sorting": 9,
+    "calendar": 5,
+    "facts": 7,
+    "json": 5,
+    "writing": 4,
+    "follow": 9,
+    "turns": 9,
+    "unknown": 8,
+}
+"""How many of a hundred examples are of each kind."""
+HELD_PER_KIND = 32
+HELD_SEED = 20261121
+_SYSTEM = (
+    "You are a helpful assistant.",
+    "You are a helpful assistant. Answer briefly.",
+    "You are Tiny, the built-in model of cobali_ray.",
+    "You are a friendly assistant.",
+    "Answer the user's questions.",
+    "Be concise.",
+    "You are an assistant on a small server.",
+    "You are a chatbot.",
+)
+
+
+@functools.cache
+def sources() -> Mapping[str, tuple[Source, ...]]:
+    """Return every source by its kind."""
+    modules = (
+        greeting, server, sums, letters, sorting, calendar, facts, json_answers, writing, follow, turns, unknown, odd,
+    )  # fmt: skip
+    found = [source for module in modules for source in module.sources()]
+    return {kind: tuple(source for source in found if source.kind == kind) for kind in KINDS}
+
+
+@functools.cache
+def held_out_set() -> tuple[Example, ...]:
+    """Return the evaluation's questions: the same every time, none of them ever in the training.
+
+    Of every kind `HELD_PER_KIND`, of the server one for each entry that has a held-out wording.
+    """
+    rng, chosen, seen = Random(HELD_SEED), [], set()
+    for kind, all_of_kind in sources().items():
+        able = [source for source in all_of_kind if held_out(_split(source), source.wordings)]
+        if kind == "server":
+            able = _one_of_each_entry(able, rng)
+        n_wanted = len(able) if kind == "server" else max(HELD_PER_KIND, len(able))
+        for i in range(n_wanted):
+            for _ in range(50):
+                example = able[i % len(able)].make(rng, held=True)
+                key = (normal(example.question), example.answer)
+                if key not in seen:
+                    break
+            seen.add(key)
+            chosen.append(example)
+    return tuple(chosen)
+
+
+def _one_of_each_entry(able: list[Source], rng: Random) -> list[Source]:
+    """Choose between an entry's own wordings and the common ones for definitions."""
+    by_entry: dict[str, list[Source]] = {}
+    for source in able:
+        by_entry.setdefault(source.name.removesuffix(".word"), []).append(source)
+    return [rng.choice(some) for some in by_entry.values()]
+
+
+def training_examples(n: int, seed: int) -> Iterator[Example]:
+    """Yield `n` examples, the same for the same seed; a question of the held-out set is drawn again."""
+    rng, forbidden = Random(seed), forbidden_questions()
+    kinds, shares = tuple(SHARES), tuple(SHARES.values())
+    for kind in rng.choices(kinds, shares, k=n):
+        while True:
+            example = in_context(one_of(kind, rng), rng)
+            if not any(asks_forbidden(example, i, forbidden) for i in range(len(example.turns))):
+                break
+        yield example
+
+
+def forbidden_questions() -> frozenset[str]:
+    """Return what may not be asked in training, word for word: every held-out question of one turn."""
+    return frozenset(normal(example.question) for example in held_out_set() if len(example.turns) == 2)
+
+
+def asks_forbidden(example: Example, i: int, forbidden: frozenset[str]) -> bool:
+    """Say whether turn `i` is a held-out question."""
+    turn = example.turns[i]
+    return turn.role == "user" and normal(turn.text) in forbidden
+
+
+def one_of(kind: str, rng: Random) -> Example:
+    """Make a training example of this kind."""
+    choice = sources()[kind]
+    return rng.choices(choice, [source.weight for source in choice])[0].make(rng, held=False)
+
+
+def in_context(example: Example, rng: Random) -> Example:
+    """Put a system message or an earlier exchange about something else before some examples."""
+    before: tuple[Turn, ...] = ()
+    if rng.random() < 0.12:
+        before = one_of(rng.choice(KINDS), rng).turns
+    if rng.random() < 0.12:
+        before = (Turn("system", rng.choice(_SYSTEM)), *before)
+    turns_ = before + example.turns
+    return Example(kind=example.kind, source=example.source, turns=turns_, check=example.check)
+
+
+def _split(source: Source) -> str:
+    return getattr(source, "split", "") or source.name

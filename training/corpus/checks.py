@@ -1,0 +1,185 @@
+"""Is an answer right? One checker per form of answer; none looks at how the question was worded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from training.corpus.example import Check
+
+_NUMBER = re.compile(r"-?\d+")
+_WORD = re.compile(r"[^\W_]+")
+
+
+def passes(check: Check, answer: str) -> bool:
+    """Say whether `answer` is right. An unknown checker is a KeyError."""
+    return _CHECKERS[check.name](answer.strip(), check.facts)
+
+
+def exact(text: str) -> Check:
+    """Ask for this text, but for case, spaces and the last mark."""
+    return Check("exact", {"text": text})
+
+
+def verbatim(text: str) -> Check:
+    """Ask for exactly this text."""
+    return Check("verbatim", {"text": text})
+
+
+def has(*terms: str) -> Check:
+    """Ask for every term, as whole words, in any case; `a|b` is satisfied by either."""
+    return Check("has", {"terms": terms})
+
+
+def number(value: int) -> Check:
+    """Ask for this number as the last one of the answer."""
+    return Check("number", {"value": value})
+
+
+def json_value(value: Any) -> Check:
+    """Ask for JSON that stands for this value, and nothing else."""
+    return Check("json", {"value": value})
+
+
+def items(wanted: tuple[str, ...], *, mark: str = "") -> Check:
+    """Ask for these items in this order; each on a line of its own after `mark`, or else in one line."""
+    return Check("items", {"wanted": wanted, "mark": mark})
+
+
+def some_of(pool: tuple[str, ...], n: int, *, mark: str) -> Check:
+    """Ask for `n` different items of a pool, each on a line of its own; mark `1` means numbered lines."""
+    return Check("some_of", {"pool": pool, "n": n, "mark": mark})
+
+
+def story(*terms: str) -> Check:
+    """Ask for three to eight different sentences that name every term."""
+    return Check("story", {"terms": terms})
+
+
+def haiku(term: str, lines: tuple[str, ...]) -> Check:
+    """Ask for three different lines out of `lines` (whose syllables are counted) that name the term."""
+    return Check("haiku", {"term": term, "lines": lines})
+
+
+def bullets(n: int, *terms: str) -> Check:
+    """Ask for `n` different bullet points that hold every term between them."""
+    return Check("bullets", {"n": n, "terms": terms})
+
+
+def one_sentence(text: str) -> Check:
+    """Ask for one sentence with most of the long words of `text`."""
+    return Check(
+        "one_sentence", {"words": tuple(word for word in _WORD.findall(text.casefold()) if len(word) > 4)}
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".!?").strip("\"'")
+
+
+def _has_terms(answer: str, terms: tuple[str, ...]) -> bool:
+    text = " " + " ".join(_WORD.findall(answer.casefold())) + " "
+
+    def there(term: str) -> bool:
+        return f" {' '.join(_WORD.findall(term.casefold()))} " in text
+
+    return all(any(there(way) for way in term.split("|")) for term in terms)
+
+
+def _sentences(answer: str) -> list[str]:
+    return [piece.strip() for piece in re.split(r"(?<=[.!?])\s+", answer) if piece.strip()]
+
+
+def _lines(answer: str) -> list[str]:
+    return [line.strip() for line in answer.splitlines() if line.strip()]
+
+
+def _is_exact(answer: str, facts: Mapping[str, Any]) -> bool:
+    return _plain(answer) == _plain(facts["text"])
+
+
+def _is_verbatim(answer: str, facts: Mapping[str, Any]) -> bool:
+    return answer == facts["text"]
+
+
+def _has(answer: str, facts: Mapping[str, Any]) -> bool:
+    return _has_terms(answer, tuple(facts["terms"]))
+
+
+def _is_number(answer: str, facts: Mapping[str, Any]) -> bool:
+    found = _NUMBER.findall(answer.replace(",", " "))
+    return bool(found) and int(found[-1]) == facts["value"]
+
+
+def _is_json(answer: str, facts: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(answer) == facts["value"])
+    except ValueError:
+        return False
+
+
+def _is_items(answer: str, facts: Mapping[str, Any]) -> bool:
+    mark = facts["mark"]
+    found = _marked(answer, mark) if mark else [piece.strip() for piece in answer.rstrip(".").split(",")]
+    return found == list(facts["wanted"])
+
+
+def _is_some_of(answer: str, facts: Mapping[str, Any]) -> bool:
+    found, pool = _marked(answer, facts["mark"]), set(facts["pool"])
+    return len(found) == len(set(found)) == facts["n"] and set(found) <= pool
+
+
+def _marked(answer: str, mark: str) -> list[str]:
+    found = []
+    for n, line in enumerate(_lines(answer), start=1):
+        start = f"{n}. " if mark == "1" else f"{mark} "
+        if not line.startswith(start):
+            return []
+        found.append(line.removeprefix(start).strip())
+    return found
+
+
+def _is_story(answer: str, facts: Mapping[str, Any]) -> bool:
+    sentences = _sentences(answer)
+    return (
+        3 <= len(sentences) <= 8
+        and len(set(sentences)) == len(sentences)
+        and _has_terms(answer, tuple(facts["terms"]))
+    )
+
+
+def _is_haiku(answer: str, facts: Mapping[str, Any]) -> bool:
+    lines = _lines(answer)
+    return (
+        len(lines) == len(set(lines)) == 3
+        and set(lines) <= set(facts["lines"])
+        and _has_terms(answer, (facts["term"],))
+    )
+
+
+def _is_bullets(answer: str, facts: Mapping[str, Any]) -> bool:
+    points = _marked(answer, "-")
+    return len(points) == len(set(points)) == facts["n"] and _has_terms(answer, tuple(facts["terms"]))
+
+
+def _is_one_sentence(answer: str, facts: Mapping[str, Any]) -> bool:
+    said = set(_WORD.findall(answer.casefold()))
+    found = sum(word in said for word in facts["words"])
+    return len(_sentences(answer)) == 1 and 3 * found >= 2 * len(facts["words"])
+
+
+_CHECKERS: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
+    "exact": _is_exact,
+    "verbatim": _is_verbatim,
+    "has": _has,
+    "number": _is_number,
+    "json": _is_json,
+    "items": _is_items,
+    "some_of": _is_some_of,
+    "story": _is_story,
+    "haiku": _is_haiku,
+    "bullets": _is_bullets,
+    "one_sentence": _is_one_sentence,
+}

@@ -1,0 +1,21 @@
+"""Greetings, and what the model says of itself."""
+
+from __future__ import annotations
+
+from training.corpus.blocks import read_blocks
+from training.corpus.checks import has
+from training.corpus.source import Intent, Source, fixed
+
+
+def sources() -> tuple[Source, ...]:
+    """Return one intent for every block of the table."""
+    return tuple(
+        Intent(
+            name=f"greeting.{block.name}",
+            kind="greeting",
+            wordings=block.wordings,
+            polite=False,
+            draw=fixed(block.answer, has(*block.terms)),
+        )
+        for block in read_blocks("greeting.txt")
+    )

@@ -1,0 +1,190 @@
+"""Answers in JSON: a record, a list, a fact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from training.corpus.calendar import DAYS, MONTHS
+from training.corpus.checks import json_value
+from training.corpus.letters import a_word
+from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.sums import pair
+from training.corpus.tables.words import COLOURS, FRUITS, NAMES
+from training.corpus.tables.world import CAPITALS, SYMBOLS
+
+CITIES = tuple(CAPITALS.values())
+
+_AGE = lines("""
+    (write|give me|make|create|return|show) (JSON|a JSON object|an object in JSON) with (the |)name <name> and (the |)age <age>
+    (name|the name is) <name>, age <age>(, as JSON|, in JSON|. as JSON, please)
+    put (this|the following) (into|in) JSON: <name> is <age> years old
+    <name> is <age>[ years old]. (answer|reply|write it) (in|as) JSON
+    (convert|turn) (this|it) (to|into) JSON: name <name>, age <age>
+    JSON for a person (called|named) <name> of age <age>
+    as JSON: name <name>, age <age>
+    how (does|do you write) <name>, age <age>[, look] (in|as) JSON?
+    (describe|write) <name>, who is <age>, as [a ]JSON[ object]
+    I need JSON (for|of) name <name> and age <age>
+    (make|build) a JSON record: name <name>, age <age>
+    format (this|it) as JSON: <name>, <age> years old
+""")
+_CITY = lines("""
+    (write|give me|make|create|return|show) (JSON|a JSON object|an object in JSON) with (the |)name <name> and (the |)city <city>
+    name <name>, city <city>(, as JSON|, in JSON|. as JSON, please)
+    put (this|the following) (into|in) JSON: <name> lives in <city>
+    <name> lives in <city>. (answer|reply|write it) (in|as) JSON
+    (convert|turn) (this|it) (to|into) JSON: name <name>, city <city>
+    JSON for a person (called|named) <name> from <city>
+    as JSON: name <name>, city <city>
+    (describe|write) <name>, who lives in <city>, as [a ]JSON[ object]
+    I need JSON (for|of) name <name> and city <city>
+    format (this|it) as JSON: <name> from <city>
+""")
+_CAPITAL = lines("""
+    (give|tell) me the capital of <country> (in|as) JSON
+    what is the capital of <country>? (answer|reply) (in|as|with) JSON
+    the capital of <country>(, as JSON|, in JSON)[, please]
+    (write|return) <country> and its capital as JSON
+    as JSON: the capital of <country>
+    JSON with <country> and its capital[, please]
+    (answer|reply) in JSON: what is the capital of <country>?
+    I (need|want) the capital of <country> as [a ]JSON[ object]
+    put <country> and its capital (into|in) JSON
+    show <country>'s capital in JSON
+""")
+_SYMBOL = lines("""
+    (give|tell) me the [chemical ]symbol of <element> (in|as) JSON
+    what is the [chemical ]symbol of <element>? (answer|reply) (in|as|with) JSON
+    the [chemical ]symbol of <element>(, as JSON|, in JSON)[, please]
+    (write|return) <element> and its symbol as JSON
+    as JSON: the symbol of <element>
+    JSON with <element> and its symbol[, please]
+    (answer|reply) in JSON: what is the symbol of <element>?
+    I (need|want) the symbol of <element> as [a ]JSON[ object]
+    put <element> and its symbol (into|in) JSON
+""")
+_SUM = lines("""
+    (give|tell) me <a> + <b> (in|as) JSON
+    what is <a> (plus|+) <b>? (answer|reply) (in|as|with) JSON
+    <a> (plus|+) <b>(, as JSON|, in JSON)[, please]
+    as JSON: <a> + <b>
+    (answer|reply) in JSON: what is <a> (plus|+) <b>?
+    (add|sum) <a> and <b>(, as JSON| and answer in JSON| in JSON)
+    I (need|want) the sum of <a> and <b> as JSON
+    put the sum of <a> and <b> (into|in) JSON
+    (return|write) the sum of <a> and <b> (as|in) JSON
+""")
+_ARRAY = lines("""
+    (write|give me|make|create|return|show) (a JSON list|a JSON array|a list in JSON) (of|with|from) <list>
+    put <list> (into|in) a JSON (list|array)
+    (convert|turn) <list> (to|into) a JSON (list|array)
+    <list>(, as a JSON list|, as a JSON array|, in a JSON array)[, please]
+    as a JSON (list|array): <list>
+    JSON (list|array)[, please]: <list>
+    (format|write) (these|the following) as a JSON (list|array): <list>
+    (how|what) does <list> look[ like] as a JSON (list|array)?
+    I (need|want) <list> as a JSON (list|array)
+    make <list> a JSON (list|array)
+    a JSON (list|array) holding <list>[, please]
+""")
+_DAYS = lines("""
+    (give|write|tell) me the days of the week as (JSON|a JSON list|a JSON array)
+    (list|name) the days of the week (in|as) JSON
+    the days of the week(, as JSON|, in JSON|, as a JSON array)[, please]
+    as [a ]JSON[ list| array]: the days of the week
+    (answer|reply) in JSON: which days does a week have?
+    JSON (list|array) of the [week]days[ of the week]
+    I (need|want) the weekdays as a JSON (list|array)
+    put (all|the|the seven) days of the week into JSON
+""")
+_MONTHS = lines("""
+    (give|write|tell) me the months of the year as (JSON|a JSON list|a JSON array)
+    (list|name) the months of the year (in|as) JSON
+    the months of the year(, as JSON|, in JSON|, as a JSON array)[, please]
+    as [a ]JSON[ list| array]: the months of the year
+    (answer|reply) in JSON: which months does a year have?
+    JSON (list|array) of the months[ of the year]
+    I (need|want) the months as a JSON (list|array)
+    put (all|the|the twelve) months of the year into JSON
+""")
+_LETTERS = lines("""
+    (give|write|tell) me the letters of <word> as a JSON (list|array)
+    (spell|split) <word> (in JSON|as JSON|as a JSON list|as a JSON array)
+    the letters of <word>(, as JSON|, in JSON|, as a JSON array)[, please]
+    as a JSON (list|array): the letters of <word>
+    JSON (list|array) of the letters (of|in) <word>
+    I (need|want) the letters of <word> as a JSON (list|array)
+    put the letters of <word> into [a ]JSON[ list| array]
+    how is <word> spelled? (answer|reply) (with|as) a JSON (list|array)
+""")
+
+
+def sources() -> tuple[Source, ...]:
+    """Return records, lists and facts."""
+
+    def intent(
+        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+    ) -> Intent:
+        return Intent(name=f"json.{name}", kind="json", wordings=wordings, draw=draw, weight=weight)
+
+    return (
+        intent("age", _AGE, _age, 3),
+        intent("city", _CITY, _city, 2),
+        intent("capital", _CAPITAL, _capital, 2),
+        intent("symbol", _SYMBOL, _symbol, 1),
+        intent("sum", _SUM, _sum, 1.5),
+        intent("array", _ARRAY, _array, 2.5),
+        intent("letters", _LETTERS, _letters, 1),
+        intent("days", _DAYS, lambda _rng, _held: _drawn(list(DAYS)), 0.4),
+        intent("months", _MONTHS, lambda _rng, _held: _drawn(list(MONTHS)), 0.4),
+    )
+
+
+def _drawn(value: Any, **slots: str) -> Drawn:
+    return Drawn(answer=json.dumps(value), check=json_value(value), values=slots)
+
+
+def _age(rng: Random, _held: bool) -> Drawn:
+    name, age = rng.choice(NAMES), rng.randint(3, 99)
+    return _drawn({"name": name, "age": age}, name=name, age=str(age))
+
+
+def _city(rng: Random, _held: bool) -> Drawn:
+    name, city = rng.choice(NAMES), rng.choice(CITIES)
+    return _drawn({"name": name, "city": city}, name=name, city=city)
+
+
+def _capital(rng: Random, _held: bool) -> Drawn:
+    country = rng.choice(tuple(CAPITALS))
+    return _drawn({"country": country, "capital": CAPITALS[country]}, country=country)
+
+
+def _symbol(rng: Random, _held: bool) -> Drawn:
+    element = rng.choice(tuple(SYMBOLS))
+    return _drawn({"element": element, "symbol": SYMBOLS[element]}, element=element)
+
+
+def _sum(rng: Random, held: bool) -> Drawn:
+    a, b = pair("+", rng, held=held)
+    return _drawn({"a": a, "b": b, "sum": a + b}, a=str(a), b=str(b))
+
+
+def _array(rng: Random, _held: bool) -> Drawn:
+    n = rng.randint(2, 5)
+    if rng.random() < 0.3:
+        numbers = [rng.randint(0, 99) for _ in range(n)]
+        return _drawn(numbers, list=_joined([str(number) for number in numbers], rng))
+    words = rng.sample(COLOURS + FRUITS, n)
+    return _drawn(words, list=_joined(words, rng))
+
+
+def _joined(things: list[str], rng: Random) -> str:
+    return ", ".join(things) if rng.random() < 0.6 else f"{', '.join(things[:-1])} and {things[-1]}"
+
+
+def _letters(rng: Random, _held: bool) -> Drawn:
+    word = a_word(rng)
+    return _drawn(list(word.upper()), word=word)

@@ -1,0 +1,137 @@
+"""The training loop: steps over the plan, a checkpoint now and then, and on from where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F  # noqa: N812 - everybody's name for it
+
+from training.checkpoint import load_checkpoint, save_checkpoint
+from training.dataset import Dataset, plan
+from training.model import Decoder
+from training.recipe import Recipe
+
+CHECKPOINT_EVERY_S = 120.0
+
+
+@dataclass(slots=True)
+class Run:
+    """A model in training: everything that must survive an interruption."""
+
+    model: Decoder
+    optimizers: list[torch.optim.Optimizer]
+    recipe: Recipe
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, recipe: Recipe, device: str) -> Run:
+        """Begin anew."""
+        torch.manual_seed(recipe.seed)
+        model = Decoder(recipe.shape).to(device)
+        return cls(model, _optimizers(model, recipe), recipe)
+
+    @classmethod
+    def resume(cls, recipe: Recipe, path: Path, device: str) -> Run:
+        """Go on from the checkpoint at `path`, or begin anew where there is none.
+
+        Raises:
+            TrainingError: the checkpoint is of another recipe, or damaged.
+        """
+        run = cls.start(recipe, device)
+        state = load_checkpoint(path, recipe, device)
+        if state is not None:
+            run.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            run.step, run.losses = state["step"], state["losses"]
+        return run
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, whole or not at all."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "step": self.step,
+            "losses": self.losses,
+        }
+        save_checkpoint(path, state, self.recipe)
+
+
+Heard = Callable[[int, int, float, int], None]
+"""Hears the step, how many there are, the loss, and how many tokens the step had."""
+
+
+def train(run: Run, data: Dataset, checkpoint: Path, heard: Heard) -> None:
+    """Go through the plan from where the run stands; whatever interrupts it, a checkpoint is left behind."""
+    recipe = run.recipe
+    steps = plan(
+        data.lengths,
+        recipe.seed,
+        tokens_per_pass=recipe.tokens_per_pass,
+        passes_per_step=recipe.passes_per_step,
+    )
+    n_steps = min(len(steps), recipe.n_steps or len(steps))
+    saved = time.monotonic()
+    try:
+        while run.step < n_steps:
+            rows = steps[run.step]
+            loss = _step(run, [data.rows(indices) for indices in rows], recipe.scale(run.step, n_steps))
+            run.losses.append(loss)
+            run.step += 1
+            heard(run.step, n_steps, loss, int(sum(data.lengths[indices].sum() for indices in rows)))
+            if time.monotonic() - saved > CHECKPOINT_EVERY_S:
+                run.save(checkpoint)
+                saved = time.monotonic()
+    finally:
+        run.save(checkpoint)
+
+
+def _step(
+    run: Run,
+    passes: list[tuple[NDArray[np.int64], NDArray[np.float32]]],
+    scale: float,
+) -> float:
+    device = run.model.embedding.weight.device
+    total = float(sum(weights.sum() for _, weights in passes))
+    loss_sum = 0.0
+    for tokens, weights in passes:
+        ids = torch.from_numpy(tokens).to(device)
+        wanted = torch.from_numpy(weights[:, 1:]).to(device)
+        at = wanted > 0
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = run.model.logits(run.model(ids)[:, :-1][at])
+        each = F.cross_entropy(logits.float(), ids[:, 1:][at], reduction="none")
+        loss = (each * wanted[at]).sum() / total
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss_sum += float(loss.detach())
+    torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+    for optimizer in run.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["full_lr"] * scale
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss_sum
+
+
+def _optimizers(model: Decoder, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings, norms and biases."""
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name]
+    others = [p for name, p in model.named_parameters() if p.dim() != 2 or "embedding" in name]
+    found: list[Any] = [
+        torch.optim.Muon(
+            matrices, lr=recipe.rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=recipe.embedding_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    for optimizer in found:
+        for group in optimizer.param_groups:
+            group["full_lr"] = group["lr"]
+    return found
