@@ -9,8 +9,6 @@ _GROUPS = """
     show|display|print
     show me|let me see|give me
     explain|describe|clarify
-    list|enumerate|name
-    name|list|tell me
     can you|could you|would you|will you|can you please
     how do I|how can I|how to|how could I|how would I|what do I do to
     how can I|how do I|how to|is there a way to
@@ -89,13 +87,11 @@ _GROUPS = """
     machine|computer
     quickly|fast
     people|persons
-    end|finish|stop
     ends|finishes|stops|is over
     begin|start
     takes|needs|lasts
     gone|lost
     total|sum
-    correct|right
     kind|sort|type
     kinds|sorts|types
     brief|short
@@ -110,10 +106,8 @@ _GROUPS = """
     send|submit|post
     shown|displayed|visible
     counts|numbers
-    fit|go
     contains|holds|has
     known for|famous for
-    close|near
 """
 
 
