@@ -92,7 +92,7 @@ class Account:
             "error": self.error,
         }
         # Probes and scrapes come every few seconds for ever: they are news only when they fail.
-        quiet = self.n_prompt is None and status == HTTPStatus.OK
+        quiet = self.n_prompt is None and status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
         (log.debug if quiet else log.info)("http_request", **line)
 
 

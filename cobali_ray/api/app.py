@@ -14,6 +14,7 @@ from cobali_ray.api.faults import http_fault
 from cobali_ray.api.frame import Frame, fault_response
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.openapi import describe
+from cobali_ray.api.page import Page
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import CobaliError
 
@@ -24,6 +25,7 @@ def build_api(client: EngineClient, settings: ApiSettings, *, clock: ApiClock | 
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     app.include_router(Generation(client, settings, clock).router())
     app.include_router(Facts(client, settings).router())
+    app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock)
