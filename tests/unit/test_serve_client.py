@@ -315,7 +315,7 @@ async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
     s = await make(log_prompts=True)
     await s.collect("a", max_tokens=3)
     async with asyncio.timeout(WAIT_S):
-        while (feed := await s.client.ticks(last=10)).next < 3:
+        while (feed := await s.client.ticks(last=10)).next < 3:  # noqa: ASYNC110 no event to wait for
             await asyncio.sleep(0)  # a tick is recorded after its events went out
     body = orjson.loads(feed.body)
     assert feed.next == body["next"] == len(body["ticks"]) == 3
