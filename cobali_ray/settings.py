@@ -100,6 +100,8 @@ class EngineSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_ticks: Path | None = None
     """Write one JSON line per tick to this file."""
+    log_prompts: bool = False
+    """Show the beginning of each prompt in the feed of ticks; anyone with a key can read it there."""
 
     @classmethod
     def settings_customise_sources(

@@ -13,10 +13,11 @@ import ray
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickStats
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
@@ -34,7 +35,8 @@ class Telemetry:
 
     def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
         self.collector, self._tick_log = collector, tick_log
-        self.on_end, self.on_refusal, self.on_idle = (
+        self.on_submit, self.on_end, self.on_refusal, self.on_idle = (
+            collector.on_submit,
             collector.on_end,
             collector.on_refusal,
             collector.on_idle,
@@ -89,6 +91,20 @@ class EngineServer:
         )
         tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
         self._telemetry = Telemetry(collector, tick_log)
+        target = self._settings.itl_target_ms
+        self._feeder = TickFeeder(
+            collector,
+            self._clock,
+            limits={
+                "model": self._card.model_id,
+                "n_slots": limits.n_slots,
+                "n_cells": limits.n_cells,
+                "n_ctx_slot": limits.n_ctx_slot,
+                "token_budget": limits.token_budget,
+            },
+            itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
+            words=backend.words if self._settings.log_prompts else None,
+        )
         _log.info(
             "engine_open",
             model=self._card.model_id,
@@ -116,6 +132,7 @@ class EngineServer:
         done = self._done[request.request_id] = self._asyncio.create_future()
         try:
             self._loop.submit(request)
+            self._feeder.note(request)
             await done
         except (RefusedError, BadRequestError) as refusal:
             return refusal
@@ -143,6 +160,10 @@ class EngineServer:
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""
         return None if self._telemetry is None else self._telemetry.collector.snapshot()
+
+    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed:
+        """Return records of ticks and requests as JSON, made on this event loop."""
+        return await self._feeder.read(last, since, before)
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the running ones. Returns whether all ended in time."""

@@ -57,6 +57,10 @@ class Onlooker:
 
     def __init__(self):
         self.ends, self.refusals, self.n_ticks, self.idle = [], [], 0, threading.Semaphore(0)
+        self.entered = []
+
+    def on_submit(self, sequence):
+        self.entered.append(sequence.request_id)
 
     def on_tick(self, stats):
         self.n_ticks += 1
@@ -254,7 +258,7 @@ class Blind(Onlooker):
     def on_tick(self, stats):
         raise OSError("no space left")
 
-    on_end = on_refusal = on_tick
+    on_submit = on_end = on_refusal = on_tick
 
 
 def test_an_observer_that_breaks_harms_nobody(make):

@@ -1,0 +1,48 @@
+"""Records of ticks and requests as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from cobali_ray.core.life import Life
+from cobali_ray.core.stats import TickStats
+from cobali_ray.telemetry.log import TICK_FIELDS
+
+LONGEST_PROMPT: Final = 2000
+"""Characters of a prompt that are shown where prompts are shown."""
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY
+_PLAIN: Final = tuple(name for name in TICK_FIELDS if name != "gaps_s")
+
+
+def ticks_json(ticks: Iterable[TickStats]) -> bytes:
+    """Return records as the inside of a JSON list: every field of TickStats, and who computed what."""
+    return b",".join([orjson.dumps(_tick(stats), option=_OPTIONS) for stats in ticks])
+
+
+def _tick(stats: TickStats) -> dict[str, Any]:
+    record = {name: getattr(stats, name) for name in _PLAIN}
+    record["gaps_s"] = np.round(np.asarray(stats.gaps_s, np.float64), 6)
+    record["spans"] = stats.spans.rows()
+    return record
+
+
+def lives_json(lives: Iterable[Life], prompts: dict[str, str]) -> list[dict[str, Any]]:
+    """Return requests as JSON objects; `prompts` holds the texts that may be shown."""
+    shown = []
+    for life in lives:
+        record = life._asdict()
+        record["stays"] = [(stay.slot_id, stay.since_s, stay.until_s) for stay in life.stays]
+        if life.request_id in prompts:
+            record["prompt"] = prompts[life.request_id]
+        shown.append(record)
+    return shown
+
+
+def feed_json(head: dict[str, Any], ticks: list[bytes], requests: list[dict[str, Any]]) -> bytes:
+    """Join everything to the one object that a reader gets."""
+    body = b",".join([part for part in ticks if part])
+    return orjson.dumps({**head, "ticks": orjson.Fragment(b"[" + body + b"]"), "requests": requests})
