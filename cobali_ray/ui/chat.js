@@ -1,73 +1,87 @@
-// One streamed answer, and what the client can measure of it.
+// One streamed request, its answers, and what the client can measure of them.
 import { call } from "./api.js";
 import { eventsOf } from "./sse.js";
 import { makeStore } from "./store.js";
 
 const now = () => performance.now() / 1000;
 
-/** Send a chat request. Returns the answer as a store that fills, its body, and `stop`. */
+/**
+ * Send a chat request. Returns its body, `stop`, and a store per answer, which fills.
+ *
+ * Several answers are one request with `n`, because browsers open only six connections to one server.
+ */
 export function ask(body) {
   const abort = new AbortController();
-  const answer = makeStore({
+  const sentS = now();
+  const answers = Array.from({ length: body.n ?? 1 }, () => makeStore({
     status: "waiting", // then streaming; in the end done, stopped or failed
     text: "",
-    sentS: now(),
+    sentS,
     ttftS: null, // send to first text, as the client saw it
     lastS: null,
     nDeltas: 0,
     finishReason: null,
-    usage: null,
+    usage: null, // of all answers together
     timings: null,
     error: null,
-    requestId: null,
-  });
-  const finished = stream(body, answer, abort.signal).catch((error) => {
+    requestId: null, // as the engine calls it
+  }));
+  stream(body, answers, abort.signal).catch((error) => {
     const stopped = error.name === "AbortError";
-    answer.set({ status: stopped ? "stopped" : "failed", error: stopped ? null : error });
+    end(answers, { status: stopped ? "stopped" : "failed", error: stopped ? null : error });
   });
-  return { answer, body, finished, stop: () => abort.abort() };
+  return { answers, body, stop: () => abort.abort() };
 }
 
-async function stream(body, answer, signal) {
+async function stream(body, answers, signal) {
   const response = await call("v1/chat/completions", { body, signal });
   for await (const { data } of eventsOf(response)) {
     if (data === "[DONE]") break;
-    take(JSON.parse(data), answer);
+    take(JSON.parse(data), answers);
   }
-  const { status, finishReason } = answer.get();
-  if (status === "failed") return;
-  if (finishReason === null) throw new Error("The stream ended without saying why: the server is gone.");
-  answer.set({ status: "done" });
+  if (answers.some((answer) => isOpen(answer.get()))) {
+    throw new Error("The stream ended without saying why: the server is gone.");
+  }
 }
 
-function take(chunk, answer) {
+function take(chunk, answers) {
   if (chunk.error) {
-    answer.set({ status: "failed", error: chunk.error });
+    end(answers, { status: "failed", error: chunk.error });
     return;
   }
-  const was = answer.get();
-  const patch = { requestId: chunk.id ?? was.requestId };
-  const choice = chunk.choices?.[0];
-  if (choice?.delta?.content) {
-    const at = now();
-    patch.text = was.text + choice.delta.content;
-    patch.status = "streaming";
-    patch.nDeltas = was.nDeltas + 1;
-    patch.ttftS = was.ttftS ?? at - was.sentS;
-    patch.lastS = at;
+  for (const choice of chunk.choices) {
+    const requestId = answers.length > 1 ? `${chunk.id}-${choice.index}` : chunk.id;
+    answers[choice.index].set({ requestId, ...patchOf(choice, answers[choice.index].get()) });
   }
-  if (choice?.finish_reason) patch.finishReason = choice.finish_reason;
-  if (chunk.usage) patch.usage = chunk.usage;
-  if (chunk.timings) patch.timings = chunk.timings;
-  answer.set(patch);
+  const { usage, timings } = chunk;
+  if (usage || timings) for (const answer of answers) answer.set({ ...(usage && { usage }), ...(timings && { timings }) });
 }
 
-/** Output tokens: counted by the server once it has ended, until then one per delta. */
-export const tokensOf = (answer) => answer.usage?.completion_tokens ?? answer.nDeltas;
+function patchOf({ delta, finish_reason: finishReason }, was) {
+  const patch = finishReason ? { finishReason, status: "done" } : {};
+  if (!delta?.content) return patch;
+  const at = now();
+  return {
+    status: "streaming",
+    text: was.text + delta.content,
+    nDeltas: was.nDeltas + 1,
+    ttftS: was.ttftS ?? at - was.sentS,
+    lastS: at,
+    ...patch,
+  };
+}
+
+/** End whatever is still open. */
+function end(answers, patch) {
+  for (const answer of answers) if (isOpen(answer.get())) answer.set(patch);
+}
+
+/** Output tokens: as the server counted them, until then one per delta. */
+export const tokensOf = (answer, told = null) => (told?.state === "ended" ? told.n_output : (told ? null : answer.usage?.completion_tokens) ?? answer.nDeltas);
 
 /** Tokens per second after the first, as the client saw them; null below two. */
-export function speedOf(answer) {
-  const n = tokensOf(answer);
+export function speedOf(answer, told = null) {
+  const n = tokensOf(answer, told);
   if (n < 2 || answer.ttftS === null) return null;
   const seconds = answer.lastS - answer.sentS - answer.ttftS;
   return seconds > 0 ? (n - 1) / seconds : null;

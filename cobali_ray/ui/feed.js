@@ -30,6 +30,7 @@ export async function follow() {
     } catch (error) {
       if (error.status === 401) await unlocked();
       else if (error.status === 404) feed.set({ status: "absent", detail: error.message });
+      else if (error.name === "AbortError") lose(`Nothing was heard from the server for ${SILENT_S} s.`);
       else if (error.status > 0) feed.set({ status: "gone", detail: error.message });
       else lose(error.message);
     }
@@ -59,8 +60,10 @@ async function listen() {
     for await (const { event, data } of eventsOf(response)) {
       clearTimeout(silence);
       silence = watch();
-      if (event === "gone") feed.set({ status: "gone", detail: JSON.parse(data).detail ?? "" });
-      else if (event === "message") merge(JSON.parse(data));
+      if (event === "message") merge(JSON.parse(data));
+      if (event !== "gone") continue;
+      feed.set({ status: "gone", detail: JSON.parse(data).detail });
+      clearTimeout(silence); // it is said once, and nothing until the engine is back
     }
   } finally {
     clearTimeout(silence);

@@ -44,7 +44,7 @@ export class History {
     for (const request of packet.requests) {
       told.add(request.request_id);
       this.requests.set(request.request_id, request);
-      this.addStay(request);
+      this.addStays(request);
     }
     for (const [id, request] of this.requests) {
       // Every packet names all open requests: what is missing ended while nobody told us.
@@ -54,12 +54,13 @@ export class History {
     this.forget();
   }
 
-  addStay({ request_id: id, slot_id: slot, assigned_s: from }) {
-    if (slot === null || from === null || !this.stays[slot]) return;
-    const stays = this.stays[slot];
-    const found = stays.findLastIndex((stay) => stay.fromS <= from);
-    if (stays[found]?.fromS === from) return;
-    stays.splice(found + 1, 0, { id, fromS: from });
+  addStays({ request_id: id, stays }) {
+    for (const [slot, fromS, untilS] of stays) {
+      const all = this.stays[slot];
+      const before = all.findLastIndex((stay) => stay.fromS <= fromS);
+      if (all[before]?.fromS === fromS) all[before] = { id, fromS, untilS };
+      else all.splice(before + 1, 0, { id, fromS, untilS });
+    }
   }
 
   forget() {
@@ -108,9 +109,8 @@ export class History {
   holder(slot, tick) {
     const end = tick.started_s + tick.total_s;
     const stay = this.stays[slot]?.findLast(({ fromS }) => fromS <= end);
-    const request = stay && this.requests.get(stay.id);
-    if (!request || (request.ended_s !== null && request.ended_s < tick.started_s)) return null;
-    return request;
+    if (!stay || (stay.untilS !== null && stay.untilS < tick.started_s)) return null;
+    return this.requests.get(stay.id) ?? null;
   }
 
   /** Return the engine's clock now, given the page's. */

@@ -88,8 +88,8 @@ function paint(canvas, { width, height, history, ticks, from, to, selected, lane
       ctx.fillStyle = colour(name);
       ctx.fillRect(left, y + room * (1 - top), wide, room * (top - bottom));
     };
-    ctx.globalAlpha = selected && piece.id !== selected ? 0.3 : 1;
-    if (piece.kind === DECODE) fill("decode", 1, 0);
+    ctx.globalAlpha = selected && piece.id !== selected ? 0.5 : 1;
+    if (piece.kind === DECODE) fill(selected && piece.id === selected ? "decode" : "decode-lane", 1, 0);
     else {
       fill("prefill-rest", 1, piece.share);
       fill("prefill", piece.share, piece.cached);

@@ -28,7 +28,7 @@ export function fault(field, text) {
 
 /** Build the body of a chat request. `turns` are earlier messages, `prompt` the new one. */
 export function bodyOf(settings, model, turns, prompt) {
-  const body = { model, messages: [] };
+  const body = { ...(model && { model }), messages: [] };
   if (settings.system?.trim()) body.messages.push({ role: "system", content: settings.system });
   body.messages.push(...turns, { role: "user", content: prompt });
   for (const field of FIELDS) {

@@ -5,14 +5,14 @@ import { colour, theme } from "./theme.js";
 
 /** Where the plot begins and ends within its place, in CSS pixels; lanes keep to the same. */
 export const GUTTER = 64;
-export const MARGIN = 12;
+export const MARGIN = 26;
 
 const FONT = "11px system-ui, sans-serif";
 
 /** Bars, one per tick, side by side. */
 export const bars = (name, label) => ({
   label,
-  paths: uPlot.paths.bars({ size: [0.92, 60], gap: 0 }),
+  paths: uPlot.paths.bars({ size: [0.8, 60] }),
   fill: () => colour(name),
   stroke: () => colour(name),
   width: 0,
@@ -90,7 +90,7 @@ export function Plot({ series, data, from, to, unit, most, height, label, withX 
 export function Figure({ title, legend = [], note, children }) {
   return html`<figure class="figure">
     <div class="figure-head">
-      <h3>${title}</h3>
+      <h2>${title}</h2>
       <ul class="legend">
         ${legend.map(([name, text]) => html`<li key=${name}><i class=${`swatch ${name}`}></i>${text}</li>`)}
       </ul>

@@ -6,7 +6,7 @@ import { html, useRef } from "./preact.js";
 import { KvUse, Queue, TickTime, Tokens } from "./tickplots.js";
 import { hold, isLive, look, move, pan, pick, shownOf, view, windowOf } from "./window.js";
 
-const LANES = [["decode", "decode"], ["prefill", "prefill"], ["cached", "taken from the cache"], ["prefill-rest", "still to read"]];
+const LANES = [["decode-lane", "decode"], ["prefill", "prefill"], ["cached", "taken from the cache"], ["prefill-rest", "still to read"]];
 
 /** Everything that shares the axis of ticks. */
 export function Stage({ history }) {
