@@ -27,8 +27,10 @@ function App() {
       <button class="skip" onClick=${skip}>Skip to the content</button>
       <a class="brand" href="#playground"><img src="ui/icon.svg" alt="" width="26" height="26" />cobali_ray</a>
       <nav aria-label="Views">
-        ${Object.entries(VIEWS).map(([key, [text]]) => html`<a key=${key} href=${`#${key}`}
-          aria-current=${key === name ? "page" : null}>${text}</a>`)}
+        ${Object.entries(VIEWS).map(
+          ([key, [text]]) => html`<a key=${key} href=${`#${key}`}
+          aria-current=${key === name ? "page" : null}>${text}</a>`,
+        )}
       </nav>
       <${Pill} />
       <${ThemeButton} />
@@ -59,7 +61,8 @@ function KeyForm() {
   return html`<form class="card key-form" onSubmit=${send} aria-label="API key">
     <div>
       <h2>${wrong ? "That key was refused" : "This server asks for an API key"}</h2>
-      <p class="muted">One of the server's <code>api_keys</code>. It stays in this tab and is gone when you close it.</p>
+      <p class="muted">One of the server's <code>api_keys</code>. It stays in this tab and is gone when
+        you close it.</p>
     </div>
     <label class="grow"><span class="hidden">API key</span>
       <input ref=${field} type="password" autocomplete="off" value=${key} placeholder="API key" required /></label>

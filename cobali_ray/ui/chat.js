@@ -13,19 +13,21 @@ const now = () => performance.now() / 1000;
 export function ask(body) {
   const abort = new AbortController();
   const sentS = now();
-  const answers = Array.from({ length: body.n ?? 1 }, () => makeStore({
-    status: "waiting", // then streaming; in the end done, stopped or failed
-    text: "",
-    sentS,
-    ttftS: null, // send to first text, as the client saw it
-    lastS: null,
-    nDeltas: 0,
-    finishReason: null,
-    usage: null, // of all answers together
-    timings: null,
-    error: null,
-    requestId: null, // as the engine calls it
-  }));
+  const answers = Array.from({ length: body.n ?? 1 }, () =>
+    makeStore({
+      status: "waiting", // then streaming; in the end done, stopped or failed
+      text: "",
+      sentS,
+      ttftS: null, // send to first text, as the client saw it
+      lastS: null,
+      nDeltas: 0,
+      finishReason: null,
+      usage: null, // of all answers together
+      timings: null,
+      error: null,
+      requestId: null, // as the engine calls it
+    }),
+  );
   stream(body, answers, abort.signal).catch((error) => {
     const stopped = error.name === "AbortError";
     end(answers, { status: stopped ? "stopped" : "failed", error: stopped ? null : error });
@@ -54,7 +56,8 @@ function take(chunk, answers) {
     answers[choice.index].set({ requestId, ...patchOf(choice, answers[choice.index].get()) });
   }
   const { usage, timings } = chunk;
-  if (usage || timings) for (const answer of answers) answer.set({ ...(usage && { usage }), ...(timings && { timings }) });
+  if (usage || timings)
+    for (const answer of answers) answer.set({ ...(usage && { usage }), ...(timings && { timings }) });
 }
 
 function patchOf({ delta, finish_reason: finishReason }, was) {
@@ -77,7 +80,10 @@ function end(answers, patch) {
 }
 
 /** Output tokens: as the server counted them, until then one per delta. */
-export const tokensOf = (answer, told = null) => (told?.state === "ended" ? told.n_output : (told ? null : answer.usage?.completion_tokens) ?? answer.nDeltas);
+export const tokensOf = (answer, told = null) =>
+  told?.state === "ended"
+    ? told.n_output
+    : ((told ? null : answer.usage?.completion_tokens) ?? answer.nDeltas);
 
 /** Tokens per second after the first, as the client saw them; null below two. */
 export function speedOf(answer, told = null) {

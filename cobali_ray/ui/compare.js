@@ -9,6 +9,9 @@ import { useStore } from "./store.js";
 import { TokenPlot } from "./tickplots.js";
 
 const TICKS = 90;
+const WHAT =
+  "All of them share the engine's ticks: watch the bars grow by one decode token per stream while none of " +
+  "them waits for another. It is one request with n answers; each has a slot and draws of its own.";
 
 /** A card per stream, what they make together, and the ticks in which they were computed. */
 export function Compared({ compared }) {
@@ -19,7 +22,7 @@ export function Compared({ compared }) {
     return () => stops.forEach((stop) => stop());
   }, [compared]);
   if (!compared) {
-    return html`<${Empty} title="Send one prompt to several streams" text="All of them share the engine's ticks: watch the bars grow by one decode token per stream while none of them waits for another. It is one request with n answers; each has a slot and draws of its own." />`;
+    return html`<${Empty} title="Send one prompt to several streams" text=${WHAT} />`;
   }
   const answers = compared.run.answers.map((answer) => answer.get());
   const told = (i) => history?.requests.get(answers[i].requestId);
@@ -27,19 +30,25 @@ export function Compared({ compared }) {
     <div class="asked">${compared.prompt}</div>
     <${Together} answers=${answers} told=${told} />
     <${Meanwhile} />
-    <div class="grid">${compared.run.answers.map((answer, i) => html`<${Answer} key=${i} answer=${answer} told=${told(i)} title=${`Stream ${i + 1}`} />`)}</div>
+    <div class="grid">${compared.run.answers.map(
+      (answer, i) => html`<${Answer} key=${i} answer=${answer} told=${told(i)} title=${`Stream ${i + 1}`} />`,
+    )}</div>
   </div>`;
 }
 
 function Together({ answers, told }) {
   const open = answers.filter(isOpen).length;
-  const tokens = answers[0].usage?.completion_tokens ?? answers.reduce((sum, answer, i) => sum + tokensOf(answer, told(i)), 0);
+  const tokens =
+    answers[0].usage?.completion_tokens ??
+    answers.reduce((sum, answer, i) => sum + tokensOf(answer, told(i)), 0);
   const firstS = Math.min(...answers.map((answer) => answer.sentS));
   const lastS = Math.max(...answers.map((answer) => answer.lastS ?? answer.sentS));
   const seconds = lastS - firstS;
   return html`<p class="together">
-    <span class="badge ${open ? "wait" : "good"}">${open ? `${open} of ${answers.length} streaming` : `${some(answers.length, "stream")} ended`}</span>
-    <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together · ${count(tokens)} tokens in ${duration(seconds)}
+    <span class=${`badge ${open ? "wait" : "good"}`}>
+      ${open ? `${open} of ${answers.length} streaming` : `${some(answers.length, "stream")} ended`}</span>
+    <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together ·${" "}
+    ${count(tokens)} tokens in ${duration(seconds)}
   </p>`;
 }
 
@@ -49,8 +58,11 @@ function Meanwhile() {
   const to = Math.max(history.lastId, TICKS - 1);
   const from = to - TICKS + 1;
   return html`<section class="card meanwhile" aria-label="The engine's last ticks">
-    <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to} budget=${history.engine.token_budget} height=${104} />
-    <p class="muted"><i class="swatch decode"></i> decode and <i class="swatch prefill"></i> prefill tokens of the last ${TICKS} ticks.
-      ${" "}${status === "live" ? "Every stream adds one decode token to each tick." : "The feed is away."} <a href="#ticks">See everything</a></p>
+    <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to}
+      budget=${history.engine.token_budget} height=${104} />
+    <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
+      the last ${TICKS} ticks.
+      ${status === "live" ? " Every stream adds one decode token to each." : " The feed is away."}
+      ${" "}<a href="#ticks">See everything</a></p>
   </section>`;
 }

@@ -22,18 +22,22 @@ export function CopyDialog() {
     if (body && !dialog.current.open) dialog.current.showModal();
   }, [body, kind]);
   const text = body ? KINDS[kind][1](BASE, body, Boolean(access.get().key)) : "";
+  const hint = access.get().key ? "The key is read from COBALI_KEY." : "";
   const copy = async () => {
     setCopied(await copyText(text, code.current));
   };
-  return html`<dialog ref=${dialog} class="copy" aria-labelledby="copy-title" onClose=${() => shown.set({ body: null })}>
+  return html`<dialog ref=${dialog} class="copy" aria-labelledby="copy-title"
+      onClose=${() => shown.set({ body: null })}>
     <div class="modes">
       <h2 id="copy-title" class="grow">This request as</h2>
-      ${Object.entries(KINDS).map(([name, [word]]) => html`<button key=${name} class="segment" aria-pressed=${String(name === kind)}
-        onClick=${() => shown.set({ kind: name })}>${word}</button>`)}
+      ${Object.entries(KINDS).map(
+        ([name, [word]]) => html`<button key=${name} class="segment" aria-pressed=${String(name === kind)}
+        onClick=${() => shown.set({ kind: name })}>${word}</button>`,
+      )}
     </div>
     <pre ref=${code} tabindex="0" aria-label="Code"><code>${text}</code></pre>
     <div class="modes">
-      <p class="hint grow" role="status">${copied ? "Copied." : access.get().key ? "The key is read from COBALI_KEY." : ""}</p>
+      <p class="hint grow" role="status">${copied ? "Copied." : hint}</p>
       <button class="quiet" onClick=${() => dialog.current.close()}>Close</button>
       <button class="primary" onClick=${copy}>Copy</button>
     </div>

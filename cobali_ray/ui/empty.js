@@ -13,6 +13,8 @@ export function Empty({ title, text }) {
   return html`<div class="empty">
     <h2>${title}</h2>
     <p>${text}</p>
-    <ul>${EXAMPLES.map((example) => html`<li key=${example}><button onClick=${() => send(example)}>${example}</button></li>`)}</ul>
+    <ul>${EXAMPLES.map(
+      (example) => html`<li key=${example}><button onClick=${() => send(example)}>${example}</button></li>`,
+    )}</ul>
   </div>`;
 }

@@ -9,7 +9,13 @@ const RETRY_S = [0.5, 1, 2, 4];
 const SILENT_S = 20;
 
 /** `status`: connecting, live, gone (no engine), lost (no server), locked (no key), absent, asleep. */
-export const feed = makeStore({ status: "connecting", detail: "", history: null, restarted: null, version: 0 });
+export const feed = makeStore({
+  status: "connecting",
+  detail: "",
+  history: null,
+  restarted: null,
+  version: 0,
+});
 
 const clock = () => performance.now() / 1000;
 export const engineNow = (history) => history.now(clock());
@@ -28,8 +34,11 @@ export async function follow() {
       await listen();
       lose("The connection to the server was closed.");
     } catch (error) {
-      if (error.status === 401) await unlocked();
-      else if (error.status === 404) feed.set({ status: "absent", detail: error.message });
+      if (error.status === 401) {
+        await unlocked();
+        continue;
+      }
+      if (error.status === 404) feed.set({ status: "absent", detail: error.message });
       else if (error.name === "AbortError") lose(`Nothing was heard from the server for ${SILENT_S} s.`);
       else if (error.status > 0) feed.set({ status: "gone", detail: error.message });
       else lose(error.message);

@@ -26,7 +26,8 @@ export function digits(value) {
 export const rate = (value, unit) => `${value === null ? "–" : digits(value)}${THIN}${unit}`;
 
 /** A share as per cent. */
-export const percent = (share) => (Number.isFinite(share) ? `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}${THIN}%` : "–");
+export const percent = (share) =>
+  Number.isFinite(share) ? `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}${THIN}%` : "–";
 
 /** One and many. */
 export const some = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -112,8 +112,9 @@ function write(ctx, pieces, { x, tall, gap }) {
   for (const { slot, request, from, to } of stays.values()) {
     const room = x(to + 1) - x(from) - 10;
     const hits = request.n_cached ? ` · ${request.n_cached} cached` : "";
-    const text = [shortId(request.request_id) + hits, shortId(request.request_id)]
-      .find((choice) => ctx.measureText(choice).width + 8 <= room);
+    const text = [shortId(request.request_id) + hits, shortId(request.request_id)].find(
+      (choice) => ctx.measureText(choice).width + 8 <= room,
+    );
     if (!text) continue;
     const left = x(from) + 5;
     const y = slot * tall + gap + (tall - gap) / 2;

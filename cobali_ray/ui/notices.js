@@ -18,10 +18,14 @@ const WORDS = {
 export function Pill() {
   const { status, history } = useStore(feed);
   const [kind, word] = WORDS[status];
-  const busy = history && status === "live" ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length : null;
+  const busy =
+    history && status === "live"
+      ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
+      : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
   return html`<p class="pill" data-status=${status} title=${history ? `Model ${history.engine.model}` : ""}>
-    <i class=${`dot ${kind}`}></i>${history && html`<b class="model">${history.engine.model}</b>`}<span>${text}</span></p>`;
+    <i class=${`dot ${kind}`}></i>
+    ${history && html`<b class="model">${history.engine.model}</b>`}<span>${text}</span></p>`;
 }
 
 /** What happened to the engine or the server, said aloud to screen readers. */
@@ -31,15 +35,27 @@ export function Notices() {
   useEffect(() => setRead(null), [restarted]);
   const back = restarted && restarted !== read && status === "live";
   return html`<div role="status">
-    ${status === "gone" && html`<${Notice} kind="bad" title="The engine cannot be reached">
-      ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`}
-    ${status === "lost" && html`<${Notice} kind="bad" title="The server does not answer">
-      ${detail} This page tries again every few seconds. If it stays like this, look at the server's log.<//>`}
-    ${status === "absent" && html`<${Notice} kind="wait" title="No feed of ticks">
-      This server does not offer <code>/debug/stream</code>, so there are no live ticks.<//>`}
-    ${back && html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
-      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. What ran on the old one has
-      ended, and its ticks are gone.<//>`}
+    ${
+      status === "gone" &&
+      html`<${Notice} kind="bad" title="The engine cannot be reached">
+      ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`
+    }
+    ${
+      status === "lost" &&
+      html`<${Notice} kind="bad" title="The server does not answer">
+      ${detail} This page tries again every few seconds. If it stays like this, look at the server's log.<//>`
+    }
+    ${
+      status === "absent" &&
+      html`<${Notice} kind="wait" title="No feed of ticks">
+      This server does not offer <code>/debug/stream</code>, so there are no live ticks.<//>`
+    }
+    ${
+      back &&
+      html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. What ran on the
+      old one has ended, and its ticks are gone.<//>`
+    }
   </div>`;
 }
 

@@ -25,6 +25,13 @@ export function change(name, value) {
   play.set({ settings });
 }
 
+/** Return how many streams to compare, as typed, within bounds; and keep it. */
+export function keepStreams() {
+  const n = Math.max(1, Math.min(MOST_STREAMS, Math.round(Number(play.get().streams)) || 1));
+  keep(forGood, "streams", n);
+  return n;
+}
+
 /** Forget all settings. */
 export function reset() {
   keep(forGood, "settings", null);
@@ -36,7 +43,11 @@ export async function loadModels() {
   try {
     const { data } = await (await call("v1/models")).json();
     const names = data.map((model) => model.id);
-    play.set({ models: data, model: names.includes(play.get().model) ? play.get().model : names[0], trouble: null });
+    play.set({
+      models: data,
+      model: names.includes(play.get().model) ? play.get().model : names[0],
+      trouble: null,
+    });
   } catch (error) {
     play.set({ trouble: error });
   }
@@ -50,13 +61,16 @@ export function openRuns({ turns, compared }) {
 
 /** Send what is written, to one stream or to several at once. */
 export function send(prompt) {
-  const { mode, settings, model, turns, streams } = play.get();
+  const { mode, settings, model, turns } = play.get();
   if (!prompt.trim() || openRuns(play.get()).length) return;
   if (mode === "chat") {
-    play.set({ draft: "", turns: [...turns, { prompt, run: ask(bodyOf(settings, model, messagesOf(turns), prompt)) }] });
+    play.set({
+      draft: "",
+      turns: [...turns, { prompt, run: ask(bodyOf(settings, model, messagesOf(turns), prompt)) }],
+    });
     return;
   }
-  play.set({ compared: { prompt, run: ask({ ...bodyOf(settings, model, [], prompt), n: streams }) } });
+  play.set({ compared: { prompt, run: ask({ ...bodyOf(settings, model, [], prompt), n: keepStreams() }) } });
 }
 
 /** Ask the last question of the chat again. */
@@ -78,18 +92,20 @@ export function clear() {
 
 /** The request that would be sent, or was sent last. */
 export function currentBody() {
-  const { mode, settings, model, turns, compared, draft, streams } = play.get();
+  const { mode, settings, model, turns, compared, draft } = play.get();
   const chat = mode === "chat";
   const sent = (chat ? turns.at(-1) : compared)?.run.body;
   if (sent && (!draft.trim() || draft === compared?.prompt)) return sent;
   const body = bodyOf(settings, model, chat ? messagesOf(turns) : [], draft.trim() ? draft : "Hello!");
-  return chat ? body : { ...body, n: streams };
+  return chat ? body : { ...body, n: keepStreams() };
 }
 
 function messagesOf(turns) {
   const said = turns.map(({ prompt, run }) => ({ prompt, text: run.answers[0].get().text }));
-  return said.filter(({ text }) => text).flatMap(({ prompt, text }) => [
-    { role: "user", content: prompt },
-    { role: "assistant", content: text },
-  ]);
+  return said
+    .filter(({ text }) => text)
+    .flatMap(({ prompt, text }) => [
+      { role: "user", content: prompt },
+      { role: "assistant", content: text },
+    ]);
 }

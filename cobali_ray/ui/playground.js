@@ -5,10 +5,13 @@ import { Compared } from "./compare.js";
 import { CopyDialog, copyRequest } from "./copy.js";
 import { Empty } from "./empty.js";
 import { feed } from "./feed.js";
-import { MOST_STREAMS, clear, loadModels, openRuns, play, send, stopAll } from "./play.js";
+import { MOST_STREAMS, clear, keepStreams, loadModels, openRuns, play, send, stopAll } from "./play.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Settings } from "./settings.js";
-import { forGood, keep, useStore } from "./store.js";
+import { useStore } from "./store.js";
+
+const WHAT =
+  "The answer streams in here, with what it took: time to the first token, tokens per second, and why it ended.";
 
 /** The whole view. */
 export function Playground() {
@@ -18,7 +21,11 @@ export function Playground() {
   useEffect(() => void loadModels(), [key, engine]);
   return html`<div class="play">
     <section class="talk" aria-label="Conversation">
-      ${state.mode === "chat" ? html`<${Chat} turns=${state.turns} />` : html`<${Compared} compared=${state.compared} />`}
+      ${
+        state.mode === "chat"
+          ? html`<${Chat} turns=${state.turns} />`
+          : html`<${Compared} compared=${state.compared} />`
+      }
       <${Composer} state=${state} />
     </section>
     <${Settings} state=${state} />
@@ -29,12 +36,14 @@ export function Playground() {
 function Chat({ turns }) {
   const end = useRef(null);
   useLayoutEffect(() => end.current?.scrollIntoView({ block: "end" }), [turns.length]);
-  if (!turns.length) return html`<${Empty} title="Ask the model something" text="The answer streams in here, with what it took: time to the first token, tokens per second, and why it ended." />`;
+  if (!turns.length) return html`<${Empty} title="Ask the model something" text=${WHAT} />`;
   return html`<ol class="turns">
-    ${turns.map(({ prompt, run }, i) => html`<li key=${run}>
+    ${turns.map(
+      ({ prompt, run }, i) => html`<li key=${run}>
       <div class="asked"><span class="hidden">You: </span>${prompt}</div>
       <${Answer} answer=${run.answers[0]} last=${i === turns.length - 1} />
-    </li>`)}
+    </li>`,
+    )}
     <li ref=${end} class="end" aria-hidden="true"></li>
   </ol>`;
 }
@@ -45,7 +54,9 @@ function Composer({ state }) {
   const runs = openRuns(state);
   const field = useRef(null);
   useEffect(() => {
-    const stops = runs.flatMap((run) => run.answers).map((answer) => answer.watch(() => redraw((n) => n + 1)));
+    const stops = runs
+      .flatMap((run) => run.answers)
+      .map((answer) => answer.watch(() => redraw((n) => n + 1)));
     return () => stops.forEach((stop) => stop());
   }, [state.turns, state.compared]);
   useLayoutEffect(() => {
@@ -75,23 +86,25 @@ function Composer({ state }) {
       <textarea id="prompt" ref=${field} rows="1" value=${draft} onKeyDown=${onKeyDown}
         placeholder=${mode === "chat" ? "Message" : "One prompt for all streams"}
         onInput=${(event) => play.set({ draft: event.target.value })}></textarea>
-      ${runs.length
-        ? html`<button type="button" class="stop" onClick=${stopAll}>Stop</button>`
-        : html`<button class="primary" disabled=${!draft.trim()}>Send</button>`}
+      ${
+        runs.length
+          ? html`<button type="button" class="stop" onClick=${stopAll}>Stop</button>`
+          : html`<button class="primary" disabled=${!draft.trim()}>Send</button>`
+      }
     </div>
     <p class="hint">Enter sends, Shift+Enter makes a new line, Escape stops.</p>
   </form>`;
 }
 
 function Mode({ name, mode, text }) {
-  return html`<button type="button" class="segment" aria-pressed=${String(name === mode)} onClick=${() => play.set({ mode: name })}>${text}</button>`;
+  return html`<button type="button" class="segment" aria-pressed=${String(name === mode)}
+    onClick=${() => play.set({ mode: name })}>${text}</button>`;
 }
 
 function Streams({ streams }) {
-  const set = (event) => {
-    const n = Math.max(1, Math.min(MOST_STREAMS, Math.round(Number(event.target.value)) || 1));
-    keep(forGood, "streams", n);
-    play.set({ streams: n });
-  };
-  return html`<label class="streams"><input type="number" min="1" max=${MOST_STREAMS} value=${streams} onChange=${set} /> streams</label>`;
+  const onInput = (event) => play.set({ streams: event.target.value });
+  const onBlur = () => play.set({ streams: keepStreams() });
+  return html`<label class="streams">
+    <input type="number" min="1" max=${MOST_STREAMS} value=${streams}
+      onInput=${onInput} onBlur=${onBlur} /> streams</label>`;
 }

@@ -55,22 +55,28 @@ export function Plot({ series, data, from, to, unit, most, height, label, withX 
   const { version } = useStore(theme);
   useLayoutEffect(() => {
     const element = place.current;
-    const made = new uPlot({
-      width: Math.max(element.clientWidth, 80),
-      height,
-      padding: [8, MARGIN, 0, 0],
-      legend: { show: false },
-      cursor: { show: false },
-      scales: {
-        x: { time: false, auto: false },
-        y: { range: (_, __, max) => [0, ask.current.most(max ?? 0)] },
+    const made = new uPlot(
+      {
+        width: Math.max(element.clientWidth, 80),
+        height,
+        padding: [8, MARGIN, 0, 0],
+        legend: { show: false },
+        cursor: { show: false },
+        scales: {
+          x: { time: false, auto: false },
+          y: { range: (_, __, max) => [0, ask.current.most(max ?? 0)] },
+        },
+        axes: axes(unit, withX),
+        series: [{}, ...series],
+        hooks: { drawAxes: [(u) => ask.current.onDraw?.(u)] },
       },
-      axes: axes(unit, withX),
-      series: [{}, ...series],
-      hooks: { drawAxes: [(u) => ask.current.onDraw?.(u)] },
-    }, data, element);
+      data,
+      element,
+    );
     plot.current = made;
-    const observer = new ResizeObserver(() => made.setSize({ width: Math.max(element.clientWidth, 80), height }));
+    const observer = new ResizeObserver(() =>
+      made.setSize({ width: Math.max(element.clientWidth, 80), height }),
+    );
     observer.observe(element);
     return () => {
       observer.disconnect();

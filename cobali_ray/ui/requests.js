@@ -14,21 +14,32 @@ export function Requests({ history, nowS, chosen }) {
   );
   if (!all.length) return null;
   return html`<section class="card requests" aria-label="Requests">
-    <header><h2>Requests</h2><p class="muted">Those inside, then those that ended last. Choose one to see its life.</p></header>
+    <header><h2>Requests</h2>
+      <p class="muted">Those inside, then those that ended last. Choose one to see its life.</p></header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
       <table><thead><tr><th scope="col">request</th><th scope="col">state</th><th scope="col">slot</th>
         <th scope="col">prompt, tok</th><th scope="col">cached, tok</th><th scope="col">output, tok</th>
         <th scope="col">queue</th><th scope="col">TTFT</th><th scope="col">total</th></tr></thead>
-      <tbody>${all.slice(0, MOST).map((request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} chosen=${chosen === request.request_id} />`)}</tbody></table>
+      <tbody>${all.slice(0, MOST).map(
+        (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS}
+          chosen=${chosen === request.request_id} />`,
+      )}</tbody></table>
     </div>
     ${all.length > MOST && html`<p class="muted">and ${count(all.length - MOST)} more</p>`}
   </section>`;
 }
 
 function Row({ request, nowS, chosen }) {
-  const { request_id: id, arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = request;
+  const {
+    request_id: id,
+    arrived_s: arrived,
+    assigned_s: assigned,
+    first_token_s: first,
+    ended_s: ended,
+  } = request;
   return html`<tr class=${chosen ? "chosen" : ""}>
-    <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id} onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
+    <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
+      onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
     <td><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
     <td>${request.slot_id ?? "–"}</td>
     <td>${count(request.n_prompt)}</td>

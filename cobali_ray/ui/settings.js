@@ -11,13 +11,15 @@ export function Settings({ state }) {
       <summary><h2>Settings</h2></summary>
       <${Model} state=${state} />
       <label class="field"><span>System prompt</span>
-        <textarea rows="3" value=${settings.system} placeholder="none" onInput=${(event) => change("system", event.target.value)}></textarea></label>
-      <div class="pairs">${FIELDS.slice(0, ESSENTIAL).map((field) => html`<${Field} key=${field.name} field=${field} settings=${settings} />`)}</div>
+        <textarea rows="3" value=${settings.system} placeholder="none"
+          onInput=${(event) => change("system", event.target.value)}></textarea></label>
+      <${Fields} fields=${FIELDS.slice(0, ESSENTIAL)} settings=${settings} />
       <details>
         <summary>More</summary>
-        <div class="pairs">${FIELDS.slice(ESSENTIAL).map((field) => html`<${Field} key=${field.name} field=${field} settings=${settings} />`)}</div>
+        <${Fields} fields=${FIELDS.slice(ESSENTIAL)} settings=${settings} />
         <label class="field"><span>Stop strings, one per line</span>
-          <textarea rows="2" value=${settings.stop} onInput=${(event) => change("stop", event.target.value)}></textarea></label>
+          <textarea rows="2" value=${settings.stop}
+            onInput=${(event) => change("stop", event.target.value)}></textarea></label>
         <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
           onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
       </details>
@@ -29,14 +31,25 @@ export function Settings({ state }) {
 
 function Model({ state: { models, model, trouble } }) {
   if (trouble) {
-    return html`<p class="failure" role="alert">${trouble.message} <button class="quiet" onClick=${loadModels}>Try again</button></p>`;
+    return html`<p class="failure" role="alert">${trouble.message}
+      ${" "}<button class="quiet" onClick=${loadModels}>Try again</button></p>`;
   }
   const found = models.find(({ id }) => id === model);
   return html`<label class="field"><span>Model</span>
     <select value=${model} onChange=${(event) => play.set({ model: event.target.value })}>
       ${models.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
     </select>
-    ${found && html`<small>${found.description ? `${found.description}, ` : ""}${found.max_model_len.toLocaleString("en")} tokens at most</small>`}</label>`;
+    ${
+      found &&
+      html`<small>${found.description && `${found.description}, `}
+      ${found.max_model_len.toLocaleString("en")} tokens at most</small>`
+    }</label>`;
+}
+
+function Fields({ fields, settings }) {
+  return html`<div class="pairs">
+    ${fields.map((field) => html`<${Field} key=${field.name} field=${field} settings=${settings} />`)}
+  </div>`;
 }
 
 function Field({ field, settings }) {

@@ -2,15 +2,26 @@
 
 /** What the openai package knows by name; the rest goes into its extra_body. */
 const KNOWN = new Set([
-  "model", "messages", "temperature", "top_p", "max_tokens", "seed", "stop", "stream", "stream_options",
-  "frequency_penalty", "presence_penalty", "n",
+  "model",
+  "messages",
+  "temperature",
+  "top_p",
+  "max_tokens",
+  "seed",
+  "stop",
+  "stream",
+  "stream_options",
+  "frequency_penalty",
+  "presence_penalty",
+  "n",
 ]);
 
 /** The request as a shell command. The key is named, never shown. */
 export function asCurl(base, body, keyed) {
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
   const key = keyed ? ` \\\n  -H "Authorization: Bearer $COBALI_KEY"` : "";
-  return `curl -N ${new URL("v1/chat/completions", base)} \\\n  -H 'content-type: application/json'${key} \\\n  -d '${json}'\n`;
+  const url = new URL("v1/chat/completions", base);
+  return `curl -N ${url} \\\n  -H 'content-type: application/json'${key} \\\n  -d '${json}'\n`;
 }
 
 /** The same as a Python program. */
@@ -41,10 +52,15 @@ export function literal(value, indent = 0) {
   const end = `\n${" ".repeat(indent)}`;
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
-  if (Array.isArray(value)) return value.length ? `[\n${value.map((v) => `${pad}${literal(v, indent + 4)},`).join("\n")}${end}]` : "[]";
+  if (Array.isArray(value))
+    return value.length
+      ? `[\n${value.map((v) => `${pad}${literal(v, indent + 4)},`).join("\n")}${end}]`
+      : "[]";
   if (typeof value === "object") {
     const pairs = Object.entries(value).map(([k, v]) => `${JSON.stringify(k)}: ${literal(v, indent + 4)}`);
-    return pairs.length > 2 ? `{\n${pairs.map((pair) => `${pad}${pair},`).join("\n")}${end}}` : `{${pairs.join(", ")}}`;
+    return pairs.length > 2
+      ? `{\n${pairs.map((pair) => `${pad}${pair},`).join("\n")}${end}}`
+      : `{${pairs.join(", ")}}`;
   }
   return JSON.stringify(value);
 }

@@ -6,7 +6,12 @@ import { html, useRef } from "./preact.js";
 import { KvUse, Queue, TickTime, Tokens } from "./tickplots.js";
 import { hold, isLive, look, move, pan, pick, shownOf, view, windowOf } from "./window.js";
 
-const LANES = [["decode-lane", "decode"], ["prefill", "prefill"], ["cached", "taken from the cache"], ["prefill-rest", "still to read"]];
+const LANES = [
+  ["decode-lane", "decode"],
+  ["prefill", "prefill"],
+  ["cached", "taken from the cache"],
+  ["prefill-rest", "still to read"],
+];
 
 /** Everything that shares the axis of ticks. */
 export function Stage({ history }) {
@@ -43,7 +48,9 @@ export function Stage({ history }) {
     const id = idAt(event);
     if (moved || id === null || !history.tick(id)) return;
     const lanes = event.target.closest?.(".lanes");
-    const slot = lanes && Math.floor((event.clientY - lanes.getBoundingClientRect().top) / laneHeight(history.engine.n_slots));
+    const slot =
+      lanes &&
+      Math.floor((event.clientY - lanes.getBoundingClientRect().top) / laneHeight(history.engine.n_slots));
     pick(history, id, slot);
   };
   const onLeave = () => {
@@ -57,7 +64,8 @@ export function Stage({ history }) {
     <${Cursor} history=${history} shown=${shown} from=${from} to=${to} />
     <${Tokens} ...${all} budget=${history.engine.token_budget} />
     <${Figure} title="Slots" legend=${LANES}
-        note="One lane per slot with the request in it. A prompt fills its lane from below as it is read. Click a lane to follow its request.">
+        note="One lane per slot with the request in it. A prompt fills its lane from below as it is read.
+          Click a lane to follow its request.">
       <${Lanes} history=${history} ...${all} selected=${state.request} lane=${state.lane} /><//>
     <${TickTime} ...${all} target=${history.engine.itl_target_s ?? 0} />
     <${Queue} ...${all} />
@@ -67,7 +75,10 @@ export function Stage({ history }) {
 
 /** The chosen tick: a line over all plots, and a slider for keys and screen readers. */
 function Cursor({ history, shown, from, to }) {
-  const at = shown && shown.tick_id >= from && shown.tick_id <= to ? (shown.tick_id - from + 0.5) / (to - from + 1) : null;
+  const at =
+    shown && shown.tick_id >= from && shown.tick_id <= to
+      ? (shown.tick_id - from + 0.5) / (to - from + 1)
+      : null;
   const marked = at !== null && (view.get().pinned !== null || view.get().hovered !== null);
   const text = shown
     ? `Tick ${shown.tick_id}, ${clockTime(history.unix(shown.started_s))}: ${shown.n_decode} decode and ` +

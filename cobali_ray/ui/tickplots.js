@@ -42,8 +42,13 @@ export function TokenPlot({ ticks, from, to, budget, height = 190, withX = true 
 
 /** TokenPlot with its words. */
 export function Tokens(props) {
-  const legend = [["decode", "decode"], ["prefill", "prefill"], ["limit", `budget ${props.budget} tokens`]];
-  const note = "One bar per tick: decode tokens continue running answers, prefill tokens read new prompts. " +
+  const legend = [
+    ["decode", "decode"],
+    ["prefill", "prefill"],
+    ["limit", `budget ${props.budget} tokens`],
+  ];
+  const note =
+    "One bar per tick: decode tokens continue running answers, prefill tokens read new prompts. " +
     "Dotted lines: before this tick the engine had nothing to do.";
   return html`<${Figure} title="Tokens per tick" legend=${legend} note=${note}><${TokenPlot} ...${props} /><//>`;
 }
@@ -57,8 +62,13 @@ export function TickTime({ ticks, from, to, target }) {
     column(ticks, from, to, (tick) => (tick.target_s || target) * 1e3 || null),
   ];
   const longest = Math.max(0, ...ticks.map((tick) => tick.total_s));
-  const legend = [["time", "tick"], ["predicted", "predicted"], ["limit", "ITL target"]];
-  const note = "How long each tick took. Whoever streams gets a token per tick, so this is the gap between tokens; " +
+  const legend = [
+    ["time", "tick"],
+    ["predicted", "predicted"],
+    ["limit", "ITL target"],
+  ];
+  const note =
+    "How long each tick took. Whoever streams gets a token per tick, so this is the gap between tokens; " +
     "prefill beside running streams keeps within the target.";
   return html`<${Figure} title="Tick time" legend=${legend} note=${note}>
     <${Plot} series=${[bars("time", "tick"), steps("predicted", "predicted"), steps("limit", "target", [6, 4])]}
@@ -72,9 +82,11 @@ export function Queue({ ticks, from, to }) {
   const waiting = column(ticks, from, to, (tick) => tick.n_queued);
   const most = Math.max(0, ...waiting);
   return html`<${Figure} title="Queue" legend=${[["queue", "waiting requests"]]}
-      note="Requests that wait for a slot, at the end of each tick. None is good; a steady rise means too much load.">
+      note="Requests that wait for a slot, at the end of each tick. None is good; a steady rise means too
+        much load.">
     <${Plot} series=${[bars("queue", "waiting")]} data=${[ids(from, to), waiting]} from=${from} to=${to}
-      height=${80} withX=${false} unit=${(v) => (Number.isInteger(v) ? `${v} req` : "")} most=${(max) => roomy(max, 2)}
+      height=${80} withX=${false} unit=${(v) => (Number.isInteger(v) ? `${v} req` : "")}
+      most=${(max) => roomy(max, 2)}
       label=${`Waiting requests: at most ${most}.`} /><//>`;
 }
 
@@ -83,8 +95,12 @@ export function KvUse({ ticks, from, to }) {
   const used = column(ticks, from, to, (tick) => tick.n_cells_used / tick.n_cells);
   const running = column(ticks, from, to, (tick) => (tick.n_cells_used - tick.n_cells_idle) / tick.n_cells);
   const most = Math.max(0, ...used);
-  return html`<${Figure} title="KV cache" legend=${[["decode", "running requests"], ["cached", "kept for reuse"]]}
-      note="Share of the cache's cells in use. Prefixes of ended requests stay for reuse and give way when room is needed.">
+  return html`<${Figure} title="KV cache" legend=${[
+    ["decode", "running requests"],
+    ["cached", "kept for reuse"],
+  ]}
+      note="Share of the cache's cells in use. Prefixes of ended requests stay for reuse and give way when
+        room is needed.">
     <${Plot} series=${[bars("cached", "kept"), bars("decode", "running")]} data=${[ids(from, to), used, running]}
       from=${from} to=${to} height=${102} unit=${percent} most=${(max) => Math.min(1, roomy(max, 0.02))}
       label=${`KV cache in use: at most ${percent(most)}.`} /><//>`;

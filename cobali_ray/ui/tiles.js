@@ -2,6 +2,11 @@
 import { count, digits, duration, percent } from "./format.js";
 import { html } from "./preact.js";
 
+const NAMES = {
+  TTFT: "Time to first token: from arrival to the first output token; half of all requests took less than p50",
+  ITL: "Inter-token latency: the gap between two neighbouring tokens of one stream",
+};
+
 /** A row of numbers above the plots. */
 export function Tiles({ history, summary }) {
   const { ttft, itl, last } = summary;
@@ -10,19 +15,44 @@ export function Tiles({ history, summary }) {
   const waiting = [...history.requests.values()].filter((r) => r.state === "queued").length;
   const used = last ? (last.n_cells_used - last.n_cells_idle) / last.n_cells : 0;
   const target = last?.target_s || engine.itl_target_s;
+  const tiles = [
+    ["Output", digits(summary.outputRate), "tokens/s", "last 5 seconds"],
+    ["Prefill", digits(summary.prefillRate), "tokens/s", "prompts read, last 5 seconds"],
+    ["Ticks", digits(summary.tickRate), "per second", "last 5 seconds"],
+    [
+      "Slots busy",
+      count(busy),
+      `of ${count(engine.n_slots)}`,
+      waiting ? `${count(waiting)} waiting in the queue` : "nobody waits",
+    ],
+    ["KV cache", percent(busy ? used : 0), "", `of ${count(engine.n_cells)} cells, running requests`],
+    [
+      "TTFT p50",
+      duration(ttft.at(0.5)),
+      "",
+      ttft.n
+        ? `p95 ${duration(ttft.at(0.95))}, ${count(ttft.n)} requests, last minute`
+        : "no first token in the last minute",
+    ],
+    [
+      "ITL p50",
+      duration(itl.at(0.5)),
+      "",
+      itl.n
+        ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, last minute`
+        : "no tokens in the last minute",
+    ],
+    [
+      "ITL target",
+      duration(target),
+      "",
+      target ? "prefill keeps token gaps below it" : "set itl_target_ms to have one",
+    ],
+  ];
   return html`<dl class="tiles">
-    <${Tile} name="Output" value=${digits(summary.outputRate)} unit="tokens/s" note="last 5 seconds" />
-    <${Tile} name="Prefill" value=${digits(summary.prefillRate)} unit="tokens/s" note="prompts read, last 5 seconds" />
-    <${Tile} name="Ticks" value=${digits(summary.tickRate)} unit="per second" note="last 5 seconds" />
-    <${Tile} name="Slots busy" value=${count(busy)} unit=${`of ${count(engine.n_slots)}`} note=${waiting ? `${count(waiting)} waiting in the queue` : "nobody waits"} />
-    <${Tile} name="KV cache" value=${percent(busy ? used : 0)} unit="" note=${`of ${count(engine.n_cells)} cells, running requests`} />
-    <${Tile} name="TTFT p50" value=${duration(ttft.at(0.5))} unit="" note=${ttft.n ? `p95 ${duration(ttft.at(0.95))}, ${count(ttft.n)} requests, last minute` : "no first token in the last minute"} />
-    <${Tile} name="ITL p50" value=${duration(itl.at(0.5))} unit=""
-      note=${itl.n ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, last minute` : "no tokens in the last minute"} />
-    <${Tile} name="ITL target" value=${duration(target)} unit="" note=${target ? "prefill keeps token gaps below it" : "set itl_target_ms to have one"} />
+    ${tiles.map(
+      ([name, value, unit, note]) => html`<div class="tile" key=${name} title=${NAMES[name.split(" ")[0]]}>
+        <dt>${name}</dt><dd><b>${value}</b> ${unit}<small>${note}</small></dd></div>`,
+    )}
   </dl>`;
-}
-
-function Tile({ name, value, unit, note }) {
-  return html`<div class="tile"><dt>${name}</dt><dd><b>${value}</b> ${unit}<small>${note}</small></dd></div>`;
 }

@@ -85,13 +85,18 @@ export function move(history, key, far) {
   const at = pinned ?? windowOf(history, view.get()).to;
   const step = far ? 10 : 1;
   const to = {
-    ArrowLeft: at - step, ArrowRight: at + step, PageUp: at - (size >> 1), PageDown: at + (size >> 1),
-    Home: history.firstId, End: history.lastId,
+    ArrowLeft: at - step,
+    ArrowRight: at + step,
+    PageUp: at - (size >> 1),
+    PageDown: at + (size >> 1),
+    Home: history.firstId,
+    End: history.lastId,
   }[key];
   if (to !== undefined) choose(history, to);
-  else if (key === " ") (isLive() ? pause(history) : goLive());
+  else if (key === " ") isLive() ? pause(history) : goLive();
   else if (key === "ArrowUp" || key === "ArrowDown") {
-    const next = (lane ?? (key === "ArrowDown" ? -1 : history.engine.n_slots)) + (key === "ArrowDown" ? 1 : -1);
+    const next =
+      (lane ?? (key === "ArrowDown" ? -1 : history.engine.n_slots)) + (key === "ArrowDown" ? 1 : -1);
     view.set({ lane: Math.max(0, Math.min(history.engine.n_slots - 1, next)) });
   } else if (key === "Enter" && lane !== null) pick(history, shownOf(history, view.get()).tick_id, lane);
   else return false;
