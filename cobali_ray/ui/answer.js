@@ -2,7 +2,7 @@
 import { isOpen, speedOf, tokensOf } from "./chat.js";
 import { count, duration, rate } from "./format.js";
 import { retry } from "./play.js";
-import { html } from "./preact.js";
+import { html, useLayoutEffect, useRef } from "./preact.js";
 import { useStore } from "./store.js";
 
 const ENDS = {
@@ -14,12 +14,16 @@ const ENDS = {
 export function Answer({ answer: store, last = false, title = null, told = null }) {
   const answer = useStore(store);
   const { status, text, error } = answer;
+  const words = useRef(null);
+  useLayoutEffect(() => {
+    if (title && status === "streaming") words.current.scrollTop = words.current.scrollHeight;
+  });
   return html`<article class=${`answer ${status}`} aria-busy=${String(isOpen(answer))}>
     ${title && html`<h2>${title}</h2>`}
     ${status === "waiting" && html`<p class="waiting">waiting for the first token …</p>`}
     ${
       text &&
-      html`<p class="text" tabindex=${title ? "0" : null} role=${title ? "region" : null}
+      html`<p class="text" ref=${words} tabindex=${title ? "0" : null} role=${title ? "region" : null}
       aria-label=${title ? `Answer of ${title}` : null}>
       ${text}${status === "streaming" && html`<i class="caret"></i>`}</p>`
     }

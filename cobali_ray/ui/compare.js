@@ -37,7 +37,7 @@ export function Compared({ compared }) {
 }
 
 function Together({ answers, told }) {
-  const open = answers.filter(isOpen).length;
+  const [kind, word] = wordOf(answers);
   const tokens =
     answers[0].usage?.completion_tokens ??
     answers.reduce((sum, answer, i) => sum + tokensOf(answer, told(i)), 0);
@@ -45,11 +45,18 @@ function Together({ answers, told }) {
   const lastS = Math.max(...answers.map((answer) => answer.lastS ?? answer.sentS));
   const seconds = lastS - firstS;
   return html`<p class="together">
-    <span class=${`badge ${open ? "wait" : "good"}`}>
-      ${open ? `${open} of ${answers.length} streaming` : `${some(answers.length, "stream")} ended`}</span>
+    <span class=${`badge ${kind}`}>${word}</span>
     <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together ·${" "}
     ${count(tokens)} tokens in ${duration(seconds)}
   </p>`;
+}
+
+function wordOf(answers) {
+  const open = answers.filter(isOpen).length;
+  const failed = answers.filter(({ status }) => status === "failed").length;
+  if (open) return ["wait", `${open} of ${answers.length} streaming`];
+  if (failed) return ["bad", `${failed} of ${answers.length} failed`];
+  return ["good", `${some(answers.length, "stream")} ended`];
 }
 
 function Meanwhile() {

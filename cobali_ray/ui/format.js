@@ -11,7 +11,8 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
   if (seconds >= 120) return `${(seconds / 60).toFixed(1)}${THIN}min`;
   if (seconds >= 1) return `${digits(seconds)}${THIN}s`;
-  if (seconds >= 1e-3 || seconds === 0) return `${digits(seconds * 1e3)}${THIN}ms`;
+  if (seconds === 0) return `0${THIN}ms`;
+  if (seconds >= 1e-3) return `${digits(seconds * 1e3)}${THIN}ms`;
   return `${digits(seconds * 1e6)}${THIN}µs`;
 }
 

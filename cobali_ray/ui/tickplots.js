@@ -55,17 +55,19 @@ export function Tokens(props) {
 
 /** How long ticks took, beside the prediction and the ITL target. */
 export function TickTime({ ticks, from, to, target }) {
+  const longest = Math.max(0, ...ticks.map((tick) => tick.total_s));
+  const least = Math.min(target || Infinity, ...ticks.map((tick) => tick.target_s || Infinity));
+  const shown = longest > least / 4; // else it would squeeze what it is compared with
   const data = [
     ids(from, to),
     column(ticks, from, to, (tick) => tick.total_s * 1e3),
     column(ticks, from, to, (tick) => tick.predicted_s * 1e3 || null),
-    column(ticks, from, to, (tick) => (tick.target_s || target) * 1e3 || null),
+    column(ticks, from, to, (tick) => (shown ? (tick.target_s || target) * 1e3 || null : null)),
   ];
-  const longest = Math.max(0, ...ticks.map((tick) => tick.total_s));
   const legend = [
     ["time", "tick"],
     ["predicted", "predicted"],
-    ["limit", "ITL target"],
+    ["limit", Number.isFinite(least) ? `ITL target ${duration(least)}` : "no ITL target"],
   ];
   const note =
     "How long each tick took. Whoever streams gets a token per tick, so this is the gap between tokens; " +
@@ -73,7 +75,7 @@ export function TickTime({ ticks, from, to, target }) {
   return html`<${Figure} title="Tick time" legend=${legend} note=${note}>
     <${Plot} series=${[bars("time", "tick"), steps("predicted", "predicted"), steps("limit", "target", [6, 4])]}
       data=${data} from=${from} to=${to} height=${120} withX=${false}
-      unit=${(ms) => duration(ms / 1e3)} most=${(max) => roomy(max, 1)}
+      unit=${(ms) => duration(ms / 1e3)} most=${(max) => roomy(max, 0.1)}
       label=${`Time of each tick: at most ${duration(longest)}.`} /><//>`;
 }
 

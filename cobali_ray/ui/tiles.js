@@ -1,5 +1,5 @@
 // The numbers that matter most, with their units and what they are over.
-import { count, digits, duration, percent } from "./format.js";
+import { count, digits, duration, percent, some } from "./format.js";
 import { html } from "./preact.js";
 
 const NAMES = {
@@ -31,7 +31,7 @@ export function Tiles({ history, summary }) {
       duration(ttft.at(0.5)),
       "",
       ttft.n
-        ? `p95 ${duration(ttft.at(0.95))}, ${count(ttft.n)} requests, last minute`
+        ? `p95 ${duration(ttft.at(0.95))}, ${some(ttft.n, "request")}, last minute`
         : "no first token in the last minute",
     ],
     [
