@@ -101,6 +101,7 @@ class EngineServer:
                 "n_cells": limits.n_cells,
                 "n_ctx_slot": limits.n_ctx_slot,
                 "token_budget": limits.token_budget,
+                "overlaps": backend.overlaps,
             },
             itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
             words=backend.words if self._settings.log_prompts else None,

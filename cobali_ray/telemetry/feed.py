@@ -24,18 +24,23 @@ def ticks_json(ticks: Iterable[TickStats]) -> bytes:
 
 
 def _tick(stats: TickStats) -> dict[str, Any]:
-    record = {name: getattr(stats, name) for name in _PLAIN}
+    record = {name: _short(getattr(stats, name)) for name in _PLAIN}
     record["gaps_s"] = np.round(np.asarray(stats.gaps_s, np.float64), 6)
     record["spans"] = stats.spans.rows()
     return record
+
+
+def _short(value: Any) -> Any:
+    """Return a time in whole nanoseconds, which are fewer digits than it has."""
+    return round(value, 9) if isinstance(value, float) else value
 
 
 def lives_json(lives: Iterable[Life], prompts: dict[str, str]) -> list[dict[str, Any]]:
     """Return requests as JSON objects; `prompts` holds the texts that may be shown."""
     shown = []
     for life in lives:
-        record = life._asdict()
-        record["stays"] = [(stay.slot_id, stay.since_s, stay.until_s) for stay in life.stays]
+        record = {name: _short(value) for name, value in life._asdict().items()}
+        record["stays"] = [(i, _short(since_s), _short(until_s)) for i, since_s, until_s, _ in life.stays]
         if life.request_id in prompts:
             record["prompt"] = prompts[life.request_id]
         shown.append(record)
