@@ -53,9 +53,10 @@ def trace(
         f"{recording.n_ticks} ticks and {recording.n_requests} requests in {output}; "
         f"open it at {UI} (it stays in the browser).",
         highlight=False,
+        soft_wrap=True,
     )
     if not recording.n_ticks:
-        console.print("There was no tick: the server had nothing to compute.", highlight=False)
+        console.print("There was no tick: the engine had nothing to compute.", highlight=False)
 
 
 def write(recording: Recording, output: Path) -> None:

@@ -1,6 +1,8 @@
 """The feed of ticks from an engine over the scripted backend: spans, lives, JSON."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -138,6 +140,20 @@ async def test_a_life_from_queue_to_end():
         ((slot_id, since_s, until_s),) = life["stays"]
         assert (slot_id, since_s) == (0, life["assigned_s"])
         assert since_s < until_s <= life["ended_s"]
+
+
+async def test_the_documents_name_every_field():
+    text = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    feed, request = (
+        {
+            name
+            for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+            for name in re.findall(r"`(\w+)`", row)
+        }
+        for table in re.findall(r"\| field \| meaning \|\n(.*?)\n\n", text + "\n", re.DOTALL)
+    )
+    assert request == FIELDS | {"prompt"}
+    assert feed == set(await Setup().read())
 
 
 async def test_a_prefix_hit_and_a_cancel_are_seen():
