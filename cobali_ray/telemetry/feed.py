@@ -34,10 +34,11 @@ def _tick(stats: TickStats) -> dict[str, Any]:
 def _spans(spans: TickSpans) -> Any:
     """Return the rows of a tick; where it only decodes, as an array, which is made sooner."""
     slot_ids: Any = spans.slot_ids
+    starts: Any = spans.starts
     if slot_ids is None:
         return spans.rows()
     table = np.full((len(slot_ids), 4), DECODE, np.int32)  # 1, which is the length of each as well
-    table[:, 0], table[:, 1] = slot_ids, spans.starts
+    table[:, 0], table[:, 1] = slot_ids, starts
     return table
 
 
