@@ -33,6 +33,7 @@ DELAY_MS: Final = 1000
 """How long an ended span waits for company."""
 LAST_WORDS_S: Final = 1.0
 """How long closing waits for a collector that does not answer."""
+PATH: Final = "/v1/traces"
 PROVIDER: Final = "cobali_ray"
 _W3C: Final = TraceContextTextMapPropagator()
 
@@ -44,7 +45,8 @@ class Tracing:
         self, endpoint: str, *, service: str, exporter: SpanExporter | None = None, delay_ms: int = DELAY_MS
     ) -> None:
         """`endpoint` is a collector's base URL; an `exporter` of one's own takes its place."""
-        sender = exporter or OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
+        url = f"{endpoint.rstrip('/').removesuffix(PATH)}{PATH}"
+        sender = exporter or OTLPSpanExporter(url, timeout=TIMEOUT_S)
         self._sender = _Reported(sender, endpoint)
         # Its own words, for every batch that is not taken and every odd header, would fill the log.
         for name in ("opentelemetry.exporter", "opentelemetry.trace.propagation"):

@@ -206,6 +206,13 @@ def test_which_http_requests_are_errors(tracing, receiver, status, error, bad):
     assert attributes_of(span).get("error.type") == error
 
 
+def test_an_endpoint_may_name_the_path(receiver):
+    tracing = Tracing(f"{receiver.url}/v1/traces", service="test", delay_ms=60_000)
+    tracing.begin("POST", "/v1/completions", {}).end(status=200, error=None, attributes={})
+    tracing.close()
+    assert len(receiver.spans) == 1, "closing sends what waits"
+
+
 def test_a_client_that_does_not_sample_gets_no_spans(tracing, receiver):
     span = tracing.begin("POST", "/v1/completions", {"traceparent": TRACEPARENT[:-2] + "00"})
     link = span.link("text_completion", "tiny")
