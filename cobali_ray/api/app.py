@@ -17,11 +17,18 @@ from cobali_ray.api.generation import Generation
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.page import Page
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.viewers import Viewers
 from cobali_ray.errors import CobaliError
 
 
-def build_api(client: EngineClient, settings: ApiSettings, *, clock: ApiClock | None = None) -> FastAPI:
+def build_api(
+    client: EngineClient,
+    settings: ApiSettings,
+    *,
+    clock: ApiClock | None = None,
+    tracer: HttpTracer | None = None,
+) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over an engine client."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
@@ -31,7 +38,7 @@ def build_api(client: EngineClient, settings: ApiSettings, *, clock: ApiClock | 
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock)
+    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock, tracer=tracer)
     describe(app)
     return app
 

@@ -13,6 +13,7 @@ PREFILL, DECODE = 0, 1
 class Ints(Protocol):
     """An array of whole numbers; the core knows no more of it."""
 
+    def __len__(self) -> int: ...
     def tolist(self) -> list[int]: ...
 
 

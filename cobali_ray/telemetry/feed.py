@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 
 from cobali_ray.core.life import Life
+from cobali_ray.core.spans import DECODE, TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.log import TICK_FIELDS
 
@@ -24,18 +25,34 @@ def ticks_json(ticks: Iterable[TickStats]) -> bytes:
 
 
 def _tick(stats: TickStats) -> dict[str, Any]:
-    record = {name: getattr(stats, name) for name in _PLAIN}
+    record = {name: _short(getattr(stats, name)) for name in _PLAIN}
     record["gaps_s"] = np.round(np.asarray(stats.gaps_s, np.float64), 6)
-    record["spans"] = stats.spans.rows()
+    record["spans"] = _spans(stats.spans)
     return record
+
+
+def _spans(spans: TickSpans) -> Any:
+    """Return the rows of a tick; where it only decodes, as an array, which is made sooner."""
+    slot_ids: Any = spans.slot_ids
+    starts: Any = spans.starts
+    if slot_ids is None:
+        return spans.rows()
+    table = np.full((len(slot_ids), 4), DECODE, np.int32)  # 1, which is the length of each as well
+    table[:, 0], table[:, 1] = slot_ids, starts
+    return table
+
+
+def _short(value: Any) -> Any:
+    """Return a time in whole nanoseconds, which are fewer digits than it has."""
+    return round(value, 9) if isinstance(value, float) else value
 
 
 def lives_json(lives: Iterable[Life], prompts: dict[str, str]) -> list[dict[str, Any]]:
     """Return requests as JSON objects; `prompts` holds the texts that may be shown."""
     shown = []
     for life in lives:
-        record = life._asdict()
-        record["stays"] = [(stay.slot_id, stay.since_s, stay.until_s) for stay in life.stays]
+        record = {name: _short(value) for name, value in life._asdict().items()}
+        record["stays"] = [(i, _short(since_s), _short(until_s)) for i, since_s, until_s, _ in life.stays]
         if life.request_id in prompts:
             record["prompt"] = prompts[life.request_id]
         shown.append(record)

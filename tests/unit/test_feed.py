@@ -1,6 +1,8 @@
 """The feed of ticks from an engine over the scripted backend: spans, lives, JSON."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -102,7 +104,7 @@ async def test_a_tick_has_every_field_of_its_record():
     for tick, stats in zip(body["ticks"], records, strict=True):
         assert set(tick) == {*TICK_FIELDS, "spans"} == set(TickStats.__slots__)
         for name in set(TICK_FIELDS) - {"gaps_s"}:
-            assert tick[name] == getattr(stats, name)
+            assert tick[name] == pytest.approx(getattr(stats, name), abs=1e-9)
         assert tick["gaps_s"] == [round(gap, 6) for gap in stats.gaps_s]
         assert sum(length for _, _, length, _ in tick["spans"]) == stats.n_tokens
     assert body["next"] == len(records)
@@ -138,6 +140,20 @@ async def test_a_life_from_queue_to_end():
         ((slot_id, since_s, until_s),) = life["stays"]
         assert (slot_id, since_s) == (0, life["assigned_s"])
         assert since_s < until_s <= life["ended_s"]
+
+
+async def test_the_documents_name_every_field():
+    text = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    feed, request = (
+        {
+            name
+            for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+            for name in re.findall(r"`(\w+)`", row)
+        }
+        for table in re.findall(r"\| field \| meaning \|\n(.*?)\n\n", text + "\n", re.DOTALL)
+    )
+    assert request == FIELDS | {"prompt"}
+    assert feed == set(await Setup().read())
 
 
 async def test_a_prefix_hit_and_a_cancel_are_seen():

@@ -155,6 +155,7 @@ def test_requests_run_to_their_end(make):
     assert [s.end(name).finish_reason for name in "abc"] == ["length"] * 3
     assert s.finish() == {"a": 1, "b": 1, "c": 1}
     assert sorted(end.request_id for end in s.seen.ends) == ["a", "b", "c"]
+    assert s.seen.entered == ["a", "b", "c"]
     assert s.seen.n_ticks >= 3
     assert s.backend.closed
 

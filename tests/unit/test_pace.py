@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, Pacer
+from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, SETTLED, Pacer
 from cobali_ray.core.ticktime import LeastSquares, Shape, TickTimeModel
 
 
@@ -18,6 +18,7 @@ class View:
     n_pending: int
     decoding: bool = False
     n_passed: int = 0
+    n_output: int = 100
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,26 @@ def test_auto_lets_streams_wait_where_more_prompts_wait():
     pacer.plan(slots, LIMITS)
     pacer.begin(Shape(2, 20, ((0, 60),), 0), 16)
     assert pacer.target_s == pytest.approx(4 * 0.4, rel=0.05)
+
+
+@pytest.mark.parametrize(("n_output", "paced"), [(SETTLED - 1, False), (SETTLED, True)])
+def test_auto_starts_a_burst_together(n_output, paced):
+    pacer = Pacer("auto", "mixed")
+    for i in range(20):
+        pacer.begin(Shape(10, 100 + i, ()), 16)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+    slots = [View(i, 70, 1, decoding=True, n_output=n_output) for i in range(8)]
+    slots += [View(8 + i, 0, 60) for i in range(8)]
+    plan = pacer.plan(slots, LIMITS)
+    assert (sum(span.length for span in plan) < 8 + 8 * 60) == paced
+
+
+def test_a_target_that_was_asked_for_holds_in_bursts_too():
+    pacer = Pacer(0.05, "mixed")
+    for i in range(20):
+        pacer.learn(Shape(10, 100 + i, ()), 0.04)
+    slots = [View(0, 70, 1, decoding=True, n_output=1), *(View(1 + i, 0, 600) for i in range(8))]
+    assert sum(span.length for span in pacer.plan(slots, LIMITS)) <= 1 + 64
 
 
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():

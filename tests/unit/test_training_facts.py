@@ -21,7 +21,7 @@ TEXTS = [
     for block in server.blocks()
     for text in (*block.wordings, *block.aliases, block.answer, *block.bullets)
 ]
-NOT_ASKED = {"scripted_tick_s", "log_prompts"}
+NOT_ASKED = {"scripted_tick_s", "log_prompts", "otlp_endpoint"}
 """Settings that no entry explains."""
 
 
