@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import numpy as np
-from rich.console import Console
 
 from cobali_ray.bench.delivery import StreamClient, stream_request
 from cobali_ray.bench.inprocess import OUT, deliver, with_range

@@ -94,7 +94,9 @@ def test_nothing_is_loaded_from_elsewhere():
         text = path.read_text(encoding="utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
         assert not re.findall(r"https?://\S+", text), path.name
         if path.suffix == ".html":
-            assert not re.findall(r"<script>|<style| style=| on\w+=", text), "the policy forbids what is inline"
+            assert not re.findall(r"<script>|<style| style=| on\w+=", text), (
+                "the policy forbids what is inline"
+            )
 
 
 def test_every_import_and_link_leads_to_a_file():

@@ -26,7 +26,20 @@ SETTINGS = {
     "log_level": "error",
 }
 PREFACE = "You are a careful assistant that answers briefly and says what it does not know. "
-WORDS = "slot tick batch token prompt queue cache prefix stream answer model engine".split()
+WORDS = [
+    "slot",
+    "tick",
+    "batch",
+    "token",
+    "prompt",
+    "queue",
+    "cache",
+    "prefix",
+    "stream",
+    "answer",
+    "model",
+    "engine",
+]
 
 
 def keep_busy(url, stop, number):
@@ -50,7 +63,9 @@ def take(page, site, scheme, folder):
     page.locator(".streams input").fill("4")
     page.get_by_label("Your message").fill("Tell me something about lighthouses.")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("article").first).to_contain_text(re.compile(r"output\s*[1-9]\d\d"), timeout=60_000)
+    expect(page.get_by_role("article").first).to_contain_text(
+        re.compile(r"output\s*[1-9]\d\d"), timeout=60_000
+    )
     expect(page.locator(".together")).to_contain_text("streaming")
     page.screenshot(path=folder / f"page-playground-{scheme}.png")
     page.get_by_role("button", name="Stop").click()

@@ -13,7 +13,7 @@ import pytest
 from stack import Site
 
 pytest.importorskip("playwright")
-from playwright.sync_api import expect  # noqa: E402
+from playwright.sync_api import expect
 
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"

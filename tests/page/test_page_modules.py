@@ -26,7 +26,10 @@ def of(browser, site):
 
 
 def test_events_are_the_same_wherever_the_wire_cuts_them(of):
-    cut = "({ makeParser }, pieces) => pieces.map((p) => { const parse = makeParser(); return p.flatMap(parse); })"
+    cut = """({ makeParser }, wires) => wires.map((pieces) => {
+        const parse = makeParser();
+        return pieces.flatMap(parse);
+    })"""
     pieces = [[EVENTS[:i], EVENTS[i:]] for i in range(len(EVENTS))] + [list(EVENTS)]
     whole = [
         {"event": "gone", "data": "{}"},
@@ -58,7 +61,7 @@ def test_quantiles_are_right_within_a_bucket_and_forget_after_a_minute(of):
 @pytest.mark.parametrize(
     "value",
     [
-        pytest.param({"a": [1, 2.5, None, True, {"b": []}], "c": "it's \"x\" \\ \n é \U0001f600"}, id="all"),
+        pytest.param({"a": [1, 2.5, None, True, {"b": []}], "c": 'it\'s "x" \\ \n é \U0001f600'}, id="all"),
         pytest.param({}, id="empty"),
         pytest.param([["x"], {"one": 1, "two": 2, "three": False}], id="nested"),
     ],
@@ -82,7 +85,14 @@ def test_only_what_is_filled_in_is_sent(of):
 
 
 PACKET = {
-    "engine": {"id": "one", "n_slots": 2, "n_cells": 64, "token_budget": 8, "itl_target_s": None, "model": "m"},
+    "engine": {
+        "id": "one",
+        "n_slots": 2,
+        "n_cells": 64,
+        "token_budget": 8,
+        "itl_target_s": None,
+        "model": "m",
+    },
     "now_s": 10.0,
     "unix_s": 1000.0,
     "next": 3,
@@ -104,12 +114,14 @@ def test_history_joins_packets_and_knows_who_held_a_slot(of):
     ask = """({ History }, packets) => {
         const history = new History(packets[0]);
         for (const packet of packets.slice(1)) history.add(packet, 0);
-        const holders = history.ticks.map((tick) => [0, 1].map((slot) => history.holder(slot, tick)?.request_id ?? null));
+        const holder = (slot, tick) => history.holder(slot, tick)?.request_id ?? null;
+        const holders = history.ticks.map((tick) => [0, 1].map((slot) => holder(slot, tick)));
         const states = [...history.requests.values()].map(({ request_id: id, state }) => [id, state]);
         return { ids: history.ticks.map((tick) => tick.tick_id), holders, states, next: history.next };
     }"""
     packets = [
-        PACKET | {"ticks": [tick(2, 2.0), tick(3, 3.0)], "next": 4, "requests": [request("a", [[0, 1.9, None]])]},
+        PACKET
+        | {"ticks": [tick(2, 2.0), tick(3, 3.0)], "next": 4, "requests": [request("a", [[0, 1.9, None]])]},
         PACKET  # a was preempted, came back elsewhere; b took its slot
         | {
             "ticks": [tick(3, 3.0), tick(4, 4.0), tick(5, 5.0)],
