@@ -28,6 +28,7 @@ class Step(enum.StrEnum):
     EXPORT = "export"
     CHECK = "check"
     EVALUATE = "evaluate"
+    MEASURE = "measure"
 
 
 def main(
@@ -54,7 +55,7 @@ def main(
 def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None, threads: int | None) -> None:
     import torch
 
-    from training import check, evaluate, steps
+    from training import check, evaluate, measure, steps
     from training.recipe import Recipe, Workshop
 
     if threads:
@@ -76,6 +77,8 @@ def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None,
         check.check_export(recipe, workshop)
     if wanted(Step.EVALUATE):
         evaluate.evaluate(workshop)
+    if wanted(Step.MEASURE):
+        measure.measure(workshop)
 
 
 if __name__ == "__main__":
