@@ -98,7 +98,9 @@ def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
-        pytest.param("builtin:nobody", "there are tiny, synthetic-tiny, synthetic-tiny-152k", id="unknown-name"),
+        pytest.param(
+            "builtin:nobody", "there are tiny, synthetic-tiny, synthetic-tiny-152k", id="unknown-name"
+        ),
         pytest.param("builtin:synthetic-tiny:Q9", "it has Q8_0, F16", id="unknown-quant"),
         pytest.param("absent.gguf", "there is no file", id="missing-file"),
     ],
