@@ -20,9 +20,11 @@ from cobali_ray.models.commands import app as models_app
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import read_settings
 from cobali_ray.telemetry.log import configure_logging
+from cobali_ray.trace.command import trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
+app.command()(trace)
 
 
 class _Bench(TyperGroup):

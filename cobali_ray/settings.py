@@ -100,6 +100,10 @@ class EngineSettings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_ticks: Path | None = None
     """Write one JSON line per tick to this file."""
+    log_prompts: bool = False
+    """Show the beginning of each prompt in the feed of ticks; anyone with a key can read it there."""
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector that takes spans over HTTP, such as http://127.0.0.1:4318."""
 
     @classmethod
     def settings_customise_sources(
@@ -119,6 +123,14 @@ class EngineSettings(BaseSettings):
     def _on_off(cls, value: Any) -> Any:
         """Undo YAML, which reads a bare `off` as a boolean."""
         return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        """Refuse what could never be reached, such as a bare host and port."""
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must be a URL that begins with http:// or https://")
+        return value
 
     @field_validator("model_aliases", "api_keys", mode="before")
     @classmethod

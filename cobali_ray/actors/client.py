@@ -21,7 +21,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import End, Event, RequestStats
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import CobaliError, ConfigError, EngineDiedError, LoadingError
 from cobali_ray.telemetry.exposition import render
 
@@ -188,6 +188,16 @@ class ServeEngineClient:
         if snapshot is None:
             raise LoadingError
         return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot)
+
+    async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
+        """Fetch records of ticks and requests, encoded by the engine's event loop."""
+        try:
+            feed: TickFeed = await asyncio.wait_for(
+                _outcome(self._engine.ticks.remote(last, since, before)), STATE_TIMEOUT_S
+            )
+        except (EngineDiedError, TimeoutError):
+            raise LoadingError from None
+        return feed
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""

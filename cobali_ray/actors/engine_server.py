@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import ray
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.ticks import TickFeeder
+from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickStats
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
@@ -34,7 +37,8 @@ class Telemetry:
 
     def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
         self.collector, self._tick_log = collector, tick_log
-        self.on_end, self.on_refusal, self.on_idle = (
+        self.on_submit, self.on_end, self.on_refusal, self.on_idle = (
+            collector.on_submit,
             collector.on_end,
             collector.on_refusal,
             collector.on_idle,
@@ -61,6 +65,7 @@ class EngineServer:
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[None]] = {}
+        self._tracer = EngineTracer.open(settings)
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._pusher = Pusher(self._cancel_all)
         self._loop = EngineLoop(
@@ -89,6 +94,21 @@ class EngineServer:
         )
         tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
         self._telemetry = Telemetry(collector, tick_log)
+        target = self._settings.itl_target_ms
+        self._feeder = TickFeeder(
+            collector,
+            self._clock,
+            limits={
+                "model": self._card.model_id,
+                "n_slots": limits.n_slots,
+                "n_cells": limits.n_cells,
+                "n_ctx_slot": limits.n_ctx_slot,
+                "token_budget": limits.token_budget,
+                "overlaps": backend.overlaps,
+            },
+            itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
+            words=backend.words if self._settings.log_prompts else None,
+        )
         _log.info(
             "engine_open",
             model=self._card.model_id,
@@ -116,6 +136,9 @@ class EngineServer:
         done = self._done[request.request_id] = self._asyncio.create_future()
         try:
             self._loop.submit(request)
+            self._feeder.note(request)
+            if self._tracer is not None:
+                self._tracer.note(request)
             await done
         except (RefusedError, BadRequestError) as refusal:
             return refusal
@@ -144,6 +167,10 @@ class EngineServer:
         """Return the counters, for whoever renders them."""
         return None if self._telemetry is None else self._telemetry.collector.snapshot()
 
+    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed:
+        """Return records of ticks and requests as JSON, made on this event loop."""
+        return await self._feeder.read(last, since, before)
+
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the running ones. Returns whether all ended in time."""
         self._loop.drain()
@@ -165,6 +192,9 @@ class EngineServer:
         if loop is not None:
             loop.stop(timeout_s=5.0)
             self._pusher.close()
+        tracer = getattr(self, "_tracer", None)
+        if tracer is not None:
+            tracer.close()
 
     # -- called by the tick thread ----------------------------------------------------------------------
 
@@ -172,17 +202,19 @@ class EngineServer:
         try:
             self._pusher.send(batch)
         finally:
-            ended = [event.request_id for _, event in batch if isinstance(event, End)]
+            ended = [event for _, event in batch if isinstance(event, End)]
             if ended and self._asyncio is not None:
                 # RuntimeError: the event loop is closed, so nobody waits any longer.
                 with contextlib.suppress(RuntimeError):
-                    self._asyncio.call_soon_threadsafe(self._finish, ended)
+                    self._asyncio.call_soon_threadsafe(self._finish, ended, time.time_ns())
 
-    def _finish(self, ended: list[str]) -> None:
-        for request_id in ended:
-            done = self._done.get(request_id)
+    def _finish(self, ended: list[End], ended_ns: int) -> None:
+        for end in ended:
+            done = self._done.get(end.request_id)
             if done is not None and not done.done():
                 done.set_result(None)
+            if self._tracer is not None:
+                self._tracer.end(end, ended_ns)
 
     def _cancel_all(self, request_ids: set[str]) -> None:
         for request_id in request_ids:

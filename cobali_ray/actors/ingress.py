@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient
+from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.api.app import build_api
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
@@ -22,6 +23,7 @@ class Ingress:
         self._settings = settings
         self._client = ServeEngineClient(engine)
         self._client.start()
+        self._tracing = open_tracing(settings, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build the app of this replica."""
@@ -35,7 +37,7 @@ class Ingress:
             default_timeout_s=s.default_timeout_s,
             min_stream_gap_s=s.min_stream_gap_s,
         )
-        return build_api(self._client, api)
+        return build_api(self._client, api, tracer=self._tracing)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let running requests finish and refuse new ones; for a graceful stop."""
@@ -46,3 +48,6 @@ class Ingress:
         client = getattr(self, "_client", None)
         if client is not None:
             client.close()
+        tracing = getattr(self, "_tracing", None)
+        if tracing is not None:
+            tracing.close()

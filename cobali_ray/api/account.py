@@ -14,6 +14,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.answer import slowest_of
 from cobali_ray.api.faults import Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
+from cobali_ray.api.spans import HttpSpan
 from cobali_ray.core.events import End, FinishReason
 
 SCOPE_KEY = "cobali_account"
@@ -28,6 +29,7 @@ class Account:
     """One HTTP request in numbers; never its texts."""
 
     request_id: str
+    span: HttpSpan | None = None
     route: str = "unmatched"
     status: int | None = None
     stream: bool = False
@@ -91,9 +93,21 @@ class Account:
             "cancelled": self.cancelled,
             "error": self.error,
         }
+        if self.span is not None:
+            self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
         # Probes and scrapes come every few seconds for ever: they are news only when they fail.
         quiet = self.n_prompt is None and status == HTTPStatus.OK
         (log.debug if quiet else log.info)("http_request", **line)
+
+    def _span_attributes(self) -> dict[str, Any]:
+        return {
+            "cobali.request_id": self.request_id,
+            "gen_ai.request.stream": self.stream,
+            "gen_ai.usage.input_tokens": self.n_prompt,
+            "gen_ai.usage.output_tokens": self.n_output,
+            "gen_ai.response.finish_reasons": self.finish_reasons or None,
+            "gen_ai.server.time_to_first_token": self.ttft_s,
+        }
 
 
 def account_of(http: HttpRequest) -> Account:

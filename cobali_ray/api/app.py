@@ -9,24 +9,34 @@ from starlette.exceptions import HTTPException
 from cobali_ray.api.account import account_of
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock, SystemClock
+from cobali_ray.api.debug import Debug
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
 from cobali_ray.api.frame import Frame, fault_response
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.api.spans import HttpTracer
+from cobali_ray.api.viewers import Viewers
 from cobali_ray.errors import CobaliError
 
 
-def build_api(client: EngineClient, settings: ApiSettings, *, clock: ApiClock | None = None) -> FastAPI:
+def build_api(
+    client: EngineClient,
+    settings: ApiSettings,
+    *,
+    clock: ApiClock | None = None,
+    tracer: HttpTracer | None = None,
+) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over an engine client."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     app.include_router(Generation(client, settings, clock).router())
     app.include_router(Facts(client, settings).router())
+    app.include_router(Debug(client, Viewers(client, clock)).router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock)
+    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock, tracer=tracer)
     describe(app)
     return app
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, ModelCard
+from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
 
 
 class EngineClient(Protocol):
@@ -44,4 +44,11 @@ class EngineClient(Protocol):
 
     async def metrics(self) -> str:
         """Return the Prometheus exposition of the engine."""
+        ...
+
+    async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
+        """Return the newest `last` of the ticks `since .. before` and the requests of that time.
+
+        Raises LoadingError while the engine cannot be reached.
+        """
         ...

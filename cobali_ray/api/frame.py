@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault
+from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import WrongKeyError
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -52,8 +53,10 @@ def key_is_right(headers: Mapping[str, str], api_keys: Sequence[str]) -> bool:
 class Frame:
     """ASGI middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], clock: ApiClock) -> None:
-        self._app, self._api_keys, self._clock = app, tuple(api_keys), clock
+    def __init__(
+        self, app: ASGIApp, *, api_keys: Sequence[str], clock: ApiClock, tracer: HttpTracer | None = None
+    ) -> None:
+        self._app, self._api_keys, self._clock, self._tracer = app, tuple(api_keys), clock, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and write its log line, however it ends."""
@@ -63,6 +66,8 @@ class Frame:
         headers = Headers(scope=scope)
         account = Account(request_id=request_id_of(headers.get("x-request-id", "")))
         scope[SCOPE_KEY] = account
+        if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
+            account.span = self._tracer.begin(scope["method"], route, headers)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -89,8 +94,7 @@ class Frame:
             await fault_response(fault)(scope, receive, send_framed)
         finally:
             # The path as declared, never as sent: a log field must not take any value a client invents.
-            route = scope.get("route")
-            account.route = getattr(route, "path", account.route)
+            account.route = getattr(scope.get("route"), "path", account.route)
             account.write(self._clock.now() - started)
 
     def _check_key(self, path: str, headers: Mapping[str, str]) -> None:

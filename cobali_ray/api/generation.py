@@ -31,6 +31,9 @@ from cobali_ray.api.translate import (
 )
 from cobali_ray.core.stats import ModelCard
 
+PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
+"""What the ids of an operation's answers begin with."""
+
 
 class Generation:
     """The two routes that ask the engine for tokens."""
@@ -67,7 +70,7 @@ class Generation:
         prompt = await self._client.tokenize(
             self._client.render_chat(messages), add_special=False, parse_special=True
         )
-        call = chat_call(body, prompt, self._origin("chatcmpl", card))
+        call = chat_call(body, prompt, self._origin("chat", card, body, account))
         return self._reply(call, account, ChatFrames, chat_answer)
 
     async def complete(self, http: HttpRequest) -> Response:
@@ -86,7 +89,7 @@ class Generation:
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
                 echoes.append(await self._client.detokenize(prompt) if body.echo else "")
-        call = completion_call(body, tokens, echoes, self._origin("cmpl", card))
+        call = completion_call(body, tokens, echoes, self._origin("text_completion", card, body, account))
         return self._reply(call, account, CompletionFrames, completion_answer)
 
     def _check(self, body: GenerationBody, card: ModelCard, account: Account, *, n_prompts: int) -> None:
@@ -96,12 +99,14 @@ class Generation:
             account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         check_choices(body, n_prompts, self._settings)
 
-    def _origin(self, prefix: str, card: ModelCard) -> Origin:
+    def _origin(self, operation: str, card: ModelCard, body: GenerationBody, account: Account) -> Origin:
+        span = account.span
         return Origin(
-            call_id=f"{prefix}-{uuid.uuid4().hex}",
+            call_id=f"{PREFIXES[operation]}-{uuid.uuid4().hex}",
             created=self._clock.unix(),
             card=card,
             settings=self._settings,
+            trace=None if span is None else span.link(operation, body.model or card.model_id),
         )
 
     def _reply(self, call: Call, account: Account, frames: type[Frames], answer: Answer) -> Reply:

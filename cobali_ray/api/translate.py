@@ -18,7 +18,7 @@ from cobali_ray.api.params import (
 )
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody, Message
 from cobali_ray.api.settings import ApiSettings
-from cobali_ray.core.request import Request
+from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
@@ -64,6 +64,7 @@ class Origin:
     created: int
     card: ModelCard
     settings: ApiSettings
+    trace: TraceLink | None = None
 
 
 def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> None:
@@ -155,6 +156,7 @@ def _call(
             sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
             stop=body.stop,
             timeout_s=timeout_s,
+            trace=origin.trace,
         )
         if request.n_most > card.n_ctx_slot:
             raise PromptTooLongError(request.n_prompt, request.max_tokens, card.n_ctx_slot)

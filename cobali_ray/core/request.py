@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cobali_ray.errors import InvalidParameterError
 
@@ -70,6 +71,15 @@ class SamplingParams:
 GREEDY = SamplingParams(temperature=0.0)
 
 
+class TraceLink(NamedTuple):
+    """Where a request belongs in a distributed trace: W3C's two headers, and what spans are named after."""
+
+    traceparent: str
+    tracestate: str
+    operation: str
+    model: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One sequence to continue: `prompt` token ids and what to do with them."""
@@ -82,6 +92,8 @@ class Request:
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""
+    trace: TraceLink | None = None
+    """Set where spans are wanted; opaque to the engine."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

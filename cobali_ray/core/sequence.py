@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 from cobali_ray.core.events import FinishReason, RequestStats, TokenLogprob
+from cobali_ray.core.life import Stay
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
 from cobali_ray.core.stopping import StopScanner
@@ -21,7 +22,7 @@ class Sequence:
         "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
         "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_most", "n_passed",
         "n_preempted", "n_prompt", "plain", "request",
-        "request_id", "rng_row", "slot_id", "status", "stops", "text", "tokens",
+        "request_id", "rng_row", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, *, arrived_s: float) -> None:
@@ -44,6 +45,8 @@ class Sequence:
         self.n_passed = 0
         """Prompt tokens that others were given while this one was prefilling."""
         self.n_preempted = 0
+        self.stays: tuple[Stay, ...] = ()
+        """Every time it had a slot, for those who look on."""
         self.text = TextStream()
         self.stops = StopScanner(request.stop)
         self.plain = not request.stop and request.sampling.n_logprobs is None
@@ -80,6 +83,16 @@ class Sequence:
     def change(self, change: Change) -> None:
         """Move along the lifecycle table."""
         self.status = advance(self.status, change)
+
+    def enter_slot(self, now_s: float) -> None:
+        """Note that its slot is its own from now on."""
+        self.stays = (*self.stays, Stay(self.slot_id, now_s))
+
+    def leave_slot(self, now_s: float) -> None:
+        """Note that it gives its slot back."""
+        if self.stays:
+            last = self.stays[-1]._replace(until_s=now_s, n_computed=self.n_computed)
+            self.stays = (*self.stays[:-1], last)
 
     def stats(self, now_s: float) -> RequestStats:
         """Return the request's life in numbers, as of `now_s`."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
+
+from cobali_ray.core.spans import NO_SPANS, TickSpans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +56,24 @@ class TickStats:
     """The ITL target that bounded this tick's prefill; 0 where nothing did."""
     gaps_s: Sequence[float]
     """ITL samples: for each stream that gained a token, time since its previous one."""
+    spans: TickSpans = NO_SPANS
+    """Who computed what."""
 
     @property
     def n_tokens(self) -> int:
         """Tokens computed in the tick."""
         return self.n_decode + self.n_prefill
+
+
+class TickFeed(NamedTuple):
+    """Records of ticks and requests, encoded for whoever watches."""
+
+    engine_id: str
+    """Another one after the engine was started anew; tick ids then begin at 0 again."""
+    next: int
+    """The id of the tick that is recorded next: where to go on reading."""
+    body: bytes
+    """A JSON object; docs/traces.md has its fields."""
 
 
 class EngineStatus(StrEnum):

@@ -111,8 +111,11 @@ class Engine:
         """The books, to look at."""
         return self._slots
 
-    def submit(self, request: Request) -> None:
-        """Put a request at the end of the queue. Whatever happens, it ends with one End."""
+    def submit(self, request: Request) -> Sequence:
+        """Put a request at the end of the queue. Whatever happens, it ends with one End.
+
+        The sequence is returned for those who look on.
+        """
         sequence = Sequence(request, arrived_s=self._clock.now())
         if request.request_id in self._open:
             raise InternalError(f"request id {request.request_id} is in use")
@@ -128,8 +131,9 @@ class Engine:
             )
         except BadRequestError as error:
             self._end(sequence, Change.FAIL, error=error)
-            return
-        self._deadlines.add(sequence)
+        else:
+            self._deadlines.add(sequence)
+        return sequence
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; unknown and ended ones are none of our business."""
@@ -158,7 +162,7 @@ class Engine:
         if not now.n_tokens:
             self._publish()
             return None
-        shape = self._layout.begin(now)
+        shape, spans = self._layout.begin(now), self._layout.spans(now)
         times.planned = self._clock.now()
         if not self._forward(now):
             self._publish()
@@ -184,6 +188,7 @@ class Engine:
             ended_s=ended_s,
             n_sampled=len(rows),
             gaps=gaps,
+            spans=spans,
             slots=self._slots,
             queue=self._queue,
             n_prefilling=len(self._layout.table.prefilling),
@@ -206,6 +211,7 @@ class Engine:
             self._backend.keep(place.slot_id, place.n_keep)
             self._backend.expect(place.slot_id, sequence.rng_row)
             self._slots.assign(sequence, place)
+            sequence.enter_slot(now)
             self._layout.table.renew(sequence)
             sequence.change(Change.ASSIGN)
             if sequence.assigned_s is None:
@@ -312,6 +318,7 @@ class Engine:
             return
         if n_keep is None:
             n_keep = sequence.n_computed if self._limits.min_prefix else 0
+        sequence.leave_slot(self._clock.now())
         slot_id = self._slots.release(sequence, n_keep=n_keep)
         self._layout.table.clear(slot_id)
         if not n_keep:

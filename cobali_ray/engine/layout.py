@@ -14,6 +14,7 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Span
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import SlotTable
+from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.engine.record import shape_of
 from cobali_ray.engine.table import RequestTable
@@ -27,6 +28,8 @@ class Pass(NamedTuple):
     """Who takes part, in the batch's order."""
     slots: NDArray[np.intp] | None
     """Their slots, where all of them decode; None where the spans say who does what."""
+    starts: NDArray[np.int32] | None = None
+    """The position of each one's token, where all of them decode."""
 
     @property
     def n_tokens(self) -> int:
@@ -113,6 +116,12 @@ class Layout:
         self._pacer.begin(shape, self._limits.n_slots)
         return shape
 
+    def spans(self, now: Pass) -> TickSpans:
+        """Return who computes what in a pass, for those who look on; called before it is computed."""
+        if now.slots is not None:
+            return TickSpans(slot_ids=now.slots, starts=now.starts)
+        return TickSpans(now.batch.spans, frozenset(self.table.prefilling))
+
     def computed(self, now: Pass) -> None:
         """Note in sequences, books and table what the pass computes."""
         if now.slots is not None:
@@ -144,7 +153,7 @@ class Layout:
         chosen = self._choose(requests)
         batch.place(chosen)
         slots = chosen.slot_id.astype(np.intp)
-        return Pass(batch, self._sequences(slots.tolist()), slots)
+        return Pass(batch, self._sequences(slots.tolist()), slots, chosen.position)
 
     def _fill(self, batch: TickBatch, plan: tuple[Span, ...]) -> Pass:
         sequences = self._sequences([span.slot_id for span in plan])

@@ -15,6 +15,7 @@ from cobali_ray.core.admission import Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import CobaliError, DrainingError, InternalError, LoadingError, RefusedError
@@ -28,6 +29,7 @@ _T = TypeVar("_T")
 class Observer(Protocol):
     """Who looks on: the telemetry collector. Called by the tick thread only."""
 
+    def on_submit(self, sequence: Sequence) -> None: ...
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
     def on_refusal(self, reason: str) -> None: ...
@@ -85,7 +87,11 @@ class EngineLoop:
             raise
         self._n_entered += 1
         self._n_entered_tokens += request.n_prompt
-        self._mailbox.put(lambda engine: engine.submit(request))
+        self._mailbox.put(lambda engine: self._enter(engine, request))
+
+    def _enter(self, engine: Engine, request: Request) -> None:
+        sequence = engine.submit(request)
+        self._watch(partial(_saw_submit, sequence=sequence))
 
     def _check_door(self, request: Request) -> None:
         if self._draining:
@@ -243,6 +249,10 @@ def _complain(event: str) -> None:
     """Log the exception at hand; a log that cannot be written must not end the tick thread."""
     with suppress(OSError, ValueError):
         _log.exception(event)
+
+
+def _saw_submit(observer: Observer, *, sequence: Sequence) -> None:
+    observer.on_submit(sequence)
 
 
 def _saw_end(observer: Observer, *, end: End) -> None:

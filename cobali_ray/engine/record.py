@@ -9,6 +9,7 @@ from cobali_ray.core.plan import Span
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import SlotTable
+from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.core.ticktime import Shape
 
@@ -62,6 +63,7 @@ class Recorder:
         ended_s: float,
         n_sampled: int,
         gaps: Seq[float],
+        spans: TickSpans,
         slots: SlotTable,
         queue: WaitingQueue,
         n_prefilling: int,
@@ -98,6 +100,7 @@ class Recorder:
             predicted_s=predicted_s,
             target_s=target_s,
             gaps_s=gaps,
+            spans=spans,
         )
         self._tick_id += 1
         self._n_reused = n_reused

@@ -8,15 +8,19 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cobali_ray.core.events import End
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.histogram import Histogram
+from cobali_ray.telemetry.lives import Lives, Seen
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS, histogram_specs, outcome_of
 from cobali_ray.telemetry.snapshot import Levels, Snapshot
 
 T = TypeVar("T")
 
 READ_ATTEMPTS = 1000
+RING = 4096
+"""Records kept of ticks, and of ended requests."""
 
 
 class Collector:
@@ -36,7 +40,7 @@ class Collector:
         n_cells: int,
         token_budget: int,
         n_ctx_slot: int,
-        ring: int = 4096,
+        ring: int = RING,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
@@ -56,6 +60,7 @@ class Collector:
         self._itl = pick(("itl_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
+        self._lives = Lives(ring)
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
@@ -67,6 +72,12 @@ class Collector:
         self._last: TickStats | None = None
         self._idle_levels = Levels(n_idle=n_slots, n_cells=n_cells)
         self._version = 0
+
+    def on_submit(self, sequence: Sequence) -> None:
+        """Take an open request, to look at until its end."""
+        self._version += 1
+        self._lives.enter(sequence)
+        self._version += 1
 
     def on_tick(self, stats: TickStats) -> None:
         """Take one tick's record. It is kept, so its `gaps_s` must not be written to afterwards."""
@@ -130,6 +141,7 @@ class Collector:
         stats = end.stats
         self._version += 1
         try:
+            self._lives.end(end, self._n_ticks)
             self._requests[outcome_of(end)] += 1
             if stats.ttft_s is not None:  # its prompt was computed
                 self._n_prompt += stats.n_prompt
@@ -177,9 +189,21 @@ class Collector:
         """Return at most `last` records, newest last."""
         return self._read(lambda: self._tail(last))
 
-    def _tail(self, last: int) -> list[TickStats]:
-        size, end = len(self._ring), self._n_ticks
-        start = max(0, end - size, end - last)
+    def seen(self, last: int, since: int = 0, before: int | None = None) -> Seen:
+        """Return the newest `last` records of ticks `since .. before`, who ended in them, and who is open."""
+        return self._read(lambda: self._seen(last, since, before))
+
+    def _seen(self, last: int, since: int, before: int | None) -> Seen:
+        end = self._n_ticks if before is None else min(before, self._n_ticks)
+        ticks = self._tail(last, since, end)
+        first = ticks[0].tick_id if ticks else since
+        ended = self._lives.ended(first, self._n_ticks + 1 if before is None else before)
+        return Seen(ticks, self._lives.open(), ended, self._n_ticks)
+
+    def _tail(self, last: int, since: int = 0, before: int | None = None) -> list[TickStats]:
+        size, n_ticks = len(self._ring), self._n_ticks
+        end = n_ticks if before is None else before
+        start = max(since, n_ticks - size, end - last, 0)
         return [stats for i in range(start, end) if (stats := self._ring[i % size]) is not None]
 
     def _read(self, copy: Callable[[], T]) -> T:

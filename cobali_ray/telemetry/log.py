@@ -18,7 +18,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import ConfigError
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats))
+TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats) if field.name != "spans")
 OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 
 
@@ -75,7 +75,7 @@ def _utc_now() -> datetime:
 
 
 class TickLog:
-    """Append one JSON line per tick to a file: `timestamp` (ISO, UTC) and all fields of TickStats.
+    """Append one JSON line per tick to a file: `timestamp` (ISO, UTC) and all numbers of TickStats.
 
     Unbuffered: a line is whole and on its way to the disk when `write` returns, also if the process is
     killed afterwards. Raises OSError where the file cannot be opened or written.

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
@@ -60,6 +60,7 @@ class FakeClient:
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
+        self.engine_id, self.n_ticks, self.asked = "e1", 0, []
 
     @property
     def card(self):
@@ -110,6 +111,15 @@ class FakeClient:
 
     async def state(self):
         return self.engine
+
+    async def ticks(self, *, last, since=0, before=None):
+        self.asked.append((last, since, before))
+        if isinstance(self.engine_id, Exception):
+            raise self.engine_id
+        end = self.n_ticks if before is None else before
+        ids = list(range(max(since, end - last, 0), end))
+        body = {"engine": {"id": self.engine_id}, "next": self.n_ticks, "ticks": ids}
+        return TickFeed(self.engine_id, self.n_ticks, json.dumps(body).encode())
 
     async def metrics(self):
         return "# TYPE cobali_requests_total counter\ncobali_requests_total 1\n"

@@ -8,6 +8,7 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import DeadlineExceededError, RequestCancelledError
 from cobali_ray.testing import FakeClock, Recorder
@@ -81,6 +82,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 0)
         self.requests = {}
         self.cancelled = set()
+        self.computed = {}
 
     @rule(
         prompt=prompts,
@@ -122,8 +124,19 @@ class EngineMachine(RuleBasedStateMachine):
         assert stats.n_tokens <= self.limits.token_budget
         assert stats.n_cells_used <= stats.n_cells
         assert stats.n_idle + stats.n_prefilling + stats.n_generating == self.limits.n_slots
+        self.spans_follow(stats)
         if not stats.n_preempted and not stats.n_finished:
             assert stats.n_decode == len(decoding), "no stream is skipped"
+
+    def spans_follow(self, stats):
+        """Each slot's spans join without a gap, or start over where the slot was given away or cut."""
+        rows = stats.spans.rows()
+        assert [row[0] for row in rows] == sorted({row[0] for row in rows})
+        assert sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode
+        assert sum(length for _, _, length, kind in rows if kind == PREFILL) == stats.n_prefill
+        for slot_id, start, length, _ in rows:
+            assert start <= self.computed.get(slot_id, 0)
+            self.computed[slot_id] = start + length
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):

@@ -147,6 +147,14 @@ async def test_every_ingress_reads_its_own_socket(server):
     assert (await server.engine())["n_readers"] == 2
 
 
+async def test_the_feed_of_ticks_shows_a_request_that_ended(openai, http):
+    await whole(openai, max_tokens=3)
+    feed = (await http.get("/debug/ticks", params={"last": 5})).json()
+    assert feed["engine"]["n_slots"] == 8
+    assert feed["next"] == feed["ticks"][-1]["tick_id"] + 1
+    assert (feed["requests"][-1]["state"], feed["requests"][-1]["n_output"]) == ("ended", 3)
+
+
 async def test_metrics_have_every_family(openai, http):
     await whole(openai, max_tokens=3)
     text = (await http.get("/metrics")).text

@@ -73,15 +73,52 @@ async def test_many_clients_that_leave_at_once_leave_nothing_behind(server):
     await until(idle, timeout_s=5)
 
 
-async def test_a_killed_engine_comes_back_by_itself(server, http):
+class Viewer:
+    """A reader of /debug/stream."""
+
+    def __init__(self, http):
+        self.http = http
+
+    async def __aenter__(self):
+        self.context = self.http.stream("GET", "/debug/stream")
+        response = await self.context.__aenter__()
+        assert response.status_code == 200
+        self.lines = response.aiter_lines()
+        return self
+
+    async def __aexit__(self, *error):
+        await self.context.__aexit__(*error)
+
+    async def find(self, wanted):
+        """Read on to the first event for which `wanted(name, data)` holds; return its data."""
+        name = "message"
+        async with asyncio.timeout(BACK_S):
+            async for line in self.lines:
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    data = json.loads(line.removeprefix("data: "))
+                    if wanted(name, data):
+                        return data
+                    name = "message"
+        raise AssertionError("the stream ended")
+
+
+async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, http):
     before = (await server.engine())["pid"]
-    async with Stream(http) as stream:
+    async with server.http() as other, Viewer(other) as viewer, Stream(http) as stream:
+        running = await viewer.find(lambda _, data: any(tick["spans"] for tick in data.get("ticks", ())))
         os.kill(before, signal.SIGKILL)
         killed = time.perf_counter()
         events = await asyncio.wait_for(stream.rest(), BACK_S)
         assert events[-1] == "[DONE]"
         assert events[-2]["error"]["code"] == "engine_died"
         noticed_s = time.perf_counter() - killed
+        gone = await viewer.find(lambda name, _: name == "gone")
+        assert "cannot be reached" in gone["detail"]
+        back = await viewer.find(lambda name, _: name == "message")
+        assert back["engine"]["id"] != running["engine"]["id"]
+        assert (back["ticks"], back["requests"]) == ([], [])
     response = await asyncio.wait_for(http.post(CHAT, json=SHORT), BACK_S)
     back_s = time.perf_counter() - killed
     assert response.status_code == 200, response.text

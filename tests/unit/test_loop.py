@@ -57,6 +57,10 @@ class Onlooker:
 
     def __init__(self):
         self.ends, self.refusals, self.n_ticks, self.idle = [], [], 0, threading.Semaphore(0)
+        self.entered = []
+
+    def on_submit(self, sequence):
+        self.entered.append(sequence.request_id)
 
     def on_tick(self, stats):
         self.n_ticks += 1
@@ -151,6 +155,7 @@ def test_requests_run_to_their_end(make):
     assert [s.end(name).finish_reason for name in "abc"] == ["length"] * 3
     assert s.finish() == {"a": 1, "b": 1, "c": 1}
     assert sorted(end.request_id for end in s.seen.ends) == ["a", "b", "c"]
+    assert s.seen.entered == ["a", "b", "c"]
     assert s.seen.n_ticks >= 3
     assert s.backend.closed
 
@@ -254,7 +259,7 @@ class Blind(Onlooker):
     def on_tick(self, stats):
         raise OSError("no space left")
 
-    on_end = on_refusal = on_tick
+    on_submit = on_end = on_refusal = on_tick
 
 
 def test_an_observer_that_breaks_harms_nobody(make):

@@ -3,6 +3,7 @@
 import asyncio
 import warnings
 
+import orjson
 import pytest
 from ray.exceptions import ActorDiedError
 
@@ -308,6 +309,29 @@ async def test_metrics_name_the_families_and_a_dead_engine_is_loading(make):
     with pytest.raises(LoadingError):
         await s.client.metrics()
     assert (await s.client.state()).status is EngineStatus.LOADING
+
+
+async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
+    s = await make(log_prompts=True)
+    await s.collect("a", max_tokens=3)
+    async with asyncio.timeout(WAIT_S):
+        while (feed := await s.client.ticks(last=10)).next < 3:  # noqa: ASYNC110 no event to wait for
+            await asyncio.sleep(0)  # a tick is recorded after its events went out
+    body = orjson.loads(feed.body)
+    assert feed.next == body["next"] == len(body["ticks"]) == 3
+    assert {"id": feed.engine_id, "model": "scripted", "n_slots": 2}.items() <= body["engine"].items()
+    (life,) = body["requests"]
+    assert (life["request_id"], life["state"], life["n_output"]) == ("a", "ended", 3)
+    assert life["prompt"] == "\x01" * 3
+    assert 0 <= body["now_s"] - life["ended_s"] < WAIT_S
+    assert orjson.loads((await s.client.ticks(last=10, since=feed.next)).body)["ticks"] == []
+
+    async def dead(*_):
+        raise ActorDiedError
+
+    s.handle.server.ticks = dead
+    with pytest.raises(LoadingError):
+        await s.client.ticks(last=10)
 
 
 async def test_before_the_engine_answers_everything_is_loading():

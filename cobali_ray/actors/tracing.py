@@ -1,0 +1,50 @@
+"""Distributed tracing where `otlp_endpoint` asks for it; elsewhere nothing is imported. Knows no Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from cobali_ray.core.events import End
+from cobali_ray.core.request import Request
+from cobali_ray.settings import EngineSettings
+
+if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
+    from cobali_ray.telemetry.tracing import Tracing
+
+
+def open_tracing(settings: EngineSettings, part: str) -> Tracing | None:
+    """Return who makes the spans of a part of the server; None where nobody wants any."""
+    if settings.otlp_endpoint is None:
+        return None
+    from cobali_ray.telemetry.tracing import Tracing
+
+    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}")
+
+
+class EngineTracer:
+    """Remembers open requests that belong to a trace. All of it runs on the engine's event loop."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._open: dict[str, Request] = {}
+
+    @classmethod
+    def open(cls, settings: EngineSettings) -> Self | None:
+        """Return one where the settings want spans."""
+        tracing = open_tracing(settings, "engine")
+        return None if tracing is None else cls(tracing)
+
+    def note(self, request: Request) -> None:
+        """Remember a request that was let in."""
+        if request.trace is not None:
+            self._open[request.request_id] = request
+
+    def end(self, end: End, ended_ns: int) -> None:
+        """Make the spans of a request that ended at `ended_ns`, nanoseconds since 1970."""
+        request = self._open.pop(end.request_id, None)
+        if request is not None:
+            self._tracing.record(request, end, ended_ns)
+
+    def close(self) -> None:
+        """Send what waits and stop."""
+        self._tracing.close()

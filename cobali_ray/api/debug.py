@@ -1,0 +1,100 @@
+"""The routes that show what the engine does, tick by tick."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+from starlette.types import Receive, Scope, Send
+
+from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.client import EngineClient
+from cobali_ray.api.openapi import errors
+from cobali_ray.api.replies import STREAM_HEADERS
+from cobali_ray.api.sources import unless_gone
+from cobali_ray.api.viewers import AT_FIRST, MOST, Viewers
+from cobali_ray.errors import InvalidParameterError
+
+_TICKS: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "last",
+            "in": "query",
+            "description": "Most ticks, the newest ones.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": AT_FIRST},
+        },
+        {
+            "name": "since",
+            "in": "query",
+            "description": "Only ticks with this id or a later one: `next` of the answer before.",
+            "schema": {"type": "integer", "minimum": 0, "default": 0},
+        },
+    ]
+}
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "`data:` is what `/debug/ticks` answers, from where the event before ended; "
+        "`event: gone` where the engine cannot be reached.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class Debug:
+    """Records of ticks and requests: asked for, or as they come."""
+
+    def __init__(self, client: EngineClient, viewers: Viewers) -> None:
+        self._client, self._viewers = client, viewers
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["debug"], prefix="/debug")
+        router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
+            self.ticks
+        )
+        router.get("/stream", response_model=None, responses=_EVENTS | errors(401, 500))(self.stream)
+        return router
+
+    async def ticks(self, http: HttpRequest) -> Response:
+        """Return what the last ticks computed for whom, and the requests of that time."""
+        last = _whole(http, "last", low=1, high=MOST, default=AT_FIRST)
+        since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
+        feed = await self._client.ticks(last=last, since=since)
+        return Response(feed.body, media_type="application/json")
+
+    async def stream(self, http: HttpRequest) -> Response:
+        """Send the same as server-sent events, at most four a second."""
+        return ViewerReply(self._viewers, account_of(http))
+
+
+class ViewerReply(Response):
+    """A stream that ends when its reader leaves."""
+
+    def __init__(self, viewers: Viewers, account: Account) -> None:
+        super().__init__()
+        self._viewers, self._account = viewers, account
+        account.stream = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        """Send until somebody leaves."""
+        if not await unless_gone(receive, self._send(send)):
+            self._account.cancelled = True
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        async with aclosing(self._viewers.watch()) as events:
+            async for wire in events:
+                await send({"type": "http.response.body", "body": wire, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
+    """Return a whole number of the query. Raises InvalidParameterError."""
+    text = http.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
+        raise InvalidParameterError(name, f"{name} must be a whole number from {low} to {high}")
+    return int(text)

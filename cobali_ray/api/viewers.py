@@ -1,0 +1,144 @@
+"""Viewers: one poll of the engine's ticks, shared by all who watch this process; none while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import orjson
+import structlog
+
+from cobali_ray.api.client import EngineClient
+from cobali_ray.api.clock import ApiClock
+from cobali_ray.errors import CobaliError
+
+_log = structlog.get_logger(__name__)
+
+PERIOD_S: Final = 0.25
+"""Least time between two polls."""
+AT_FIRST: Final = 200
+"""Ticks that a newcomer is shown."""
+MOST: Final = 4096
+"""Ticks that the engine remembers."""
+BACKLOG: Final = 16
+"""Events that may wait for one viewer; one who lags further starts over."""
+
+GONE: Final = (
+    b"event: gone\ndata: "
+    + orjson.dumps({"detail": "The engine cannot be reached: it is loading, or being restarted."})
+    + b"\n\n"
+)
+
+
+class Viewer:
+    """Events on their way to one reader."""
+
+    def __init__(self) -> None:
+        self.fresh = True
+        """Whether it has yet to be told how things stand."""
+        self.misses = False
+        """Whether it was told that the engine is gone, and nothing since."""
+        self.closed = False
+        self._waiting: list[bytes] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, event: bytes) -> None:
+        """Add an event; one too many makes the viewer start over."""
+        self._waiting.append(event)
+        if len(self._waiting) > BACKLOG:
+            self._waiting.clear()
+            self.fresh = True
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Let the stream end after what is waiting."""
+        self.closed = True
+        self._arrived.set()
+
+    async def take(self) -> bytes:
+        """Wait for events and return all of them; nothing once the stream is over."""
+        while not self._waiting and not self.closed:
+            self._arrived.clear()
+            await self._arrived.wait()
+        events, self._waiting = b"".join(self._waiting), []
+        return events
+
+
+class Viewers:
+    """Shows every tick to every viewer once, as long as the viewer keeps up."""
+
+    def __init__(self, client: EngineClient, clock: ApiClock) -> None:
+        self._client, self._clock = client, clock
+        self._viewers: set[Viewer] = set()
+        self._poll: asyncio.Task[None] | None = None
+        self._engine_id, self._next = "", 0
+        self._polled_s = -PERIOD_S
+
+    async def watch(self) -> AsyncGenerator[bytes, None]:
+        """Yield server-sent events until closed."""
+        viewer = Viewer()
+        self._viewers.add(viewer)
+        if self._poll is None:
+            self._poll = asyncio.ensure_future(self._poll_on())
+            self._poll.add_done_callback(self._over)
+        try:
+            while events := await viewer.take():
+                yield events
+        finally:
+            self._viewers.discard(viewer)
+            if not self._viewers and self._poll is not None:
+                self._poll.cancel()
+                self._poll = None
+
+    async def _poll_on(self) -> None:
+        while True:
+            await self._clock.sleep(max(0.0, self._polled_s + PERIOD_S - self._clock.now()))
+            self._polled_s = self._clock.now()
+            try:
+                await self._round()
+            except CobaliError:
+                self._say_gone()
+
+    def _over(self, poll: asyncio.Future[None]) -> None:
+        """Let no viewer wait for a poll that failed; they come back by themselves."""
+        if not poll.cancelled():
+            _log.error("feed_failed", error=repr(poll.exception()))
+            self._poll = None
+            for viewer in self._viewers:
+                viewer.close()
+
+    async def _round(self) -> None:
+        """Tell those who know the past what came since, then newcomers what was before."""
+        known = [viewer for viewer in self._viewers if not viewer.fresh]
+        if known:
+            news = await self._client.ticks(last=MOST, since=self._next)
+            if news.engine_id == self._engine_id:
+                self._next = news.next
+                _tell(known, news.body)
+            else:  # a new engine counts from 0
+                for viewer in known:
+                    viewer.fresh = True
+        fresh = [viewer for viewer in self._viewers if viewer.fresh]
+        if not fresh:
+            return
+        before = self._next if len(fresh) < len(self._viewers) else None
+        past = await self._client.ticks(last=AT_FIRST, before=before)
+        if before is None:
+            self._engine_id, self._next = past.engine_id, past.next
+        elif past.engine_id != self._engine_id:
+            return  # it died between the two: the next round sees that
+        _tell(fresh, past.body)
+
+    def _say_gone(self) -> None:
+        for viewer in self._viewers:
+            if not viewer.misses:
+                viewer.misses = True
+                viewer.put(GONE)
+
+
+def _tell(viewers: list[Viewer], body: bytes) -> None:
+    event = b"data: " + body + b"\n\n"
+    for viewer in viewers:
+        viewer.fresh = viewer.misses = False
+        viewer.put(event)

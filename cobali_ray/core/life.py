@@ -1,0 +1,96 @@
+"""Life: what may be shown of one request, open or ended, in numbers and moments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.lifecycle import Status
+
+if TYPE_CHECKING:  # it holds Stays, which are ours
+    from cobali_ray.core.sequence import Sequence
+
+State: TypeAlias = Literal["queued", "prefilling", "generating", "ended"]
+
+
+class Stay(NamedTuple):
+    """One time a request had a slot. Moments are seconds on the engine's clock."""
+
+    slot_id: int
+    since_s: float
+    until_s: float | None = None
+    """None while it holds the slot."""
+    n_computed: int = 0
+    """Tokens computed when it gave the slot back."""
+
+
+class Life(NamedTuple):
+    """One request as the feed of ticks shows it. Moments are seconds on the engine's clock."""
+
+    request_id: str
+    slot_id: int | None
+    """The slot it holds; of an ended request, the last one it held."""
+    state: State
+    n_prompt: int
+    n_cached: int
+    n_computed: int
+    """Tokens in its slot's cache; of an ended request, when it gave the slot back."""
+    n_output: int
+    arrived_s: float
+    assigned_s: float | None
+    first_token_s: float | None
+    ended_s: float | None
+    finish_reason: FinishReason | None
+    error: str | None
+    """The class of the error that ended it; see errors.py."""
+    n_preempted: int
+    stays: tuple[Stay, ...]
+    """Every time it had a slot: more than one if it was preempted."""
+
+
+def life_of(sequence: Sequence) -> Life:
+    """Look at an open request; may be called while its owner moves it, and is then at most one tick off."""
+    waiting = sequence.status is Status.WAITING
+    n_computed, first_token_s, stays = sequence.n_computed, sequence.first_token_s, sequence.stays
+    state: State = "generating"
+    if waiting:
+        state = "queued"
+    elif first_token_s is None or n_computed < sequence.n_prompt:
+        state = "prefilling"
+    return Life(
+        request_id=sequence.request_id,
+        slot_id=stays[-1].slot_id if stays and not waiting else None,
+        state=state,
+        n_prompt=sequence.n_prompt,
+        n_cached=sequence.n_cached,
+        n_computed=n_computed,
+        n_output=sequence.n_output,
+        arrived_s=sequence.arrived_s,
+        assigned_s=sequence.assigned_s,
+        first_token_s=first_token_s,
+        ended_s=None,
+        finish_reason=None,
+        error=None,
+        n_preempted=sequence.n_preempted,
+        stays=stays,
+    )
+
+
+def ended_life(sequence: Sequence, end: End) -> Life:
+    """Close the books of a request: what is kept of it once the sequence itself is let go."""
+    ended_s = sequence.arrived_s + end.stats.e2e_s
+    stays = sequence.stays
+    if stays and stays[-1].until_s is None:
+        # Its slot comes back later, with the token in flight; for the request it is over now.
+        last = stays[-1]
+        stays = (*stays[:-1], last._replace(until_s=ended_s, n_computed=sequence.n_computed))
+    return life_of(sequence)._replace(
+        slot_id=stays[-1].slot_id if stays else None,
+        state="ended",
+        n_computed=stays[-1].n_computed if stays else 0,
+        n_output=end.stats.n_output,
+        ended_s=ended_s,
+        finish_reason=end.finish_reason,
+        error=None if end.error is None else type(end.error).__name__,
+        stays=stays,
+    )

@@ -1,0 +1,1 @@
+"""Trace files: what the engine did, tick by tick, for the Perfetto UI."""

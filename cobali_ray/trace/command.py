@@ -1,0 +1,157 @@
+"""`cobali trace`: watch a server for some seconds, or read a saved answer, and write a trace file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx2
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.trace.recording import Recording
+from cobali_ray.trace.timeline import timeline_of
+
+POLL_S = 0.5
+MOST = 4096
+"""Ticks that a server remembers."""
+UI = "https://ui.perfetto.dev"
+
+
+def trace(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", dir_okay=False)] = Path(
+        "out.pftrace"
+    ),
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the server.")] = 5.0,
+    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="A saved answer of /debug/ticks instead of a server.", exists=True, dir_okay=False
+        ),
+    ] = None,
+) -> None:
+    """Write what the engine does, tick by tick, as a trace for the Perfetto UI."""
+    console = Console(stderr=True)
+    recording = Recording()
+    if source is not None:
+        recording.add(_saved(source))
+    else:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
+            _watch(Watcher(http, recording), seconds, console)
+    write(recording, output)
+    console.print(
+        f"{recording.n_ticks} ticks and {recording.n_requests} requests in {output}; "
+        f"open it at {UI} (it stays in the browser).",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not recording.n_ticks:
+        console.print("There was no tick: the engine had nothing to compute.", highlight=False)
+
+
+def write(recording: Recording, output: Path) -> None:
+    """Write a recording as a trace file. Raises ConfigError where that cannot be done."""
+    from cobali_ray.trace.perfetto import write_trace  # the protobuf schema takes a tenth of a second
+
+    try:
+        timelines = [timeline_of(story) for story in recording.stories.values()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError("trace", f"the records are of another version: {error!r}") from error
+    try:
+        with output.open("wb") as file:
+            write_trace(file, timelines)
+    except OSError as error:
+        raise ConfigError("--output", f"cannot write {output}: {error.strerror}") from error
+
+
+class Watcher:
+    """Asks a server again and again for what is new."""
+
+    def __init__(self, http: httpx2.Client, recording: Recording) -> None:
+        self._http, self.recording = http, recording
+        self._engine_id: str | None = None
+        self._next = 0
+
+    def begin(self) -> None:
+        """Take what runs now as the beginning. Raises ConfigError if there is nobody to ask."""
+        feed = self._ask(last=1, since=2**62)
+        self.recording.add(feed)
+        self._engine_id, self._next = feed["engine"]["id"], feed["next"]
+
+    def look(self) -> bool:
+        """Take what is new. False: the engine cannot be reached just now."""
+        try:
+            feed = self._ask(last=MOST, since=self._next)
+            self.recording.add(feed)
+            if feed["engine"]["id"] != self._engine_id:  # a new engine counts from 0
+                self._engine_id = feed["engine"]["id"]
+                feed = self._ask(last=MOST, since=0)
+                self.recording.add(feed)
+        except _Unavailable:
+            return False
+        self._next = feed["next"]
+        return True
+
+    def _ask(self, *, last: int, since: int) -> Any:
+        where = f"{self._http.base_url}".rstrip("/")
+        try:
+            answer = self._http.get("/debug/ticks", params={"last": last, "since": since})
+        except httpx2.TransportError as error:
+            raise ConfigError("--url", f"no server answers at {where}: {error}") from error
+        if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            raise ConfigError("--api-key", f"{where} wants a key, and not this one")
+        if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE and self._engine_id is not None:
+            raise _Unavailable
+        if answer.status_code != httpx2.codes.OK:
+            raise ConfigError(
+                "--url", f"{where}/debug/ticks answers {answer.status_code}: {answer.text[:200]}"
+            )
+        return _parsed(answer.content, "--url")
+
+
+class _Unavailable(Exception):  # noqa: N818 a signal inside this module
+    """The engine is being restarted."""
+
+
+def _watch(
+    watcher: Watcher,
+    seconds: float,
+    console: Console,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    watcher.begin()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    started = now()
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("recording", total=seconds)
+        while (left := started + seconds - now()) > 0:
+            sleep(min(left, POLL_S))
+            there = watcher.look()
+            words = f"recording: {watcher.recording.n_ticks} ticks" if there else "the engine is not there"
+            bars.update(task, completed=min(now() - started, seconds), description=words)
+
+
+def _saved(path: Path) -> Any:
+    try:
+        return _parsed(path.read_bytes(), "--from")
+    except OSError as error:
+        raise ConfigError("--from", f"cannot read {path}: {error.strerror}") from error
+
+
+def _parsed(content: bytes, option: str) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(option, f"this is no JSON: {error}") from error

@@ -1,0 +1,106 @@
+"""The lives of requests as slices: where they waited, which slot they had, what was computed there. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cobali_ray.core.spans import PREFILL
+from cobali_ray.trace.recording import Json
+from cobali_ray.trace.shapes import Slice, in_order
+
+_SHOWN = (
+    "request_id", "state", "n_prompt", "n_cached", "n_output", "n_preempted", "finish_reason", "error",
+    "prompt",
+)  # fmt: skip
+
+
+def waits(requests: Iterable[Json], now_s: float) -> list[Slice]:
+    """Return each time a request waited for a slot, the times after a preemption included."""
+    found = []
+    for number, request in enumerate(requests):
+        since_s, stays = request["arrived_s"], _stays(request)
+        for n, (_, assigned_s, left_s) in enumerate(stays):
+            name = "queued again" if n else "queued"
+            found.append(Slice(since_s, assigned_s, name, _args(request), flow=_flow(number, n)))
+            since_s = left_s
+        if len(stays) <= request["n_preempted"]:  # it left its last slot to wait, or never had one
+            name = "queued again" if stays else "queued"
+            found.append(Slice(since_s, _until(request, now_s), name, _args(request)))
+    return found
+
+
+def lanes(slices: Iterable[Slice]) -> list[tuple[Slice, ...]]:
+    """Spread slices over as few rows as need be, so that those of one row do not overlap."""
+    rows: list[list[Slice]] = []
+    for one in sorted(slices, key=lambda one: one.start_s):
+        free = next((row for row in rows if row[-1].end_s <= one.start_s), None)
+        if free is None:
+            rows.append(free := [])
+        free.append(one)
+    return [tuple(row) for row in rows]
+
+
+def slot_rows(requests: Iterable[Json], ticks: Iterable[Json], now_s: float) -> dict[int, tuple[Slice, ...]]:
+    """Return who had each slot and when; inside, prefill with its chunks, and decode."""
+    chunks = _chunks(ticks)
+    rows: dict[int, list[Slice]] = defaultdict(list)
+    for number, request in enumerate(requests):
+        for n, (slot_id, since_s, left_s) in enumerate(_stays(request)):
+            until_s = _until(request, now_s) if left_s is None else left_s
+            phases = _phases(request, since_s, until_s, chunks[slot_id])
+            rows[slot_id].append(
+                Slice(since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n))
+            )
+    return {slot_id: in_order(rows[slot_id]) for slot_id in sorted(rows)}
+
+
+def _phases(request: Json, since_s: float, until_s: float, row: Sequence[Slice]) -> tuple[Slice, ...]:
+    first = bisect_left(row, since_s, key=lambda chunk: chunk.start_s)
+    inside = row[first : bisect_right(row, until_s, key=lambda chunk: chunk.start_s)]
+    prefill, token_s = "prefill", request["first_token_s"]
+    if token_s is not None and token_s < since_s:  # preempted: what was said before is computed again
+        prefill, token_s = "prefill again", inside[-1].end_s if inside else since_s
+    if token_s is None or token_s >= until_s:
+        return (Slice(since_s, until_s, prefill, children=in_order(inside, since_s, until_s)),)
+    return (
+        Slice(since_s, token_s, prefill, children=in_order(inside, since_s, token_s)),
+        Slice(token_s, until_s, "decode"),
+    )
+
+
+def _chunks(ticks: Iterable[Json]) -> dict[int, list[Slice]]:
+    """Return the prompt chunks of each slot, as long as the forward pass that computed them."""
+    rows: dict[int, list[Slice]] = defaultdict(list)
+    for tick in ticks:
+        start_s = tick["started_s"] + tick["plan_s"]
+        for slot_id, start, length, kind in tick["spans"]:
+            if kind == PREFILL:
+                args = {"tick_id": tick["tick_id"], "n_tokens": length}
+                name = f"{start}..{start + length}"
+                rows[slot_id].append(Slice(start_s, start_s + tick["forward_s"], name, args))
+    return rows
+
+
+def _stays(request: Json) -> Sequence[tuple[int, float, float | None]]:
+    stays: Sequence[tuple[int, float, float | None]] = request["stays"]
+    return stays
+
+
+def _until(request: Json, now_s: float) -> float:
+    ended_s: float | None = request["ended_s"]
+    return now_s if ended_s is None else ended_s
+
+
+def _args(request: Json) -> dict[str, Any]:
+    args = {name: request[name] for name in _SHOWN if request.get(name) is not None}
+    if request["first_token_s"] is not None:
+        args["ttft_s"] = round(request["first_token_s"] - request["arrived_s"], 6)
+    return args
+
+
+def _flow(number: int, n: int) -> int:
+    """Return the number of the arrow from the n-th wait of a request to the slot it got."""
+    return number << 16 | n + 1

@@ -1,0 +1,248 @@
+"""The feed of ticks over HTTP: parameters, keys, one poll for all viewers, an engine that goes and comes."""
+
+import asyncio
+import json
+
+import pytest
+from fake_client import FakeApiClock, Wire, until
+
+from cobali_ray.api.viewers import BACKLOG, PERIOD_S
+from cobali_ray.errors import LoadingError
+
+
+class Gate(FakeApiClock):
+    """A clock whose sleepers wait until the test lets one go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.sleeping, self.n_sleeps, self.go = 0, 0, asyncio.Semaphore(0)
+
+    async def sleep(self, seconds):
+        self.sleeping += 1
+        self.n_sleeps += 1
+        try:
+            await self.go.acquire()
+        finally:
+            self.sleeping -= 1
+        self.slept.append(seconds)
+        self.time_s += seconds
+
+
+@pytest.fixture
+def clock():
+    return Gate()
+
+
+class Viewer(Wire):
+    """One reader of the stream."""
+
+    def __init__(self, app, **kwargs):
+        super().__init__(app, "/debug/stream", method="GET", **kwargs)
+        self.task = self.start()
+
+    @property
+    def events(self):
+        """(event name, data) of everything received."""
+        out = []
+        for event in self.body.decode().split("\n\n")[:-1]:
+            name, data = "message", None
+            for line in event.split("\n"):
+                field, _, value = line.partition(": ")
+                name, data = (value, data) if field == "event" else (name, json.loads(value))
+            out.append((name, data))
+        return out
+
+    @property
+    def ticks(self):
+        return [tick for name, data in self.events if name == "message" for tick in data["ticks"]]
+
+    @classmethod
+    async def come(cls, app):
+        viewer = cls(app)
+        await until(lambda: viewer.status == 200)
+        await settle()
+        return viewer
+
+    async def leave(self):
+        self.hang_up()
+        await self.task
+
+
+async def settle():
+    """Let what was said get to whom it was said to."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def poll(clock, client, n=1):
+    """Let the shared poll go round `n` times."""
+    for _ in range(n):
+        await until(lambda: clock.sleeping == 1)
+        n_before = clock.n_sleeps
+        clock.go.release()
+        await until(lambda n_before=n_before: clock.n_sleeps > n_before)
+        await settle()
+
+
+async def test_ticks_are_the_engines_own_bytes(get, client):
+    client.n_ticks = 300
+    wire = await get("/debug/ticks")
+    assert (wire.status, wire.headers["content-type"]) == (200, "application/json")
+    assert wire.json["ticks"] == list(range(100, 300))
+    assert client.asked == [(200, 0, None)]
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        pytest.param("last=5", (5, 0, None), id="last"),
+        pytest.param("since=7", (200, 7, None), id="since"),
+        pytest.param("since=0&last=4096", (4096, 0, None), id="both"),
+    ],
+)
+async def test_parameters(app, client, query, asked):
+    wire = Wire(app, "/debug/ticks", method="GET")
+    wire.scope["query_string"] = query.encode()
+    assert (await wire.run()).status == 200
+    assert client.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        pytest.param("last=0", "last", id="none"),
+        pytest.param("last=4097", "last", id="more-than-there-are"),
+        pytest.param("last=", "last", id="empty"),
+        pytest.param("last=five", "last", id="word"),
+        pytest.param("since=-1", "since", id="negative"),
+        pytest.param("since=1e3", "since", id="float"),
+        pytest.param("since=" + "9" * 30, "since", id="huge"),
+        pytest.param("since=%C2%B2", "since", id="superscript"),
+    ],
+)
+async def test_wrong_parameters_are_named(app, client, query, param):
+    wire = Wire(app, "/debug/ticks", method="GET")
+    wire.scope["query_string"] = query.encode()
+    await wire.run()
+    assert wire.status == 400
+    error = wire.json["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")
+    assert client.asked == []
+
+
+async def test_an_engine_that_is_not_there_is_503(get, client):
+    client.engine_id = LoadingError()
+    wire = await get("/debug/ticks")
+    assert (wire.status, wire.json["error"]["code"]) == (503, "loading")
+
+
+@pytest.mark.parametrize("path", ["/debug/ticks", "/debug/stream"])
+async def test_both_want_the_key(make_app, client, path):
+    wire = await Wire(make_app(api_keys=("secret",)), path, method="GET").run()
+    assert (wire.status, wire.json["error"]["code"]) == (401, "invalid_api_key")
+    assert client.asked == []
+
+
+async def test_a_viewer_sees_every_tick_once(app, client, clock):
+    client.n_ticks = 1000
+    viewer = await Viewer.come(app)
+    await poll(clock, client)
+    assert viewer.headers["content-type"].startswith("text/event-stream")
+    assert viewer.ticks == list(range(800, 1000))
+    client.n_ticks = 1500
+    await poll(clock, client, 2)
+    assert viewer.ticks == list(range(800, 1500))
+    assert clock.slept[1:] == [PERIOD_S] * 2, "at most four polls a second"
+    await viewer.leave()
+
+
+async def test_viewers_share_the_poll_and_late_ones_get_the_past(app, client, clock):
+    client.n_ticks = 10
+    first = await Viewer.come(app)
+    await poll(clock, client)
+    second = await Viewer.come(app)
+    third = await Viewer.come(app)
+    client.n_ticks = 20
+    await poll(clock, client)
+    assert first.ticks == second.ticks == third.ticks == list(range(20))
+    client.n_ticks, client.asked = 30, []
+    await poll(clock, client)
+    assert first.ticks == second.ticks == third.ticks == list(range(30))
+    assert client.asked == [(4096, 20, None)], "one poll for all"
+    for viewer in (first, second, third):
+        await viewer.leave()
+
+
+async def test_nobody_looks_nobody_polls(app, client, clock):
+    viewer = await Viewer.come(app)
+    await poll(clock, client)
+    await viewer.leave()
+    await until(lambda: clock.sleeping == 0)
+    n_asked = len(client.asked)
+    for _ in range(10):
+        clock.go.release()
+        await asyncio.sleep(0)
+    assert len(client.asked) == n_asked
+    clock.go = asyncio.Semaphore(0)
+    again = await Viewer.come(app)
+    await poll(clock, client)
+    assert len(client.asked) == n_asked + 1
+    await again.leave()
+
+
+async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app, client, clock):
+    client.n_ticks = 500
+    viewer = await Viewer.come(app)
+    await poll(clock, client)
+    client.engine_id = LoadingError()
+    await poll(clock, client, 3)
+    late = await Viewer.come(app)
+    await poll(clock, client)
+    for one in (viewer, late):
+        assert [name for name, _ in one.events].count("gone") == 1
+    assert viewer.events[-1][1]["detail"].startswith("The engine cannot be reached")
+    client.engine_id, client.n_ticks = "e2", 3
+    await poll(clock, client)
+    for one in (viewer, late):
+        assert one.events[-1] == ("message", {"engine": {"id": "e2"}, "next": 3, "ticks": [0, 1, 2]})
+    await viewer.leave()
+    await late.leave()
+
+
+async def test_an_engine_that_only_stuttered_is_read_on(app, client, clock):
+    client.n_ticks = 500
+    viewer = await Viewer.come(app)
+    await poll(clock, client)
+    client.engine_id = LoadingError()
+    await poll(clock, client)
+    client.engine_id, client.n_ticks = "e1", 510
+    await poll(clock, client)
+    assert viewer.ticks == list(range(300, 510))
+    await viewer.leave()
+
+
+async def test_a_viewer_who_lags_starts_over_and_holds_nobody_up(app, client, clock):
+    client.n_ticks = 10
+    slow, quick = await Viewer.come(app), await Viewer.come(app)
+    slow.may_write.clear()
+    await poll(clock, client)
+    for _ in range(2 * BACKLOG):
+        client.n_ticks += 10
+        await poll(clock, client)
+    assert quick.ticks == list(range(client.n_ticks))
+    slow.may_write.set()
+    await poll(clock, client)
+    client.n_ticks += 10
+    await poll(clock, client)
+    assert slow.ticks[-200:] == list(range(client.n_ticks - 200, client.n_ticks))
+    await slow.leave()
+    await quick.leave()
+
+
+async def test_a_poll_that_breaks_ends_the_streams(app, client, clock):
+    client.engine_id = RuntimeError("a bug")
+    viewer = await Viewer.come(app)
+    await until(lambda: clock.sleeping == 1)
+    clock.go.release()
+    await asyncio.wait_for(viewer.task, 10)
+    assert viewer.sent[-1]["more_body"] is False
