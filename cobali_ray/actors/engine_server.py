@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,9 @@ class EngineServer:
             n_cells=limits.n_cells,
             token_budget=limits.token_budget,
             n_ctx_slot=limits.n_ctx_slot,
+            max_queue=limits.max_queue,
+            max_queue_tokens=limits.max_queue_tokens,
+            opened_at_s=time.time(),
             now=self._clock.now,
         )
         tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
@@ -142,7 +147,11 @@ class EngineServer:
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""
-        return None if self._telemetry is None else self._telemetry.collector.snapshot()
+        if self._telemetry is None:
+            return None
+        # The loop knows of a tick under way; the collector hears of it when it is over.
+        age_s = self._loop.state().last_tick_age_s
+        return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s)
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for the running ones. Returns whether all ended in time."""

@@ -25,7 +25,7 @@ class Collector:
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
     waits. `now` is the clock of the records; without it there is no `cobali_last_tick_age_seconds`, and
-    idle time counts only once it has ended.
+    idle time counts only once it has ended. `opened_at_s` is the Unix time of the engine's start.
     """
 
     def __init__(
@@ -36,11 +36,16 @@ class Collector:
         n_cells: int,
         token_budget: int,
         n_ctx_slot: int,
+        max_queue: int = 0,
+        max_queue_tokens: int = 0,
+        opened_at_s: float = 0.0,
         ring: int = 4096,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
+        self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
+        self._opened_at_s = opened_at_s
         self._histograms = {
             (spec.name, value): Histogram(spec.bounds)
             for spec in histogram_specs(n_slots, n_ctx_slot)
@@ -53,6 +58,7 @@ class Collector:
         )
         self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
         self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
+        self._chunk = pick(("prefill_chunk_tokens", ""))
         self._itl = pick(("itl_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
@@ -83,6 +89,8 @@ class Collector:
             self._prefill.observe(stats.n_prefill)
             self._batch_tokens.observe(stats.n_decode + stats.n_prefill)
             self._sequences.observe(stats.n_sequences)
+            for length in stats.chunks:
+                self._chunk.observe(length)
             if len(stats.gaps_s):
                 self._itl.observe_many(stats.gaps_s)
             if stats.predicted_s:
@@ -205,6 +213,9 @@ class Collector:
             model_name=self._model_name,
             token_budget=self._token_budget,
             n_ctx_slot=self._n_ctx_slot,
+            max_queue=self._max_queue,
+            max_queue_tokens=self._max_queue_tokens,
+            opened_at_s=self._opened_at_s,
             levels=Levels.after(last) if last is not None else self._idle_levels,
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={

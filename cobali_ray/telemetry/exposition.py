@@ -81,6 +81,9 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
         ("itl_target_seconds", "ITL target that bounded the last tick, 0 if none did.", levels.target_s),
         ("token_budget", "Most tokens of one tick.", snapshot.token_budget),
         ("slot_context_tokens", "Most tokens of prompt and answer together.", snapshot.n_ctx_slot),
+        ("queue_limit_requests", "Requests that may wait before 429.", snapshot.max_queue),
+        ("queue_limit_tokens", "Prompt tokens that may wait before 429.", snapshot.max_queue_tokens),
+        ("start_time_seconds", "Unix time at which the engine opened.", snapshot.opened_at_s),
     ):
         yield GaugeMetricFamily(f"cobali_{name}", text, value)
     if snapshot.last_tick_age_s is not None:

@@ -67,6 +67,11 @@ class Snapshot:
     model_name: str
     token_budget: int
     n_ctx_slot: int
+    max_queue: int
+    """Requests that may wait; the next one: their prompt tokens."""
+    max_queue_tokens: int
+    opened_at_s: float
+    """Unix time at which the engine opened."""
     levels: Levels
     histograms: dict[tuple[str, str], HistogramView]
     """By family name and label value ("" where there is no label)."""

@@ -82,6 +82,11 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_batch_tokens", {}, 35),
         ("cobali_token_budget", {}, 64),
         ("cobali_slot_context_tokens", {}, 125),
+        ("cobali_queue_limit_requests", {}, 16),
+        ("cobali_queue_limit_tokens", {}, 2000),
+        ("cobali_start_time_seconds", {}, 1.7e9),
+        ("cobali_prefill_chunk_tokens_bucket", {"le": "10.0"}, 4),
+        ("cobali_prefill_chunk_tokens_sum", {}, 128),
         ("cobali_last_tick_age_seconds", {}, 10 - 0.11),
         ("cobali_info", {"model": "tiny", "version": __version__}, 1),
         ("cobali_itl_seconds_bucket", {"le": "0.02"}, 4),  # 0.02 itself belongs to it
