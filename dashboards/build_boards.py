@@ -9,12 +9,17 @@ import json
 from pathlib import Path
 
 import board_overview
+import board_requests
 import board_tick_anatomy
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 HERE = Path(__file__).parent
-BOARDS = {"overview.json": board_overview.build, "tick_anatomy.json": board_tick_anatomy.build}
+BOARDS = {
+    "overview.json": board_overview.build,
+    "tick_anatomy.json": board_tick_anatomy.build,
+    "requests.json": board_requests.build,
+}
 
 
 def to_json(made: Dashboard) -> str:

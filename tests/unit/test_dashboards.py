@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector
 
 HERE = Path(__file__).parents[2] / "dashboards"
-BOARDS = ("overview.json", "tick_anatomy.json")
+BOARDS = ("overview.json", "tick_anatomy.json", "requests.json")
+BARE_UNITS = {"", "none", "short"}  # a number of what?
 TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
 SELECTOR = re.compile(r"\b((?:cobali|vllm|llamacpp)[_:]\w+)(?:\{([^}]*)\})?")
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
@@ -76,7 +77,9 @@ def test_every_panel_explains_itself(name):
         assert panel["title"]
         assert panel["description"].endswith(".")
         assert "\n" not in panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"] not in BARE_UNITS, panel["title"]
+        assert defaults["noValue"], "an empty panel says what to do"
         assert panel["datasource"]["uid"] == "${datasource}"
     ids = [panel["id"] for panel in board(name)["panels"]]
     assert ids == list(range(1, len(ids) + 1))
@@ -114,7 +117,13 @@ def test_the_files_are_what_the_code_builds(monkeypatch):
         for name, build in build_boards.BOARDS.items():
             assert build_boards.to_json(build()).encode() == (HERE / name).read_bytes(), name
     finally:
-        for module in {"build_boards", "board_overview", "board_tick_anatomy", "panels"} - before:
+        for module in {
+            "build_boards",
+            "board_overview",
+            "board_tick_anatomy",
+            "board_requests",
+            "panels",
+        } - before:
             sys.modules.pop(module, None)
 
 
