@@ -27,6 +27,8 @@ def to_json(made: Dashboard) -> str:
     model = made.build()
     for number, panel in enumerate(model.panels or [], start=1):
         panel.id_val = number
+    for variable in (model.templating and model.templating.list_val) or []:
+        variable.auto = variable.auto_min = variable.auto_count = None  # an interval's, not in the schema
     return json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 

@@ -19,7 +19,7 @@ FOLDER = ROOT / ".monitoring"
 SCHEMA = ROOT / "dashboards" / "schema"
 PACKAGES = {
     "prometheus": ("prometheus", "promtool"),
-    "prometheus-alertmanager": ("prometheus-alertmanager",),
+    "prometheus-alertmanager": ("prometheus-alertmanager", "amtool"),
 }
 """Debian's package -> the programs wanted of it."""
 UPSTREAM = {"prometheus-alertmanager": "alertmanager"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from math import inf
 
@@ -10,10 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector, make_collector
 
+from tools.monitoring import find
+
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
 
+PROMTOOL = find("promtool")
 WHO = {"model_name": "tiny", "engine": "0"}
 
 
@@ -172,7 +174,7 @@ def test_a_model_name_cannot_break_the_format():
     assert ("cobali_info", frozenset({"model": name, "version": __version__}.items())) in samples
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (package prometheus) is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here; `make monitoring-tools` fetches it")
 @pytest.mark.parametrize(
     ("prefix", "complaints_allowed"),
     [
@@ -187,7 +189,7 @@ def test_promtool(text, prefix, complaints_allowed):
         if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
     ]
     checked = subprocess.run(
-        [shutil.which("promtool"), "check", "metrics"],
+        [PROMTOOL, "check", "metrics"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,
