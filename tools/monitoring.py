@@ -24,12 +24,18 @@ PACKAGES = {
 """Debian's package -> the programs wanted of it."""
 UPSTREAM = {"prometheus-alertmanager": "alertmanager"}
 """What Debian calls otherwise than everybody else."""
+WRAPPED = "prometheus-alertmanager"
+WRAPPER = """#!/bin/sh
+# Debian's program reads its templates from /usr/share: here that is the unpacked one, for it alone.
+exec unshare --map-root-user --mount sh -c 'mount --bind "$0/usr/share" /usr/share && exec "$@"' \\
+  '{folder}' '{folder}/usr/bin/{program}' "$@"
+"""
 
 
 def find(program: str) -> str | None:
     """Return the path of a program on PATH or unpacked here."""
     for name in (program, UPSTREAM.get(program, program)):
-        for path in (None, str(FOLDER / "usr" / "bin")):
+        for path in (None, str(FOLDER), str(FOLDER / "usr" / "bin")):
             if found := shutil.which(name, path=path):
                 return found
     return None
@@ -60,6 +66,10 @@ def fetch(packages: list[str]) -> str:
     for archive in FOLDER.glob("*.deb"):
         subprocess.run(["dpkg-deb", "--extract", archive, FOLDER], check=True)
         archive.unlink()
+    if WRAPPED in packages:
+        wrapper = FOLDER / WRAPPED
+        wrapper.write_text(WRAPPER.format(folder=FOLDER, program=WRAPPED), encoding="utf-8")
+        wrapper.chmod(0o755)
     return ""
 
 

@@ -15,6 +15,7 @@ import ray
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
@@ -70,6 +71,10 @@ class EngineServer:
         )
         self._loop.start()
         self._loop.wait_open()
+        self._ray_metrics: RayMetrics | None = None
+        if self._telemetry is not None and ray.is_initialized():
+            self._ray_metrics = RayMetrics(self._telemetry.collector.snapshot)
+            self._ray_metrics.start()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         selector = open_selector(self._settings)
@@ -170,6 +175,8 @@ class EngineServer:
 
     def __del__(self) -> None:
         """Stop the loop; Serve calls this when the replica goes."""
+        if (metrics := getattr(self, "_ray_metrics", None)) is not None:
+            metrics.stop()
         loop = getattr(self, "_loop", None)
         if loop is not None:
             loop.stop(timeout_s=5.0)

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tools.monitoring import find
 
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
+from tools.monitoring import find
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"
 PROMTOOL = find("promtool")
 AMTOOL = find("amtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool: `make monitoring-tools` fetches it")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool: `make monitoring-tools` fetches it"
+)
 
 
 def rules(kind):

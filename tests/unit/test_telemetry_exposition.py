@@ -9,11 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector, make_collector
 
-from tools.monitoring import find
-
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
+from tools.monitoring import find
 
 PROMTOOL = find("promtool")
 WHO = {"model_name": "tiny", "engine": "0"}
