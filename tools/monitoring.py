@@ -1,7 +1,7 @@
 """Fetch what only the tests of dashboards/ need: Prometheus, promtool, Alertmanager, Grafana's schema.
 
 Nothing is installed on the system and no service starts: Debian's packages are downloaded and unpacked
-into .monitoring, and npm installs into dashboards/schema/node_modules. What is on PATH already is left
+into .monitoring, and npm installs into tests/monitoring/schema/node_modules. What is on PATH already is left
 alone. Needs apt-get with fresh lists (`apt-get update`), and Node.js with npm for the schema.
 
 Usage: python3 tools/monitoring.py
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".monitoring"
-SCHEMA = ROOT / "dashboards" / "schema"
+SCHEMA = ROOT / "tests" / "monitoring" / "schema"
 PACKAGES = {
     "prometheus": ("prometheus", "promtool"),
     "prometheus-alertmanager": ("prometheus-alertmanager", "amtool"),

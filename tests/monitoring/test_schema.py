@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
-SCHEMA = DASHBOARDS / "schema"
+SCHEMA = Path(__file__).parent / "schema"
 NODE = shutil.which("node")
 HERE = NODE is not None and (SCHEMA / "node_modules" / "typescript").is_dir()
 

@@ -1,13 +1,11 @@
-// Hold boards against Grafana's schema: node check.mjs [board.json ...], by default every board of the folder above.
-import { readdirSync, readFileSync } from 'node:fs';
+// Hold boards against Grafana's schema: node check.mjs board.json ...
+import { readFileSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import ts from 'typescript';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const all = readdirSync(dirname(here)).filter((name) => name.endsWith('.json'));
-const given = process.argv.slice(2);
-const files = given.length ? given.map((name) => resolve(name)) : all.map((name) => join(dirname(here), name));
+const files = process.argv.slice(2).map((name) => resolve(name));
 
 // One module per board, in memory: a literal with a type in front of it is checked to its last field.
 const sources = new Map(
