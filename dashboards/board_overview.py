@@ -101,7 +101,7 @@ def _capacity(made: dashboard.Dashboard) -> None:
         (f"max({series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')})", legend)
         for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
     ]
-    text = "Share of max_queue and max_queue_tokens in use: at 1, new requests get 429."
+    text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
 
 

@@ -86,7 +86,7 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_queue_limit_requests", {}, 16),
         ("cobali_queue_limit_tokens", {}, 2000),
         ("cobali_start_time_seconds", {}, 1.7e9),
-        ("cobali_prefill_chunk_tokens_bucket", {"le": "10.0"}, 4),
+        ("cobali_prefill_chunk_tokens_bucket", {"le": "8.0"}, 4),
         ("cobali_prefill_chunk_tokens_sum", {}, 128),
         ("cobali_last_tick_age_seconds", {}, 10 - 0.11),
         ("cobali_info", {"model": "tiny", "version": __version__}, 1),
