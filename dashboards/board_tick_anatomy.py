@@ -78,11 +78,14 @@ def _work(made: dashboard.Dashboard) -> None:
 
 def _pace(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Pace: prefill within the ITL target"))
-    predicted = f"max({series('cobali_tick_predicted_seconds')})"
-    real = per_tick(f"sum({rate('cobali_tick_seconds_sum')})")
+    n_predicted = f"sum({rate('cobali_tick_prediction_error_ratio_count')})"
+    predicted, real = (
+        f"sum({rate('cobali_tick_prediction_seconds_total', kind=kind)}) / {n_predicted}"
+        for kind in ("predicted", "real")
+    )
     target = f"max({series('cobali_itl_target_seconds')})"
-    text = "The tick-time model's last prediction, the mean real tick, and the target that bounds prefill."
-    queries = [(predicted, "predicted"), (real, "real, mean"), (target, "target")]
+    text = "Mean time of a tick as the model expected it and as it was, and the target that bounds prefill."
+    queries = [(predicted, "predicted"), (real, "real"), (target, "target")]
     made.with_panel(lines("Predicted and real tick time", text, "s", queries))
     errors = percentiles("cobali_tick_prediction_error_ratio")
     text = "How far predictions are off, as a share of the real time."

@@ -64,6 +64,7 @@ class Collector:
         self._ring: list[TickStats | None] = [None] * ring
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
         self._idle_s = self._idle_shown_s = 0.0
@@ -95,6 +96,9 @@ class Collector:
                 self._itl.observe_many(stats.gaps_s)
             if stats.predicted_s:
                 self._error.observe(abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9))
+                self._predicted_s += stats.predicted_s
+                self._real_s += stats.total_s
+            self._target_s = stats.target_s or self._target_s
             self._n_output += stats.n_sampled
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
@@ -216,7 +220,8 @@ class Collector:
             max_queue=self._max_queue,
             max_queue_tokens=self._max_queue_tokens,
             opened_at_s=self._opened_at_s,
-            levels=Levels.after(last) if last is not None else self._idle_levels,
+            levels=self._idle_levels if last is None else Levels.after(last, target_s=self._target_s),
+            predictions={"predicted": self._predicted_s, "real": self._real_s},
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={
                 "prompt_tokens": self._n_prompt,

@@ -115,7 +115,9 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
 
     async def shows():
         lines = (await http.get("/metrics")).text.splitlines()
-        return any(line.startswith("cobali_last_tick_age_seconds ") and float(line.split()[1]) for line in lines)
+        return any(
+            line.startswith("cobali_last_tick_age_seconds ") and float(line.split()[1]) for line in lines
+        )
 
     await until(shows)  # though no tick has ever ended
 
