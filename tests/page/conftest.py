@@ -1,4 +1,4 @@
-"""One browser for this folder, a page per test that fails on any error in its console."""
+"""One browser per file, a page per test that fails on any error in its console."""
 
 import shutil
 
@@ -11,7 +11,7 @@ WAIT_MS = 20_000
 """For what shows by itself; most of it within a second, on a busy machine within ten."""
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # while it lives, this thread has a running event loop, which others must not
 def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: `make browser` installs it")
@@ -25,7 +25,7 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def site():
     with Site() as site:
         yield site
