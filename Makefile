@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 16
@@ -23,8 +24,15 @@ lint: install-dev ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+browser: ## install Chromium, which the live page's tests drive, by apt-get; asks for root
+	$(SUDO) apt-get update -q
+	$(SUDO) apt-get install -y --no-install-recommends chromium
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
+
+monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
+	@$(PYTHON) tools/monitoring.py
 
 train: install-dev ## train builtin:tiny anew, about 70 minutes on two cores; ARGS="--threads 2"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r training/requirements.txt
@@ -36,4 +44,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve test lint boards train constraints clean
+.PHONY: help install install-dev serve test lint browser boards monitoring-tools train constraints clean

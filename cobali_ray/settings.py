@@ -26,7 +26,7 @@ class EngineSettings(BaseSettings):
     )
 
     # -- model
-    model: str = "builtin:synthetic-tiny"
+    model: str = "builtin:tiny"
     """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:NAME[:QUANT]."""
     model_id: str | None = None
     """The name clients use; None takes it from the model."""

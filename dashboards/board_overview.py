@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
-from panels import board, heat, lines, number, percentiles, quantile, rate, series, stacked
+from panels import (
+    CELLS,
+    REQUESTS,
+    SLOTS,
+    TOKEN_RATE,
+    TOKENS,
+    board,
+    heat,
+    lines,
+    number,
+    percentiles,
+    quantile,
+    rate,
+    series,
+    stacked,
+)
 
 
 def build() -> dashboard.Dashboard:
     """Return the board `overview.json`."""
     made = board("cobali-overview", "cobali_ray / Overview", "Latency, throughput, queue and cache.")
-    for add in (_now, _latency, _heat, _throughput, _capacity, _trouble):
+    for add in (_now, _latency, _throughput, _sizes, _capacity, _trouble):
         add(made)
     return made
 
@@ -19,11 +34,11 @@ def _now(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Now"))
     busy = series("cobali_slots", state="prefilling|generating")
     running = f"sum({busy})"
-    made.with_panel(number("Running", "Requests in slots.", "short", (running, "running")))
+    made.with_panel(number("Running", "Requests in slots.", REQUESTS, (running, "running")))
     queued = f"sum({series('cobali_queue_requests')})"
-    made.with_panel(number("Queued", "Requests waiting for a slot.", "short", (queued, "queued")))
+    made.with_panel(number("Queued", "Requests waiting for a slot.", REQUESTS, (queued, "queued")))
     output = f"sum({rate('cobali_output_tokens_total')})"
-    made.with_panel(number("Output", "Output tokens per second.", "short", (output, "tokens/s")))
+    made.with_panel(number("Output", "Output tokens per second.", TOKEN_RATE, (output, "tokens/s")))
     ttft = quantile(0.9, "cobali_ttft_seconds")
     made.with_panel(number("TTFT p90", "Arrival to first output token.", "s", (ttft, "p90")))
     itl = quantile(0.99, "cobali_itl_seconds")
@@ -41,14 +56,12 @@ def _latency(made: dashboard.Dashboard) -> None:
         ("E2E", "Arrival to end event.", "cobali_e2e_seconds"),
         ("Queue time", "Arrival to slot.", "cobali_queue_seconds"),
         ("Prefill time", "Slot to first output token.", "cobali_prefill_seconds"),
+        ("Decode time", "First to last output token.", "cobali_decode_seconds"),
     ):
-        made.with_panel(lines(title, text, "s", percentiles(name), columns=3))
-
-
-def _heat(made: dashboard.Dashboard) -> None:
-    made.with_row(Row("Latency, all of it"))
-    made.with_panel(heat("TTFT heatmap", "Requests per bucket of TTFT.", "s", "cobali_ttft_seconds"))
-    made.with_panel(heat("ITL heatmap", "Gaps per bucket of ITL.", "s", "cobali_itl_seconds"))
+        made.with_panel(lines(title, text, "s", percentiles(name), columns=4))
+    fill = [(f"max({series('cobali_kv_usage_ratio')})", "used")]
+    text = "Share of KV cells held by requests: near 1, requests wait or are preempted."
+    made.with_panel(lines("KV use", text, "percentunit", fill, columns=4))
 
 
 def _throughput(made: dashboard.Dashboard) -> None:
@@ -59,38 +72,50 @@ def _throughput(made: dashboard.Dashboard) -> None:
         (f"sum({prefill})", "prefill computed"),
         (f"sum({rate('cobali_cached_prompt_tokens_total')})", "prefill reused"),
     ]
-    made.with_panel(lines("Tokens per second", "Sampled, computed, reused.", "short", tokens, columns=3))
+    made.with_panel(lines("Tokens per second", "Sampled, computed, reused.", TOKEN_RATE, tokens, columns=3))
     ended = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
     made.with_panel(stacked("Requests by outcome", "Ended requests per second.", "reqps", ended, columns=3))
-    sizes = [
-        *((expr, f"prompt {p}") for expr, p in percentiles("cobali_request_prompt_tokens")),
-        *((expr, f"output {p}") for expr, p in percentiles("cobali_request_output_tokens")),
+    state = [
+        (f"sum({series('cobali_slots', state='prefilling|generating')})", "running"),
+        (f"sum({series('cobali_queue_requests')})", "waiting"),
     ]
-    made.with_panel(lines("Request sizes", "Tokens of ended requests.", "short", sizes, columns=3))
+    made.with_panel(lines("Running and waiting", "Requests in slots and before.", REQUESTS, state, columns=3))
+
+
+def _sizes(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Request sizes"))
+    text = "Ended requests per bucket of prompt length."
+    made.with_panel(heat("Prompt length", text, TOKENS, "cobali_request_prompt_tokens"))
+    text = "Ended requests per bucket of output length."
+    made.with_panel(heat("Output length", text, TOKENS, "cobali_request_output_tokens"))
 
 
 def _capacity(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Capacity"))
     slots = [(f"sum by (state) ({series('cobali_slots')})", "{{state}}")]
-    made.with_panel(stacked("Slots by state", "What the slots do.", "short", slots, columns=3))
+    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=3))
     cells = [(f"sum by (state) ({series('cobali_kv_cells')})", "{{state}}")]
     text = "Held by requests, kept for prefix reuse, empty."
-    made.with_panel(stacked("KV cells", text, "short", cells, columns=3))
-    queue = [
-        (f"sum({series('cobali_queue_requests')})", "requests"),
-        (f"sum({series('cobali_queue_tokens')})", "prompt tokens"),
+    made.with_panel(stacked("KV cells", text, CELLS, cells, columns=3))
+    shares = [
+        (f"max({series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')})", legend)
+        for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
     ]
-    made.with_panel(lines("Queue", "Waiting requests and their prompt tokens.", "short", queue, columns=3))
+    text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
+    made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
 
 
 def _trouble(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Trouble"))
     refused = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Requests refused at the door, per second."
-    made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=3))
+    made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=4))
     preempted = [(f"sum by (instance) ({rate('cobali_preemptions_total')})", "{{instance}}")]
     text = "Sequences sent back to the queue because the KV cache was full, per second."
-    made.with_panel(lines("Preemptions", text, "ops", preempted, columns=3))
+    made.with_panel(lines("Preemptions", text, "ops", preempted, columns=4))
     age = [(f"max by (instance) ({series('cobali_last_tick_age_seconds')})", "{{instance}}")]
     text = "Seconds since the last tick while there is work: above a few, the engine hangs."
-    made.with_panel(lines("Age of the last tick", text, "s", age, columns=3))
+    made.with_panel(lines("Age of the last tick", text, "s", age, columns=4))
+    up = [(f"max by (instance) (time() - {series('cobali_start_time_seconds')})", "{{instance}}")]
+    text = "Seconds since the engine opened: a fall to zero is a restart."
+    made.with_panel(lines("Engine uptime", text, "s", up, columns=4))

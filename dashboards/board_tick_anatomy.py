@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
-from panels import board, limit_line, lines, per_tick, percentiles, rate, series, stacked
+from panels import (
+    SEQUENCES,
+    TOKENS,
+    board,
+    heat,
+    limit_line,
+    lines,
+    per_tick,
+    percentiles,
+    rate,
+    series,
+    stacked,
+)
 
 PHASES = ("plan", "forward", "sample", "publish")
 
@@ -23,8 +35,11 @@ def _time(made: dashboard.Dashboard) -> None:
     rest = f"sum({rate('cobali_tick_seconds_sum')}) - sum({rate('cobali_phase_seconds_total')})"
     stack = [(phases, "{{phase}}"), (per_tick(f"clamp_min({rest}, 0)"), "other")]
     text = "Mean seconds of a tick by phase; with overlap, forward contains the previous tick's publish."
-    made.with_panel(stacked("Phases of a mean tick", text, "s", stack))
-    made.with_panel(lines("Tick time", "One tick, start to end.", "s", percentiles("cobali_tick_seconds")))
+    made.with_panel(stacked("Phases of a mean tick", text, "s", stack, columns=3))
+    ticks = percentiles("cobali_tick_seconds")
+    made.with_panel(lines("Tick time", "One tick, start to end.", "s", ticks, columns=3))
+    text = "Ticks per bucket of their time: two bands are decode ticks and ticks with prefill."
+    made.with_panel(heat("Tick time heatmap", text, "s", "cobali_tick_seconds", columns=3))
 
 
 def _phases(made: dashboard.Dashboard) -> None:
@@ -48,23 +63,29 @@ def _work(made: dashboard.Dashboard) -> None:
     kinds = per_tick(f"sum by (kind) ({rate('cobali_tokens_total')})")
     budget = f"max({series('cobali_token_budget')})"
     text = "Mean decode and prefill tokens of a tick, against the token budget."
-    tokens = stacked("Tokens per tick", text, "short", [(kinds, "{{kind}}"), (budget, "budget")], columns=3)
+    tokens = stacked("Tokens per tick", text, TOKENS, [(kinds, "{{kind}}"), (budget, "budget")], columns=4)
     made.with_panel(limit_line(tokens, "budget"))
     sizes = percentiles("cobali_tick_batch_tokens")
     last = (f"max({series('cobali_batch_tokens')})", "last tick")
     text = "Decode and prefill tokens together, by tick."
-    made.with_panel(lines("Batch tokens", text, "short", [*sizes, last], columns=3))
+    made.with_panel(lines("Batch tokens", text, TOKENS, [*sizes, last], columns=4))
+    chunks = percentiles("cobali_prefill_chunk_tokens")
+    text = "Prompt tokens of one request in one tick: the pace shortens them beside running streams."
+    made.with_panel(lines("Chunk sizes", text, TOKENS, chunks, columns=4))
     sequences = percentiles("cobali_batch_sequences")
-    made.with_panel(lines("Batch sequences", "Sequences in a tick.", "short", sequences, columns=3))
+    made.with_panel(lines("Batch sequences", "Sequences in a tick.", SEQUENCES, sequences, columns=4))
 
 
 def _pace(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Pace: prefill within the ITL target"))
-    predicted = f"max({series('cobali_tick_predicted_seconds')})"
-    real = per_tick(f"sum({rate('cobali_tick_seconds_sum')})")
+    n_predicted = f"sum({rate('cobali_tick_prediction_error_ratio_count')})"
+    predicted, real = (
+        f"sum({rate('cobali_tick_prediction_seconds_total', kind=kind)}) / {n_predicted}"
+        for kind in ("predicted", "real")
+    )
     target = f"max({series('cobali_itl_target_seconds')})"
-    text = "The tick-time model's last prediction, the mean real tick, and the target that bounds prefill."
-    queries = [(predicted, "predicted"), (real, "real, mean"), (target, "target")]
+    text = "Mean time of a tick as the model expected it and as it was, and the target that bounds prefill."
+    queries = [(predicted, "predicted"), (real, "real"), (target, "target")]
     made.with_panel(lines("Predicted and real tick time", text, "s", queries))
     errors = percentiles("cobali_tick_prediction_error_ratio")
     text = "How far predictions are off, as a share of the real time."

@@ -9,12 +9,17 @@ import json
 from pathlib import Path
 
 import board_overview
+import board_requests
 import board_tick_anatomy
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 HERE = Path(__file__).parent
-BOARDS = {"overview.json": board_overview.build, "tick_anatomy.json": board_tick_anatomy.build}
+BOARDS = {
+    "overview.json": board_overview.build,
+    "tick_anatomy.json": board_tick_anatomy.build,
+    "requests.json": board_requests.build,
+}
 
 
 def to_json(made: Dashboard) -> str:
@@ -22,6 +27,8 @@ def to_json(made: Dashboard) -> str:
     model = made.build()
     for number, panel in enumerate(model.panels or [], start=1):
         panel.id_val = number
+    for variable in (model.templating and model.templating.list_val) or []:
+        variable.auto = variable.auto_min = variable.auto_count = None  # an interval's, not in the schema
     return json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 

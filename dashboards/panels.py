@@ -19,6 +19,7 @@ from grafana_foundation_sdk.models.common import (
 )
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
+    DashboardLinkType,
     DynamicConfigValue,
     VariableRefresh,
     VariableSort,
@@ -34,6 +35,12 @@ WHERE = 'instance=~"$instance"'
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 HEIGHT = 8
 WIDTH = 24
+TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS = (
+    f"count:{word}" for word in ("tok", "tok/s", "req", "seq", "slots", "cells")
+)
+"""Grafana's custom units: scaled to K and M, with a word behind."""
+SILENT = "No such series here: let Prometheus scrape the server's /metrics and choose a longer time range."
+IDLE = "No request in this time range: send the server one, or choose a longer range."
 
 
 def series(name: str, **labels: str) -> str:
@@ -62,6 +69,11 @@ def percentiles(name: str, **labels: str) -> list[Query]:
     return [(quantile(q, name, **labels), legend) for legend, q in QUANTILES]
 
 
+def _empty(queries: Sequence[Query]) -> str:
+    """Say what to do about an empty panel: histograms need requests, the rest only a scrape."""
+    return IDLE if any("_bucket{" in expr for expr, _ in queries) else SILENT
+
+
 def _target(query: Query, index: int) -> prometheus.Dataquery:
     expr, legend = query
     target = prometheus.Dataquery().datasource(SOURCE).expr(expr).legend_format(legend)
@@ -76,9 +88,9 @@ def _legend() -> common.VizLegendOptions:
 def lines(
     title: str, text: str, unit: str, queries: Sequence[Query], *, columns: int = 2
 ) -> timeseries.Panel:
-    """Return a line panel, `columns` of which fill a row; units are Grafana's ids."""
+    """Return a line panel, `columns` of which fill a row; units are Grafana's ids or the ones above."""
     panel = timeseries.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
-    panel.height(HEIGHT).span(WIDTH // columns).min(0)
+    panel.height(HEIGHT).span(WIDTH // columns).min(0).no_value(_empty(queries))
     panel.draw_style(GraphDrawStyle.LINE).line_width(1).fill_opacity(8).show_points(VisibilityMode.NEVER)
     panel.legend(_legend()).tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
     for index, query in enumerate(queries):
@@ -94,6 +106,11 @@ def stacked(
     return panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A")).fill_opacity(40)
 
 
+def per_request(name: str) -> str:
+    """Return the mean of a histogram over all ended requests, those without a value counted as 0."""
+    return f"sum({rate(f'{name}_sum')}) / sum({rate('cobali_e2e_seconds_count')})"
+
+
 def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
     """Draw one series of a stacked panel as a dashed line that does not take part in the stack."""
     properties = [
@@ -104,11 +121,11 @@ def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
     return panel.override_by_name(legend, properties)
 
 
-def heat(title: str, text: str, unit: str, name: str) -> heatmap.Panel:
+def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> heatmap.Panel:
     """Return a heatmap of a histogram: how many values fell into which bucket when."""
     query = (f"sum by (le) (increase({series(f'{name}_bucket')}[$__rate_interval]))", "{{le}}")
     panel = heatmap.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
-    panel.height(HEIGHT).span(WIDTH // 2)
+    panel.height(HEIGHT).span(WIDTH // columns).no_value(IDLE)
     panel.calculate(calculate=False).cell_gap(1)
     panel.rows_frame(heatmap.RowsHeatmapOptions().layout(HeatmapCellLayout.LE))
     panel.scale_distribution(common.ScaleDistributionConfig().type(ScaleDistribution.LINEAR))
@@ -122,6 +139,7 @@ def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) 
     """Return one large number with its recent course behind it."""
     panel = stat.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel.no_value("no requests" if _empty([query]) == IDLE else "not scraped")
     return panel.height(4).span(WIDTH // columns).with_target(_target(query, 0))
 
 
@@ -136,5 +154,7 @@ def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
         variable.include_all(include_all=True).multi(multi=True)
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     made = dashboard.Dashboard(title).uid(uid).description(text).tags(["cobali"]).timezone("browser")
+    others = dashboard.DashboardLink("cobali_ray").type(DashboardLinkType.DASHBOARDS).tags(["cobali"])
+    made.link(others.include_vars(include_vars=True).keep_time(keep_time=True))
     made.time("now-30m", "now").refresh("5s").editable().tooltip(DashboardCursorSync.CROSSHAIR)
     return made.with_variable(source).with_variable(models).with_variable(instances)

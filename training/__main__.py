@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,7 @@ class Step(enum.StrEnum):
     EXPORT = "export"
     CHECK = "check"
     EVALUATE = "evaluate"
+    MEASURE = "measure"
 
 
 def main(
@@ -35,6 +37,9 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where everything is written.")] = HERE / "out",
     n_examples: Annotated[int | None, typer.Option(min=1000, help="Conversations in the corpus.")] = None,
     n_steps: Annotated[int | None, typer.Option(min=1, help="Stop earlier; the learning rate fits.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Begin with the weights of this checkpoint, and with its tokenizer.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; all cores by default.")] = None,
 ) -> None:
     """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
@@ -42,7 +47,7 @@ def main(
     try:
         require_torch()
         require_room(folder)
-        _work(step, folder, n_examples, n_steps, threads)
+        _work(step, folder, n_examples, n_steps, weights, threads)
     except TrainingError as error:
         CONSOLE.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code=2) from error
@@ -51,10 +56,18 @@ def main(
         raise typer.Exit(code=INTERRUPTED) from error
 
 
-def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None, threads: int | None) -> None:
+def _work(
+    step: Step,
+    folder: Path,
+    n_examples: int | None,
+    n_steps: int | None,
+    weights: Path | None,
+    threads: int | None,
+) -> None:
     import torch
 
-    from training import check, evaluate, steps
+    from training import check, evaluate, measure, steps
+    from training.checkpoint import load_weights
     from training.recipe import Recipe, Workshop
 
     if threads:
@@ -62,6 +75,12 @@ def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None,
     recipe, workshop = Recipe(n_steps=n_steps), Workshop(folder)
     if n_examples:
         recipe = dataclasses.replace(recipe, n_examples=n_examples)
+    begin = None
+    if weights:
+        begin, digest = load_weights(weights)
+        recipe = dataclasses.replace(recipe, weights=digest)
+        if not workshop.tokenizer.exists():
+            shutil.copy(weights.with_name(workshop.tokenizer.name), workshop.tokenizer)
 
     def wanted(one: Step) -> bool:
         return step in {Step.ALL, one}
@@ -69,13 +88,15 @@ def _work(step: Step, folder: Path, n_examples: int | None, n_steps: int | None,
     if step is Step.CORPUS or (step is Step.ALL and not workshop.corpus.exists()):
         steps.make_corpus(recipe, workshop)
     if wanted(Step.TRAIN):
-        steps.train_model(recipe, workshop)
+        steps.train_model(recipe, workshop, begin)
     if wanted(Step.EXPORT):
         steps.export_model(recipe, workshop)
     if wanted(Step.CHECK):
         check.check_export(recipe, workshop)
     if wanted(Step.EVALUATE):
         evaluate.evaluate(workshop)
+    if wanted(Step.MEASURE):
+        measure.measure(workshop)
 
 
 if __name__ == "__main__":

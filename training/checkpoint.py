@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from pathlib import Path
@@ -33,6 +34,18 @@ def save_checkpoint(path: Path, state: dict[str, Any], recipe: Recipe) -> None:
         ) from error
 
 
+def load_weights(path: Path) -> tuple[dict[str, Any], str]:
+    """Read the weights of any run's checkpoint, and what tells them from others.
+
+    Raises:
+        TrainingError: there is no such file, or it is no checkpoint.
+    """
+    state = _read(path, "cpu") if path.exists() else {}
+    if "model" not in state:
+        raise TrainingError(f"there is no checkpoint to begin with at '{path}'")
+    return state["model"], hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def load_checkpoint(path: Path, recipe: Recipe, device: str) -> dict[str, Any] | None:
     """Read it; None if there is none.
 
@@ -41,14 +54,19 @@ def load_checkpoint(path: Path, recipe: Recipe, device: str) -> dict[str, Any] |
     """
     if not path.exists():
         return None
+    state = _read(path, device)
+    if state.get("recipe") != recipe.digest():
+        raise TrainingError(
+            f"the checkpoint '{path}' is of another recipe; delete it or choose another folder"
+        )
+    return state
+
+
+def _read(path: Path, device: str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
         raise TrainingError(
             f"the checkpoint '{path}' is damaged ({error}); delete it to begin anew"
         ) from error
-    if state.get("recipe") != recipe.digest():
-        raise TrainingError(
-            f"the checkpoint '{path}' is of another recipe; delete it or choose another folder"
-        )
     return state

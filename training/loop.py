@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class Run:
         return cls(model, _optimizers(model, recipe), recipe)
 
     @classmethod
-    def resume(cls, recipe: Recipe, path: Path, device: str) -> Run:
-        """Go on from the checkpoint at `path`, or begin anew where there is none.
+    def resume(cls, recipe: Recipe, path: Path, device: str, weights: Mapping[str, Any] | None = None) -> Run:
+        """Go on from the checkpoint at `path`, or begin anew where there is none, with `weights` if given.
 
         Raises:
             TrainingError: the checkpoint is of another recipe, or damaged.
@@ -52,6 +52,8 @@ class Run:
             for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             run.step, run.losses = state["step"], state["losses"]
+        elif weights is not None:
+            run.model.load_state_dict(weights)
         return run
 
     def save(self, path: Path) -> None:

@@ -27,6 +27,8 @@ class Recipe:
     embedding_rate: float = 4e-3
     weight_decay: float = 0.05
     n_warmup: int = 60
+    weights: str = ""
+    """Digest of the checkpoint whose weights the run begins with; empty: random ones."""
     share_cooldown: float = 0.6
     """The learning rate falls to zero over this last part of the run."""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from training.checkpoint import load_checkpoint
 from training.corpus.build import training_examples
@@ -27,16 +30,11 @@ _N_SAMPLE = 400
 
 
 def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
-    """Generate the corpus, train the tokenizer on a part of it and encode all of it."""
-    CONSOLE.print("Training the tokenizer ...")
-    some = itertools.islice(training_examples(_N_FOR_TOKENIZER, recipe.seed + 1), _N_FOR_TOKENIZER)
-    texts = [turn.text for example in some for turn in example.turns]
-    roles = ["system\nuser\nassistant\n"] * 1000
-    tokenizer = train_tokenizer(texts + roles + own_texts(), recipe.shape.n_vocab)
-    if tokenizer.get_vocab_size() != recipe.shape.n_vocab:
-        raise TrainingError(
-            f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {recipe.shape.n_vocab}"
-        )
+    """Generate the corpus, train the tokenizer on a part of it and encode all of it.
+
+    A run that begins with another's weights needs that one's tokenizer in the folder, and keeps it.
+    """
+    tokenizer = load(workshop.tokenizer) if recipe.weights else _tokenizer(recipe)
     tokenizer.save(str(workshop.tokenizer))
     with progress_bar("Generating", recipe.n_examples) as heard:
         data = encode(
@@ -52,7 +50,20 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
     CONSOLE.print(f"{len(data.lengths):,} conversations, {len(data.tokens):,} tokens", highlight=False)
 
 
-def train_model(recipe: Recipe, workshop: Workshop) -> None:
+def _tokenizer(recipe: Recipe) -> Tokenizer:
+    CONSOLE.print("Training the tokenizer ...")
+    some = itertools.islice(training_examples(_N_FOR_TOKENIZER, recipe.seed + 1), _N_FOR_TOKENIZER)
+    texts = [turn.text for example in some for turn in example.turns]
+    roles = ["system\nuser\nassistant\n"] * 1000
+    tokenizer = train_tokenizer(texts + roles + own_texts(), recipe.shape.n_vocab)
+    if tokenizer.get_vocab_size() != recipe.shape.n_vocab:
+        raise TrainingError(
+            f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {recipe.shape.n_vocab}"
+        )
+    return tokenizer
+
+
+def train_model(recipe: Recipe, workshop: Workshop, weights: Mapping[str, Any] | None = None) -> None:
     """Train, or go on training, and draw the curve.
 
     Raises:
@@ -64,7 +75,8 @@ def train_model(recipe: Recipe, workshop: Workshop) -> None:
             f"there is no corpus in '{workshop.folder}'; run `python -m training corpus` first"
         )
     data = Dataset.load(workshop.corpus)
-    run = Run.resume(recipe, workshop.checkpoint, "cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    run = Run.resume(recipe, workshop.checkpoint, device, weights)
     n_steps = n_steps_of(recipe, data)
     if run.step:
         CONSOLE.print(f"Going on from step {run.step} of {n_steps}.", highlight=False)

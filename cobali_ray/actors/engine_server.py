@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import ray
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
@@ -73,6 +75,10 @@ class EngineServer:
         )
         self._loop.start()
         self._loop.wait_open()
+        self._ray_metrics: RayMetrics | None = None
+        if self._telemetry is not None and ray.is_initialized():
+            self._ray_metrics = RayMetrics(self._telemetry.collector.snapshot)
+            self._ray_metrics.start()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         selector = open_selector(self._settings)
@@ -90,6 +96,9 @@ class EngineServer:
             n_cells=limits.n_cells,
             token_budget=limits.token_budget,
             n_ctx_slot=limits.n_ctx_slot,
+            max_queue=limits.max_queue,
+            max_queue_tokens=limits.max_queue_tokens,
+            opened_at_s=time.time(),
             now=self._clock.now,
         )
         tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
@@ -165,7 +174,11 @@ class EngineServer:
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""
-        return None if self._telemetry is None else self._telemetry.collector.snapshot()
+        if self._telemetry is None:
+            return None
+        # The loop knows of a tick under way; the collector hears of it when it is over.
+        age_s = self._loop.state().last_tick_age_s
+        return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s)
 
     async def ticks(self, last: int, since: int, before: int | None) -> TickFeed:
         """Return records of ticks and requests as JSON, made on this event loop."""
@@ -188,6 +201,8 @@ class EngineServer:
 
     def __del__(self) -> None:
         """Stop the loop; Serve calls this when the replica goes."""
+        if (metrics := getattr(self, "_ray_metrics", None)) is not None:
+            metrics.stop()
         loop = getattr(self, "_loop", None)
         if loop is not None:
             loop.stop(timeout_s=5.0)

@@ -96,7 +96,7 @@ class Account:
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
         # Probes and scrapes come every few seconds for ever: they are news only when they fail.
-        quiet = self.n_prompt is None and status == HTTPStatus.OK
+        quiet = self.n_prompt is None and status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
         (log.debug if quiet else log.info)("http_request", **line)
 
     def _span_attributes(self) -> dict[str, Any]:

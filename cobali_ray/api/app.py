@@ -15,6 +15,7 @@ from cobali_ray.api.faults import http_fault
 from cobali_ray.api.frame import Frame, fault_response
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.openapi import describe
+from cobali_ray.api.page import Page
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.viewers import Viewers
@@ -34,6 +35,7 @@ def build_api(
     app.include_router(Generation(client, settings, clock).router())
     app.include_router(Facts(client, settings).router())
     app.include_router(Debug(client, Viewers(client, clock)).router())
+    app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock, tracer=tracer)

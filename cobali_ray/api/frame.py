@@ -19,8 +19,9 @@ from cobali_ray.api.faults import Fault
 from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import WrongKeyError
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
-"""Probes have no keys."""
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui"})
+OPEN_FOLDER = "/ui/"
+"""Probes have no keys, and the page asks for one itself, once its data is refused."""
 
 SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -81,7 +82,7 @@ class Frame:
 
         started = self._clock.now()
         try:
-            self._check_key(scope["path"], headers)
+            self._check_key(_path_in_app(scope), headers)
             await self._app(scope, receive, send_framed)
         except (asyncio.CancelledError, ClientDisconnect) as gone:
             account.cancelled = True
@@ -98,5 +99,13 @@ class Frame:
             account.write(self._clock.now() - started)
 
     def _check_key(self, path: str, headers: Mapping[str, str]) -> None:
-        if self._api_keys and path not in OPEN_PATHS and not key_is_right(headers, self._api_keys):
+        if not self._api_keys or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+            return
+        if not key_is_right(headers, self._api_keys):
             raise WrongKeyError
+
+
+def _path_in_app(scope: Scope) -> str:
+    """Return the path without the prefix under which the app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

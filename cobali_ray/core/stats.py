@@ -54,6 +54,8 @@ class TickStats:
     """What the tick-time model expected of `total_s`; 0 while it knows too little."""
     target_s: float = 0.0
     """The ITL target that bounded this tick's prefill; 0 where nothing did."""
+    chunks: Sequence[int] = ()
+    """Tokens of each prompt chunk; they add up to `n_prefill`."""
     gaps_s: Sequence[float]
     """ITL samples: for each stream that gained a token, time since its previous one."""
     spans: TickSpans = NO_SPANS

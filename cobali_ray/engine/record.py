@@ -74,12 +74,13 @@ class Recorder:
     ) -> TickStats:
         """Return the tick's record and start counting for the next one."""
         n_cells_idle = slots.n_cells_idle
+        chunks = [length for _, length in shape.chunks]
         stats = TickStats(
             tick_id=self._tick_id,
             started_s=times.started,
             n_decode=shape.n_decode,
-            n_prefill=sum([length for _, length in shape.chunks]),
-            n_sequences=shape.n_decode + len(shape.chunks),
+            n_prefill=sum(chunks),
+            n_sequences=shape.n_decode + len(chunks),
             n_sampled=n_sampled,
             n_idle=slots.n_idle,
             n_prefilling=n_prefilling,
@@ -99,6 +100,7 @@ class Recorder:
             n_finished=self.n_ended,
             predicted_s=predicted_s,
             target_s=target_s,
+            chunks=chunks,
             gaps_s=gaps,
             spans=spans,
         )

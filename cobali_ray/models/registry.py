@@ -13,13 +13,14 @@ from cobali_ray.models.builtin import Builtin, Order, Progress
 from cobali_ray.models.ggufmeta import read_header, require_gguf
 from cobali_ray.models.hub import download
 from cobali_ray.models.reference import BuiltinReference, HubReference, parse_reference
+from cobali_ray.models.shipped import SHIPPED_MODELS
 from cobali_ray.models.store import default_cache_dir
 from cobali_ray.models.synthetic import SYNTHETIC_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ROWS: tuple[Builtin, ...] = SYNTHETIC_MODELS
+_ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS)
 BUILTINS: Mapping[str, Builtin] = {row.name: row for row in _ROWS}
 
 

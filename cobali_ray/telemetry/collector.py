@@ -29,7 +29,7 @@ class Collector:
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
     waits. `now` is the clock of the records; without it there is no `cobali_last_tick_age_seconds`, and
-    idle time counts only once it has ended.
+    idle time counts only once it has ended. `opened_at_s` is the Unix time of the engine's start.
     """
 
     def __init__(
@@ -40,11 +40,16 @@ class Collector:
         n_cells: int,
         token_budget: int,
         n_ctx_slot: int,
+        max_queue: int = 0,
+        max_queue_tokens: int = 0,
+        opened_at_s: float = 0.0,
         ring: int = RING,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
+        self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
+        self._opened_at_s = opened_at_s
         self._histograms = {
             (spec.name, value): Histogram(spec.bounds)
             for spec in histogram_specs(n_slots, n_ctx_slot)
@@ -57,12 +62,14 @@ class Collector:
         )
         self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
         self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
+        self._chunk = pick(("prefill_chunk_tokens", ""))
         self._itl = pick(("itl_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
         self._lives = Lives(ring)
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
         self._idle_s = self._idle_shown_s = 0.0
@@ -94,10 +101,15 @@ class Collector:
             self._prefill.observe(stats.n_prefill)
             self._batch_tokens.observe(stats.n_decode + stats.n_prefill)
             self._sequences.observe(stats.n_sequences)
+            for length in stats.chunks:
+                self._chunk.observe(length)
             if len(stats.gaps_s):
                 self._itl.observe_many(stats.gaps_s)
             if stats.predicted_s:
                 self._error.observe(abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9))
+                self._predicted_s += stats.predicted_s
+                self._real_s += stats.total_s
+            self._target_s = stats.target_s or self._target_s
             self._n_output += stats.n_sampled
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
@@ -229,7 +241,11 @@ class Collector:
             model_name=self._model_name,
             token_budget=self._token_budget,
             n_ctx_slot=self._n_ctx_slot,
-            levels=Levels.after(last) if last is not None else self._idle_levels,
+            max_queue=self._max_queue,
+            max_queue_tokens=self._max_queue_tokens,
+            opened_at_s=self._opened_at_s,
+            levels=self._idle_levels if last is None else Levels.after(last, target_s=self._target_s),
+            predictions={"predicted": self._predicted_s, "real": self._real_s},
             histograms={key: histogram.view() for key, histogram in self._histograms.items()},
             totals={
                 "prompt_tokens": self._n_prompt,

@@ -51,6 +51,8 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("cobali_tokens", "Tokens computed.", "kind", tokens)
     phases = {phase: snapshot.histogram("tick_phase_seconds", phase).sum for phase in PHASES}
     yield counter("cobali_phase_seconds", "Time in each phase of a tick.", "phase", phases)
+    text = "Seconds of ticks that had a prediction, predicted and real."
+    yield counter("cobali_tick_prediction_seconds", text, "kind", snapshot.predictions)
     yield counter("cobali_requests", "Ended requests.", "outcome", snapshot.requests)
     yield counter("cobali_refusals", "Requests refused at the door.", "reason", snapshot.refusals)
     for name, text in TOTALS.items():
@@ -78,9 +80,12 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
         ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", levels.kv_usage),
         ("batch_tokens", "Tokens of the last tick, 0 when idle.", levels.n_batch_tokens),
         ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", levels.predicted_s),
-        ("itl_target_seconds", "ITL target that bounded the last tick, 0 if none did.", levels.target_s),
+        ("itl_target_seconds", "ITL target of the latest tick that had one, 0 when idle.", levels.target_s),
         ("token_budget", "Most tokens of one tick.", snapshot.token_budget),
         ("slot_context_tokens", "Most tokens of prompt and answer together.", snapshot.n_ctx_slot),
+        ("queue_limit_requests", "Requests that may wait before 429.", snapshot.max_queue),
+        ("queue_limit_tokens", "Prompt tokens that may wait before 429.", snapshot.max_queue_tokens),
+        ("start_time_seconds", "Unix time at which the engine opened.", snapshot.opened_at_s),
     ):
         yield GaugeMetricFamily(f"cobali_{name}", text, value)
     if snapshot.last_tick_age_s is not None:

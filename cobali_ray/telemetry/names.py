@@ -54,6 +54,9 @@ def histogram_specs(n_slots: int, n_ctx_slot: int) -> tuple[HistogramSpec, ...]:
             "|predicted - real| / real of a tick's time, once the model knows enough.",
             bounds.RATIO,
         ),
+        HistogramSpec(
+            "prefill_chunk_tokens", "Tokens of one prompt computed in one tick.", bounds.TICK_TOKENS[1:]
+        ),
         HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", seqs),
         HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),
         HistogramSpec("queue_seconds", "Arrival to slot.", bounds.REQUEST),

@@ -23,13 +23,14 @@ class Levels:
     n_cells_used: int = 0
     n_cells_idle: int = 0
     n_batch_tokens: int = 0
-    """Tokens of the last tick; 0 when idle. Likewise the next two, in seconds."""
+    """Tokens of the last tick; 0 when idle. Likewise the next one, in seconds."""
     predicted_s: float = 0.0
     target_s: float = 0.0
+    """ITL target of the latest tick that had one; 0 when idle."""
 
     @classmethod
-    def after(cls, stats: TickStats) -> Levels:
-        """Read the levels off a tick's record."""
+    def after(cls, stats: TickStats, *, target_s: float) -> Levels:
+        """Read the levels off a tick's record; most ticks have no target of their own."""
         return cls(
             n_idle=stats.n_idle,
             n_prefilling=stats.n_prefilling,
@@ -41,7 +42,7 @@ class Levels:
             n_cells_idle=stats.n_cells_idle,
             n_batch_tokens=stats.n_tokens,
             predicted_s=stats.predicted_s,
-            target_s=stats.target_s,
+            target_s=target_s,
         )
 
     @property
@@ -67,11 +68,18 @@ class Snapshot:
     model_name: str
     token_budget: int
     n_ctx_slot: int
+    max_queue: int
+    """Requests that may wait; the next one: their prompt tokens."""
+    max_queue_tokens: int
+    opened_at_s: float
+    """Unix time at which the engine opened."""
     levels: Levels
     histograms: dict[tuple[str, str], HistogramView]
     """By family name and label value ("" where there is no label)."""
     totals: dict[str, float]
     """Counters without a label, by name without `cobali_` and `_total`."""
+    predictions: dict[str, float]
+    """Seconds of all ticks that had a prediction: `predicted`, `real`."""
     requests: dict[str, int]
     """By outcome."""
     refusals: dict[str, int]

@@ -44,8 +44,11 @@ APPS = {
     "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
     "tiny": {
         "model": "builtin:synthetic-tiny",
-        "n_slots": 2,
-        "n_ctx": 256,
+        "n_slots": 4,
+        "n_ctx": 512,
+        "kv_cells": 640,  # a third of what the slots could need: they preempt each other
+        "prefill_chunk": 32,
+        "max_queue": 6,
         "n_threads": 1,
         "log_level": "warning",
     },
@@ -57,6 +60,13 @@ class Server:
 
     def __init__(self, name, port):
         self.name, self.url = name, f"http://127.0.0.1:{port}/{name}"
+
+    def ray_metrics(self):
+        """Return what Ray's metrics agent exports, for everything on this node."""
+        import ray
+
+        (node,) = ray.nodes()
+        return httpx2.get(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics").text
 
     def http(self):
         """Return a client with connections of its own."""

@@ -150,6 +150,14 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
     before = (await server.engine())["pid"]
     hung = asyncio.ensure_future(http.post(CHAT, json=SHORT))
 
+    async def shows():
+        lines = (await http.get("/metrics")).text.splitlines()
+        return any(
+            line.startswith("cobali_last_tick_age_seconds ") and float(line.split()[1]) for line in lines
+        )
+
+    await until(shows)  # though no tick has ever ended
+
     async def replaced():
         return (await server.engine())["pid"] != before
 

@@ -21,6 +21,9 @@ def make_collector(**changes: Any) -> Collector:
             "n_cells": N_CELLS,
             "token_budget": 64,
             "n_ctx_slot": 125,
+            "max_queue": 16,
+            "max_queue_tokens": 2000,
+            "opened_at_s": 1.7e9,
             "now": lambda: 10.0,
             **changes,
         }
@@ -52,6 +55,7 @@ def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:
             "n_reused_graphs": 1,
             "n_preempted": 0,
             "n_finished": 0,
+            "chunks": [24, 8],
             "gaps_s": [0.02, 0.021, 0.3],
             **changes,
         }

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from telemetry_records import fed_collector
 
 HERE = Path(__file__).parents[2] / "dashboards"
-BOARDS = ("overview.json", "tick_anatomy.json")
+BOARDS = ("overview.json", "tick_anatomy.json", "requests.json")
+BARE_UNITS = {"", "none", "short"}  # a number of what?
 TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
 SELECTOR = re.compile(r"\b((?:cobali|vllm|llamacpp)[_:]\w+)(?:\{([^}]*)\})?")
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
@@ -76,7 +77,9 @@ def test_every_panel_explains_itself(name):
         assert panel["title"]
         assert panel["description"].endswith(".")
         assert "\n" not in panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"] not in BARE_UNITS, panel["title"]
+        assert defaults["noValue"], "an empty panel says what to do"
         assert panel["datasource"]["uid"] == "${datasource}"
     ids = [panel["id"] for panel in board(name)["panels"]]
     assert ids == list(range(1, len(ids) + 1))
@@ -114,16 +117,57 @@ def test_the_files_are_what_the_code_builds(monkeypatch):
         for name, build in build_boards.BOARDS.items():
             assert build_boards.to_json(build()).encode() == (HERE / name).read_bytes(), name
     finally:
-        for module in {"build_boards", "board_overview", "board_tick_anatomy", "panels"} - before:
+        for module in {
+            "build_boards",
+            "board_overview",
+            "board_tick_anatomy",
+            "board_requests",
+            "panels",
+        } - before:
             sys.modules.pop(module, None)
 
 
-def test_yaml_files():
-    scrape = yaml.safe_load((HERE / "prometheus.yml").read_text())
+def load(name):
+    return yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
+
+
+def test_prometheus_scrapes_the_default_address_and_knows_rules_and_alertmanager():
+    scrape = load("prometheus.yml")
     (job,) = scrape["scrape_configs"]
     assert (job["static_configs"][0]["targets"], job["metrics_path"]) == (["127.0.0.1:8000"], "/metrics")
-    assert scrape["global"]["scrape_interval"] == "5s"
-    (source,) = yaml.safe_load((HERE / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
-    assert source["type"] == "prometheus"
-    (provider,) = yaml.safe_load((HERE / "provisioning/dashboards/cobali.yaml").read_text())["providers"]
+    assert job["job_name"] == "cobali", "the rules ask for it"
+    assert all((HERE / name).is_file() for name in scrape["rule_files"])
+    (manager,) = scrape["alerting"]["alertmanagers"]
+    assert manager["static_configs"] == [{"targets": ["127.0.0.1:9093"]}]
+
+
+def test_grafana_is_told_of_everything():
+    prometheus, alertmanager = load("provisioning/datasources/prometheus.yaml")["datasources"]
+    assert (prometheus["type"], alertmanager["type"]) == ("prometheus", "alertmanager")
+    assert prometheus["jsonData"]["timeInterval"] == load("prometheus.yml")["global"]["scrape_interval"]
+    assert prometheus["jsonData"]["alertmanagerUid"] == alertmanager["uid"]
+    (provider,) = load("provisioning/dashboards/cobali.yaml")["providers"]
     assert provider["options"]["path"] == "$COBALI_DASHBOARDS"
+    assert {path.name for path in HERE.rglob("*.json")} == set(BOARDS), "Grafana takes every file for a board"
+
+
+def test_compose_starts_what_the_files_expect_on_loopback():
+    services = load("compose.yml")["services"]
+    assert set(services) == {"prometheus", "alertmanager", "grafana"}
+    for name, service in services.items():
+        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), "a version is named"
+        assert service["network_mode"] == "host", "the server is on loopback"
+        assert ".:/cobali:ro" in service["volumes"]
+        said = [*service.get("command", ()), *service.get("environment", {}).values()]
+        files = [word.rpartition("=")[2] for word in said if "/cobali" in word]
+        assert files, name
+        assert all((HERE / file.removeprefix("/cobali").lstrip("/")).exists() for file in files)
+    listen = "--web.listen-address="
+    sources = {
+        source["type"]: source["url"]
+        for source in load("provisioning/datasources/prometheus.yaml")["datasources"]
+    }
+    for name in ("prometheus", "alertmanager"):
+        port = sources[name].rpartition(":")[2]
+        assert f"{listen}127.0.0.1:{port}" in services[name]["command"]
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"

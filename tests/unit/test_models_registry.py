@@ -98,7 +98,9 @@ def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
-        pytest.param("builtin:nobody", "there are synthetic-tiny, synthetic-tiny-152k", id="unknown-name"),
+        pytest.param(
+            "builtin:nobody", "there are tiny, synthetic-tiny, synthetic-tiny-152k", id="unknown-name"
+        ),
         pytest.param("builtin:synthetic-tiny:Q9", "it has Q8_0, F16", id="unknown-quant"),
         pytest.param("absent.gguf", "there is no file", id="missing-file"),
     ],
@@ -142,7 +144,7 @@ def test_the_list_has_every_quant_and_says_which_are_made(cache):
     made = rows["synthetic-tiny", "Q8_0"]
     assert made.made
     assert made.size_bytes == resolve(TINY, cache_dir=cache).stat().st_size
-    assert [key for key, info in rows.items() if info.made] == [("synthetic-tiny", "Q8_0")]
+    assert [key for key, info in rows.items() if info.made] == [("tiny", "Q8_0"), ("synthetic-tiny", "Q8_0")]
     assert made.reference == TINY
     assert rows["synthetic-tiny", "F16"].reference == f"{TINY}:F16"
 

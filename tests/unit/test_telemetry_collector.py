@@ -190,3 +190,15 @@ def test_a_writer_that_never_pauses_does_not_keep_readers_waiting():
 
     collector, opened = make_collector(now=now), True
     assert collector.snapshot().histogram("tick_seconds").count > READ_ATTEMPTS
+
+
+def test_predictions_and_targets_outlive_the_ticks_without():
+    collector = make_collector()
+    collector.on_tick(make_tick(0, predicted_s=0.03, target_s=0.05))
+    collector.on_tick(make_tick(1))
+    snapshot = collector.snapshot()
+    assert snapshot.predictions == {"predicted": 0.03, "real": 0.02}
+    assert snapshot.histogram("tick_prediction_error_ratio").count == 1
+    assert (snapshot.levels.predicted_s, snapshot.levels.target_s) == (0.0, 0.05)
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    assert collector.snapshot().levels.target_s == 0.0

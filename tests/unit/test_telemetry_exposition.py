@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from math import inf
 
@@ -13,7 +12,9 @@ from telemetry_records import fed_collector, make_collector
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
+from tools.monitoring import find
 
+PROMTOOL = find("promtool")
 WHO = {"model_name": "tiny", "engine": "0"}
 
 
@@ -82,6 +83,11 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_batch_tokens", {}, 35),
         ("cobali_token_budget", {}, 64),
         ("cobali_slot_context_tokens", {}, 125),
+        ("cobali_queue_limit_requests", {}, 16),
+        ("cobali_queue_limit_tokens", {}, 2000),
+        ("cobali_start_time_seconds", {}, 1.7e9),
+        ("cobali_prefill_chunk_tokens_bucket", {"le": "8.0"}, 4),
+        ("cobali_prefill_chunk_tokens_sum", {}, 128),
         ("cobali_last_tick_age_seconds", {}, 10 - 0.11),
         ("cobali_info", {"model": "tiny", "version": __version__}, 1),
         ("cobali_itl_seconds_bucket", {"le": "0.02"}, 4),  # 0.02 itself belongs to it
@@ -167,7 +173,7 @@ def test_a_model_name_cannot_break_the_format():
     assert ("cobali_info", frozenset({"model": name, "version": __version__}.items())) in samples
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (package prometheus) is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here; `make monitoring-tools` fetches it")
 @pytest.mark.parametrize(
     ("prefix", "complaints_allowed"),
     [
@@ -182,7 +188,7 @@ def test_promtool(text, prefix, complaints_allowed):
         if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
     ]
     checked = subprocess.run(
-        [shutil.which("promtool"), "check", "metrics"],
+        [PROMTOOL, "check", "metrics"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,

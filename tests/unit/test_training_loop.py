@@ -18,6 +18,7 @@ import torch
 
 from training import checkpoint as checkpoint_module
 from training.answer import greedy
+from training.checkpoint import load_weights
 from training.dataset import Dataset
 from training.errors import TrainingError
 from training.loop import Run, train
@@ -45,6 +46,21 @@ def data():
 
 def quiet(*_):
     pass
+
+
+def test_a_run_can_begin_with_the_weights_of_another(data, tmp_path):
+    first = Run.start(replace(RECIPE, n_steps=40), "cpu")
+    train(first, data, tmp_path / "first.pt", quiet)
+    weights, digest = load_weights(tmp_path / "first.pt")
+    recipe = replace(RECIPE, weights=digest)
+    second = Run.resume(recipe, tmp_path / "second.pt", "cpu", weights)
+    assert second.step == 0
+    train(second, data, tmp_path / "second.pt", quiet)
+    assert second.losses[0] < 0.7 * first.losses[0]
+    with pytest.raises(TrainingError, match="another recipe"):
+        Run.resume(RECIPE, tmp_path / "second.pt", "cpu")
+    with pytest.raises(TrainingError, match="no checkpoint to begin with"):
+        load_weights(tmp_path / "absent.pt")
 
 
 class StoppedError(Exception):

@@ -2,7 +2,8 @@
 
 | line starts with | meaning |
 |---|---|
-| `?` | a wording |
+| `?` | a wording; one in six is held out |
+| `+` | a further wording, only trained on |
 | `~` | what a definition may be asked by: `a tick | ticks` |
 | `=` | the answer; terms between asterisks must be in any right answer |
 | `-` | one of three bullet points, terms marked likewise |
@@ -24,6 +25,7 @@ class Block:
 
     name: str
     wordings: tuple[str, ...]
+    further: tuple[str, ...]
     aliases: tuple[str, ...]
     answer: str
     terms: tuple[str, ...]
@@ -46,12 +48,12 @@ def _only_remarks(part: str) -> bool:
 
 
 def _block(part: str) -> Block:
-    found: dict[str, list[str]] = {mark: [] for mark in "?~=-#"}
+    found: dict[str, list[str]] = {mark: [] for mark in "?+~=-#"}
     head, *rest = [line for line in part.splitlines() if not line.startswith("#")]
     if not re.fullmatch(r"\[[\w .-]+\]", head):
         raise ValueError(f"a block starts with {head!r} instead of [name]")
     for line in rest:
-        if line[:2] not in {"? ", "~ ", "= ", "- "}:
+        if line[:2] not in {"? ", "+ ", "~ ", "= ", "- "}:
             raise ValueError(f"in {head}: {line!r} starts with no known mark")
         found[line[0]].append(line[2:].strip())
     if len(found["="]) != 1:
@@ -60,6 +62,7 @@ def _block(part: str) -> Block:
     return Block(
         name=head[1:-1],
         wordings=tuple(found["?"]),
+        further=tuple(found["+"]),
         aliases=tuple(alias.strip() for line in found["~"] for alias in line.split("|")),
         answer=_TERM.sub(r"\1", answer),
         terms=tuple(_TERM.findall(answer)),

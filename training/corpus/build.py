@@ -27,7 +27,7 @@ from training.corpus.source import Source, held_out
 
 SHARES: Mapping[str, float] = {
     "greeting": 7,
-    "server": 28,
+    "server": 33,
     "sums": 11,
     "letters": 9,
     "sorting": 9,

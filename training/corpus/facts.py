@@ -232,19 +232,24 @@ def sources() -> tuple[Source, ...]:
     """Return one intent for each direction of each table, and the single facts."""
 
     def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+        name: str,
+        wordings: tuple[str, ...],
+        draw: Callable[[Random, bool], Drawn],
+        weight: float,
+        further: tuple[str, ...] = (),
     ) -> Intent:
         return Intent(
             name=f"facts.{name}",
             kind="facts",
             wordings=wordings,
+            further=further,
             draw=draw,
             weight=weight,
             loose=name != "element",
         )
 
     single = (
-        intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 0.25)
+        intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 0.35, block.further)
         for block in read_blocks("facts.txt")
     )
     return (

@@ -14,6 +14,7 @@ def sources() -> tuple[Source, ...]:
             name=f"greeting.{block.name}",
             kind="greeting",
             wordings=block.wordings,
+            further=block.further,
             polite=False,
             draw=fixed(block.answer, has(*block.terms)),
         )

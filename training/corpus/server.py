@@ -66,9 +66,13 @@ def pointed() -> tuple[Block, ...]:
 def _of(block: Block) -> list[Source]:
     check = has(*block.terms)
     found: list[Source] = []
-    if block.wordings:
+    if block.wordings or block.further:
         draw = fixed(block.answer, check)
-        found.append(Intent(name=f"server.{block.name}", kind="server", wordings=block.wordings, draw=draw))
+        found.append(
+            Intent(
+                name=f"server.{block.name}", kind="server", wordings=block.wordings, further=block.further, draw=draw,
+            )
+        )  # fmt: skip
     if block.aliases:
         draw, name = _defining(block), f"server.{block.name}.word"
         found.append(

@@ -54,6 +54,8 @@ class Intent:
     kind: str
     wordings: tuple[str, ...]
     draw: Callable[[Random, bool], Drawn]
+    further: tuple[str, ...] = ()
+    """Wordings that are only trained on: more of them never change which ones are held out."""
     weight: float = 1.0
     loose: bool = False
     """Slots may be typed in lower case."""
@@ -68,15 +70,17 @@ class Intent:
         values = dict(drawn.values)
         if self.loose and rng.random() < 0.15:
             values = {name: value.lower() for name, value in values.items()}
-        wording = pick(self.split or self.name, self.wordings, rng, held=held)
+        wording = pick(self.split or self.name, self.wordings, rng, held=held, further=self.further)
         question = with_articles(fill(voiced(wording, rng, slips=not held, polite=self.polite), values))
         turns = (Turn("user", question), Turn("assistant", drawn.answer))
         return Example(kind=self.kind, source=self.name, turns=turns, check=drawn.check)
 
 
-def pick(name: str, wordings: tuple[str, ...], rng: Random, *, held: bool) -> str:
+def pick(
+    name: str, wordings: tuple[str, ...], rng: Random, *, held: bool, further: tuple[str, ...] = ()
+) -> str:
     """Choose a wording from one half of the split; long patterns stand for more, but not in proportion."""
-    return rng.choice(held_out(name, wordings) if held else trained(name, wordings))
+    return rng.choice(held_out(name, wordings) if held else trained(name, wordings, further))
 
 
 @functools.cache
@@ -88,13 +92,12 @@ def held_out(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @functools.cache
-def trained(name: str, wordings: tuple[str, ...]) -> tuple[str, ...]:
+def trained(name: str, wordings: tuple[str, ...], further: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the others, but for those that could be said just like a held-out one."""
     spared = held_out(name, wordings)
     told = said(spared)
-    return tuple(
-        wording for wording in _shuffled(name, wordings)[len(spared) :] if told.isdisjoint(said((wording,)))
-    )
+    others = (*_shuffled(name, wordings)[len(spared) :], *further)
+    return tuple(wording for wording in others if told.isdisjoint(said((wording,))))
 
 
 def said(wordings: tuple[str, ...]) -> frozenset[str]:

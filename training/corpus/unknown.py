@@ -112,12 +112,18 @@ def sources() -> tuple[Source, ...]:
     """Return intents whose answer is that the model does not know, or cannot."""
 
     def intent(
-        name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+        name: str,
+        wordings: tuple[str, ...],
+        draw: Callable[[Random, bool], Drawn],
+        weight: float,
+        further: tuple[str, ...] = (),
     ) -> Intent:
-        return Intent(name=f"unknown.{name}", kind="unknown", wordings=wordings, draw=draw, weight=weight)
+        return Intent(
+            name=f"unknown.{name}", kind="unknown", wordings=wordings, further=further, draw=draw, weight=weight,
+        )  # fmt: skip
 
     listed = (
-        intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 1)
+        intent(block.name, block.wordings, fixed(block.answer, has(*block.terms)), 1, block.further)
         for block in read_blocks("unknown.txt")
     )
     return (

@@ -1,0 +1,96 @@
+// One streamed request, its answers, and what the client can measure of them.
+import { call } from "./api.js";
+import { eventsOf } from "./sse.js";
+import { makeStore } from "./store.js";
+
+const now = () => performance.now() / 1000;
+
+/**
+ * Send a chat request. Returns its body, `stop`, and a store per answer, which fills.
+ *
+ * Several answers are one request with `n`, because browsers open only six connections to one server.
+ */
+export function ask(body) {
+  const abort = new AbortController();
+  const sentS = now();
+  const answers = Array.from({ length: body.n ?? 1 }, () =>
+    makeStore({
+      status: "waiting", // then streaming; in the end done, stopped or failed
+      text: "",
+      sentS,
+      ttftS: null, // send to first text, as the client saw it
+      lastS: null,
+      nDeltas: 0,
+      finishReason: null,
+      usage: null, // of all answers together
+      timings: null,
+      error: null,
+      requestId: null, // as the engine calls it
+    }),
+  );
+  stream(body, answers, abort.signal).catch((error) => {
+    const stopped = error.name === "AbortError";
+    end(answers, { status: stopped ? "stopped" : "failed", error: stopped ? null : error });
+  });
+  return { answers, body, stop: () => abort.abort() };
+}
+
+async function stream(body, answers, signal) {
+  const response = await call("v1/chat/completions", { body, signal });
+  for await (const { data } of eventsOf(response)) {
+    if (data === "[DONE]") break;
+    take(JSON.parse(data), answers);
+  }
+  if (answers.some((answer) => isOpen(answer.get()))) {
+    throw new Error("The stream ended without saying why: the server is gone.");
+  }
+}
+
+function take(chunk, answers) {
+  if (chunk.error) {
+    end(answers, { status: "failed", error: chunk.error });
+    return;
+  }
+  for (const choice of chunk.choices) {
+    const requestId = answers.length > 1 ? `${chunk.id}-${choice.index}` : chunk.id;
+    answers[choice.index].set({ requestId, ...patchOf(choice, answers[choice.index].get()) });
+  }
+  const { usage, timings } = chunk;
+  if (usage || timings)
+    for (const answer of answers) answer.set({ ...(usage && { usage }), ...(timings && { timings }) });
+}
+
+function patchOf({ delta, finish_reason: finishReason }, was) {
+  const patch = finishReason ? { finishReason, status: "done" } : {};
+  if (!delta?.content) return patch;
+  const at = now();
+  return {
+    status: "streaming",
+    text: was.text + delta.content,
+    nDeltas: was.nDeltas + 1,
+    ttftS: was.ttftS ?? at - was.sentS,
+    lastS: at,
+    ...patch,
+  };
+}
+
+/** End whatever is still open. */
+function end(answers, patch) {
+  for (const answer of answers) if (isOpen(answer.get())) answer.set(patch);
+}
+
+/** Output tokens: as the server counted them, until then one per delta. */
+export const tokensOf = (answer, told = null) =>
+  told?.state === "ended"
+    ? told.n_output
+    : ((told ? null : answer.usage?.completion_tokens) ?? answer.nDeltas);
+
+/** Tokens per second after the first, as the client saw them; null below two. */
+export function speedOf(answer, told = null) {
+  const n = tokensOf(answer, told);
+  if (n < 2 || answer.ttftS === null) return null;
+  const seconds = answer.lastS - answer.sentS - answer.ttftS;
+  return seconds > 0 ? (n - 1) / seconds : null;
+}
+
+export const isOpen = (answer) => answer.status === "waiting" || answer.status === "streaming";

@@ -1,0 +1,123 @@
+// The feed of ticks: one connection per page, kept up through restarts, let go while nobody looks.
+import { access, call } from "./api.js";
+import { History } from "./history.js";
+import { eventsOf } from "./sse.js";
+import { makeStore } from "./store.js";
+
+const AT_START = 600;
+const RETRY_S = [0.5, 1, 2, 4];
+const SILENT_S = 20;
+
+/** `status`: connecting, live, gone (no engine), lost (no server), locked (no key), absent, asleep. */
+export const feed = makeStore({
+  status: "connecting",
+  detail: "",
+  history: null,
+  restarted: null,
+  version: 0,
+});
+
+const clock = () => performance.now() / 1000;
+export const engineNow = (history) => history.now(clock());
+
+/** Connect, and stay connected as long as the page is looked at. */
+export async function follow() {
+  let failures = 0;
+  for (;;) {
+    if (document.hidden) {
+      feed.set({ status: "asleep" });
+      await until(document, "visibilitychange", () => !document.hidden);
+      feed.set({ status: "connecting" });
+    }
+    const heard = feed.get().version;
+    try {
+      await listen();
+      lose("The connection to the server was closed.");
+    } catch (error) {
+      if (error.status === 401) {
+        await unlocked();
+        continue;
+      }
+      if (error.status === 404) feed.set({ status: "absent", detail: error.message });
+      else if (error.name === "AbortError") lose(`Nothing was heard from the server for ${SILENT_S} s.`);
+      else if (error.status > 0) feed.set({ status: "gone", detail: error.message });
+      else lose(error.message);
+    }
+    failures = feed.get().version > heard ? 0 : failures + 1;
+    await pause(RETRY_S[Math.min(failures, RETRY_S.length - 1)]);
+  }
+}
+
+/** Fetch what the engine still has of older ticks. */
+export async function fetchOlder() {
+  const response = await call("debug/ticks?last=4096");
+  merge(await response.json());
+}
+
+async function listen() {
+  const abort = new AbortController();
+  const sleep = () => document.hidden && abort.abort();
+  document.addEventListener("visibilitychange", sleep);
+  const watch = () => setTimeout(() => abort.abort(), SILENT_S * 1000);
+  let silence = watch();
+  try {
+    const { history } = feed.get();
+    const since = history ? `&since=${history.next}` : "";
+    const first = await call(`debug/ticks?last=${AT_START}${since}`, { signal: abort.signal });
+    merge(await first.json());
+    const response = await call("debug/stream", { signal: abort.signal });
+    for await (const { event, data } of eventsOf(response)) {
+      clearTimeout(silence);
+      silence = watch();
+      if (event === "message") merge(JSON.parse(data));
+      if (event !== "gone") continue;
+      feed.set({ status: "gone", detail: JSON.parse(data).detail });
+      clearTimeout(silence); // it is said once, and nothing until the engine is back
+    }
+  } finally {
+    clearTimeout(silence);
+    document.removeEventListener("visibilitychange", sleep);
+    abort.abort();
+  }
+}
+
+/** Take a packet; a new engine.id means that the engine was restarted. */
+export function merge(packet) {
+  const { history, version } = feed.get();
+  const same = history?.engine.id === packet.engine.id;
+  const restarted = history && !same ? { atUnixS: packet.unix_s } : feed.get().restarted;
+  const next = same ? history : new History(packet);
+  next.add(packet, clock());
+  feed.set({ status: "live", detail: "", history: next, restarted, version: version + 1 });
+}
+
+function lose(detail) {
+  if (!document.hidden) feed.set({ status: "lost", detail });
+}
+
+async function unlocked() {
+  feed.set({ status: "locked", detail: "" });
+  const { key } = access.get();
+  await new Promise((resolve) => {
+    const stop = access.watch(() => {
+      if (access.get().key === key) return;
+      stop();
+      resolve();
+    });
+  });
+  feed.set({ status: "connecting" });
+}
+
+const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+
+function until(target, name, holds) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (!holds()) return;
+      target.removeEventListener(name, look);
+      resolve();
+    };
+    target.addEventListener(name, look);
+    look();
+  });
+}

@@ -1,0 +1,68 @@
+// How the engine is: a pill in the header, and a notice when something is wrong.
+import { feed } from "./feed.js";
+import { clockTime, count } from "./format.js";
+import { html, useEffect, useState } from "./preact.js";
+import { useStore } from "./store.js";
+
+const WORDS = {
+  connecting: ["wait", "connecting"],
+  live: ["good", "live"],
+  gone: ["bad", "engine away"],
+  lost: ["bad", "server away"],
+  locked: ["wait", "key needed"],
+  absent: ["wait", "no feed"],
+  asleep: ["wait", "asleep"],
+};
+
+/** One look: model, how many slots are busy, or what is wrong. */
+export function Pill() {
+  const { status, history } = useStore(feed);
+  const [kind, word] = WORDS[status];
+  const busy =
+    history && status === "live"
+      ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
+      : null;
+  const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
+  return html`<p class="pill" data-status=${status} title=${history ? `Model ${history.engine.model}` : ""}>
+    <i class=${`dot ${kind}`}></i>
+    ${history && html`<b class="model">${history.engine.model}</b>`}<span>${text}</span></p>`;
+}
+
+/** What happened to the engine or the server, said aloud to screen readers. */
+export function Notices() {
+  const { status, detail, restarted } = useStore(feed);
+  const [read, setRead] = useState(null);
+  useEffect(() => setRead(null), [restarted]);
+  const back = restarted && restarted !== read && status === "live";
+  return html`<div role="status">
+    ${
+      status === "gone" &&
+      html`<${Notice} kind="bad" title="The engine cannot be reached">
+      ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`
+    }
+    ${
+      status === "lost" &&
+      html`<${Notice} kind="bad" title="The server does not answer">
+      ${detail} This page tries again every few seconds. If it stays like this, look at the server's log.<//>`
+    }
+    ${
+      status === "absent" &&
+      html`<${Notice} kind="wait" title="No feed of ticks">
+      This server does not offer <code>/debug/stream</code>, so there are no live ticks.<//>`
+    }
+    ${
+      back &&
+      html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. What ran on the
+      old one has ended, and its ticks are gone.<//>`
+    }
+  </div>`;
+}
+
+function Notice({ kind, title, onClose, children }) {
+  return html`<div class=${`notice ${kind}`}>
+    <i class=${`dot ${kind}`}></i>
+    <p><b>${title}.</b> ${children}</p>
+    ${onClose && html`<button class="quiet icon" aria-label="Close this notice" onClick=${onClose}>✕</button>`}
+  </div>`;
+}

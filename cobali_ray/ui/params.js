@@ -1,0 +1,92 @@
+// What one can ask for: fields of the form, and the body that they make. No DOM.
+
+/** Fields left empty are not sent: the server's own defaults hold. */
+export const FIELDS = [
+  {
+    name: "temperature",
+    label: "Temperature",
+    min: 0,
+    max: 100,
+    step: 0.1,
+    hint: "0 takes the likeliest token; default 1",
+  },
+  {
+    name: "max_tokens",
+    label: "Max tokens",
+    min: 1,
+    step: 1,
+    whole: true,
+    hint: "longest answer, in tokens",
+  },
+  {
+    name: "top_p",
+    label: "Top p",
+    min: 0,
+    max: 1,
+    step: 0.05,
+    hint: "keep the likeliest tokens up to this share",
+  },
+  {
+    name: "top_k",
+    label: "Top k",
+    min: -1,
+    step: 1,
+    whole: true,
+    hint: "keep the k likeliest tokens; 0 keeps all",
+  },
+  {
+    name: "min_p",
+    label: "Min p",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    hint: "drop tokens below this share of the likeliest",
+  },
+  { name: "seed", label: "Seed", step: 1, whole: true, hint: "same request and seed, same draws" },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0, step: 0.05, hint: "1 is off" },
+  {
+    name: "frequency_penalty",
+    label: "Frequency penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    hint: "per use of a token in the answer; 0 is off",
+  },
+  {
+    name: "presence_penalty",
+    label: "Presence penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    hint: "for any use of a token; 0 is off",
+  },
+];
+export const ESSENTIAL = 4;
+export const DEFAULTS = { max_tokens: "256", system: "", stop: "", ignore_eos: false };
+
+/** Say what is wrong with a field's text, or nothing. */
+export function fault(field, text) {
+  if (text === undefined || String(text).trim() === "") return "";
+  const value = Number(text);
+  if (!Number.isFinite(value)) return "not a number";
+  if (field.whole && !Number.isInteger(value)) return "whole numbers only";
+  if (field.min !== undefined && value < field.min) return `at least ${field.min}`;
+  if (field.max !== undefined && value > field.max) return `at most ${field.max}`;
+  return "";
+}
+
+/** Build the body of a chat request. `turns` are earlier messages, `prompt` the new one. */
+export function bodyOf(settings, model, turns, prompt) {
+  const body = { ...(model && { model }), messages: [] };
+  if (settings.system?.trim()) body.messages.push({ role: "system", content: settings.system });
+  body.messages.push(...turns, { role: "user", content: prompt });
+  for (const field of FIELDS) {
+    const text = settings[field.name];
+    if (text !== undefined && String(text).trim() !== "" && !fault(field, text))
+      body[field.name] = Number(text);
+  }
+  const stop = (settings.stop ?? "").split("\n").filter(Boolean);
+  if (stop.length) body.stop = stop;
+  if (settings.ignore_eos) body.ignore_eos = true;
+  return { ...body, stream: true, stream_options: { include_usage: true } };
+}

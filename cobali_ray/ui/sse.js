@@ -1,0 +1,43 @@
+// Server-sent events out of a fetch body. EventSource cannot send an Authorization header.
+
+/** Yield `{event, data}` for each event of a response's body. */
+export async function* eventsOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  const parse = makeParser();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield* parse(value);
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** Return a function from text, cut anywhere, to the events that it completes. */
+export function makeParser() {
+  let rest = "";
+  let event = "message";
+  let data = [];
+  const take = (line) => {
+    if (line === "") {
+      const done = data.length ? { event, data: data.join("\n") } : null;
+      event = "message";
+      data = [];
+      return done;
+    }
+    const colon = line.indexOf(":");
+    if (colon === 0) return null; // a comment keeps the connection warm
+    const field = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+    if (field === "event") event = value;
+    if (field === "data") data.push(value);
+    return null;
+  };
+  return (text) => {
+    const lines = (rest + text).split(/\r\n|\n/);
+    rest = lines.pop();
+    return lines.map(take).filter(Boolean);
+  };
+}

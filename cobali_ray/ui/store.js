@@ -1,0 +1,64 @@
+// A value that components can watch.
+import { useEffect, useState } from "./preact.js";
+
+/** Make a store. `set` merges a patch and tells everybody, at most once per frame. */
+export function makeStore(value) {
+  const watchers = new Set();
+  let told = true;
+  const tell = () => {
+    told = true;
+    for (const watcher of [...watchers]) watcher();
+  };
+  return {
+    get: () => value,
+    set(patch) {
+      value = { ...value, ...patch };
+      if (told) {
+        told = false;
+        soon(tell);
+      }
+    },
+    watch(watcher) {
+      watchers.add(watcher);
+      return () => watchers.delete(watcher);
+    },
+  };
+}
+
+/** Watch a store from a component. */
+export function useStore(store) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    redraw((n) => n + 1); // what changed between drawing and watching
+    return store.watch(() => redraw((n) => n + 1));
+  }, [store]);
+  return store.get();
+}
+
+/** Call in the next frame; a hidden page has no frames, so there a timer does it. */
+export function soon(call) {
+  if (document.hidden) setTimeout(call, 100);
+  else requestAnimationFrame(call);
+}
+
+/** Return what was kept under a name, or `otherwise`; storage may be forbidden. */
+export function kept(storage, name, otherwise) {
+  try {
+    return JSON.parse(storage().getItem(`cobali.${name}`)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+/** Keep a value under a name, where that is allowed; null forgets it. */
+export function keep(storage, name, value) {
+  try {
+    if (value === null) storage().removeItem(`cobali.${name}`);
+    else storage().setItem(`cobali.${name}`, JSON.stringify(value));
+  } catch {
+    // Then it lives as long as the page.
+  }
+}
+
+export const forSession = () => sessionStorage;
+export const forGood = () => localStorage;

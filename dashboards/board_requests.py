@@ -1,0 +1,100 @@
+"""The requests: how long they took, how they ended, who was turned away and why, what they asked for."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.builders.dashboard import Row
+from panels import (
+    TOKEN_RATE,
+    TOKENS,
+    board,
+    heat,
+    lines,
+    number,
+    per_request,
+    percentiles,
+    quantile,
+    rate,
+    stacked,
+)
+
+ENDED = f"sum({rate('cobali_requests_total')})"
+REFUSED = f"sum({rate('cobali_refusals_total')})"
+
+
+def build() -> dashboard.Dashboard:
+    """Return the board `requests.json`."""
+    made = board("cobali-requests", "cobali_ray / Requests", "What clients asked and what became of it.")
+    for add in (_now, _heat, _ends, _life, _sizes):
+        add(made)
+    return made
+
+
+def _now(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Now"))
+    made.with_panel(number("Ended", "Requests that ended, per second.", "reqps", (ENDED, "ended")))
+    good = f"sum({rate('cobali_requests_total', outcome='stop|length')}) / {ENDED}"
+    text = "Share of ended requests that got their whole answer."
+    made.with_panel(number("Answered", text, "percentunit", (good, "answered")))
+    turned_away = f"{REFUSED} / ({REFUSED} + {ENDED})"
+    text = "Share of all requests that were refused at the door."
+    made.with_panel(number("Refused", text, "percentunit", (turned_away, "refused")))
+    ttft = quantile(0.99, "cobali_ttft_seconds")
+    made.with_panel(number("TTFT p99", "Arrival to first output token.", "s", (ttft, "p99")))
+    prompt = quantile(0.5, "cobali_request_prompt_tokens")
+    made.with_panel(number("Prompt p50", "Prompt tokens of an ended request.", TOKENS, (prompt, "p50")))
+    output = quantile(0.5, "cobali_request_output_tokens")
+    made.with_panel(number("Output p50", "Output tokens of an ended request.", TOKENS, (output, "p50")))
+
+
+def _heat(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("How long they took, all of them"))
+    for title, text, name in (
+        ("TTFT heatmap", "Requests per bucket of arrival to first output token.", "cobali_ttft_seconds"),
+        ("ITL heatmap", "Gaps per bucket, between neighbouring tokens of one stream.", "cobali_itl_seconds"),
+        ("Queue time heatmap", "Requests per bucket of arrival to slot.", "cobali_queue_seconds"),
+        ("E2E heatmap", "Requests per bucket of arrival to end event.", "cobali_e2e_seconds"),
+    ):
+        made.with_panel(heat(title, text, "s", name))
+
+
+def _ends(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("How they ended"))
+    outcomes = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
+    text = "Ended requests per second: stop and length are answers."
+    made.with_panel(stacked("Outcomes", text, "reqps", outcomes, columns=3))
+    unanswered = rate("cobali_requests_total", outcome="cancelled|deadline|bad_request|refused|error")
+    shares = [(f"sum by (outcome) ({unanswered}) / scalar({ENDED})", "{{outcome}}")]
+    text = "Share of ended requests: clients that left, deadlines, and errors, which the log explains."
+    made.with_panel(stacked("Not answered", text, "percentunit", shares, columns=3))
+    reasons = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
+    text = "Refused at the door per second: queue_full is max_queue or max_queue_tokens."
+    made.with_panel(stacked("Refusals by reason", text, "reqps", reasons, columns=3))
+
+
+def _life(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Where their time goes"))
+    parts = [
+        (per_request(f"cobali_{part}_seconds"), legend)
+        for part, legend in (("queue", "queue"), ("prefill", "prefill"), ("decode", "decode"))
+    ]
+    text = "Mean seconds of an ended request: waiting, its prompt, its answer."
+    made.with_panel(stacked("Mean life of a request", text, "s", parts))
+    speed = [
+        (f"1 / {quantile(q, 'cobali_tpot_seconds')}", legend)
+        for legend, q in (("median stream", 0.5), ("slowest 1 %", 0.99))
+    ]
+    text = "Output tokens per second that one stream gets after its first token."
+    made.with_panel(lines("Speed of a stream", text, TOKEN_RATE, speed))
+
+
+def _sizes(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("What they asked for"))
+    prompts = percentiles("cobali_request_prompt_tokens")
+    made.with_panel(lines("Prompt length", "Tokens of ended requests.", TOKENS, prompts, columns=3))
+    outputs = percentiles("cobali_request_output_tokens")
+    made.with_panel(lines("Output length", "Tokens of ended requests.", TOKENS, outputs, columns=3))
+    cached, prompt = rate("cobali_cached_prompt_tokens_total"), rate("cobali_prompt_tokens_total")
+    reused = [(f"sum({cached}) / sum({prompt})", "reused")]
+    text = "Share of prompt tokens that a slot already held, so that they were not computed."
+    made.with_panel(lines("Prefix reuse", text, "percentunit", reused, columns=3))

@@ -1,0 +1,123 @@
+"""How the page is served: types, caching, guards, and without a key."""
+
+import re
+from pathlib import Path
+
+import pytest
+from fake_client import Wire
+
+from cobali_ray.api.page import assets
+
+pytestmark = pytest.mark.anyio
+
+UI = Path(__file__).parents[2] / "cobali_ray" / "ui"
+OWN = sorted(path for path in UI.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("path", ["/", "/ui"])
+async def test_the_document_is_served_with_its_guards(get, path):
+    wire = await get(path)
+    assert (wire.status, wire.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert wire.body == (UI / "index.html").read_bytes()
+    policy = wire.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert re.findall(r"https?://", policy) == []
+    assert wire.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "cache"),
+    [
+        pytest.param("app.js", "text/javascript; charset=utf-8", "no-cache", id="module"),
+        pytest.param("base.css", "text/css; charset=utf-8", "no-cache", id="style"),
+        pytest.param("icon.svg", "image/svg+xml", "no-cache", id="icon"),
+        pytest.param(
+            "vendor/uplot-1.6.32.js",
+            "text/javascript; charset=utf-8",
+            "public, max-age=31536000, immutable",
+            id="versioned",
+        ),
+        pytest.param("vendor/uplot-LICENSE.txt", "text/plain; charset=utf-8", "no-cache", id="licence"),
+    ],
+)
+async def test_files_have_types_and_lifetimes(get, path, kind, cache):
+    wire = await get(f"/ui/{path}")
+    assert (wire.status, wire.headers["content-type"], wire.headers["cache-control"]) == (200, kind, cache)
+    assert wire.body == (UI / path).read_bytes()
+    assert int(wire.headers["content-length"]) == len(wire.body)
+
+
+async def test_who_has_the_file_gets_no_body(get):
+    etag = (await get("/ui/app.js")).headers["etag"]
+    for sent in (etag, f'"other", W/{etag}', "*"):
+        again = await get("/ui/app.js", headers=[("if-none-match", sent)])
+        assert (again.status, again.body, again.headers["etag"]) == (304, b"", etag)
+    assert (await get("/ui/app.js", headers=[("if-none-match", '"older"')])).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/ui", "/ui/app.js"])
+async def test_head_says_what_get_would(app, get, path):
+    head = await Wire(app, path, method="HEAD").run()
+    whole = await get(path)
+    assert (head.status, head.headers["etag"]) == (200, whole.headers["etag"])
+    assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+@pytest.mark.parametrize("path", ["/ui/none.js", "/ui/index.html", "/ui/../api/app.py", "/ui/vendor"])
+async def test_unknown_files_are_404_in_openais_shape(get, path):
+    wire = await get(path)
+    assert (wire.status, wire.json["error"]["code"]) == (404, "unknown_path")
+
+
+async def test_a_closing_slash_leads_to_the_page(get):
+    wire = await get("/ui/")
+    assert (wire.status, wire.headers["location"]) == (308, "../ui")
+
+
+async def test_the_page_needs_no_key_but_its_data_does(get, make_app):
+    app = make_app(api_keys=("one",))
+    for path in ("/", "/ui", "/ui/app.js"):
+        assert (await get(path, app=app)).status == 200
+    for path in ("/debug/ticks", "/debug/stream", "/v1/models", "/uix"):
+        assert (await get(path, app=app)).status == 401
+
+
+async def test_a_prefix_of_the_whole_app_changes_nothing(make_app):
+    wire = Wire(make_app(api_keys=("one",)), "/prefix/ui/app.js", method="GET")
+    wire.scope["root_path"] = "/prefix"
+    assert (await wire.run()).status == 200
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    for path in OWN:
+        text = path.read_text(encoding="utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert not re.findall(r"https?://\S+", text), path.name
+        if path.suffix == ".html":
+            assert not re.findall(r"<script>|<style| style=| on\w+=", text), (
+                "the policy forbids what is inline"
+            )
+
+
+def test_every_import_and_link_leads_to_a_file():
+    linked = set()
+    for path in OWN:
+        text = path.read_text(encoding="utf-8")
+        linked |= set(re.findall(r'from "\./([^"]+)"', text))
+        linked |= {name.removeprefix("ui/") for name in re.findall(r'(?:href|src)="(ui/[^"]+)"', text)}
+    assert linked <= set(assets())
+    unused = {name for name in assets() if not name.endswith(".txt")} - linked
+    assert unused == {"index.html"}
+
+
+def test_vendored_files_have_their_licences():
+    for name in ("htm", "preact", "uplot"):
+        assert assets()[f"vendor/{name}-LICENSE.txt"].body
+
+
+@pytest.mark.parametrize("path", [path for path in OWN if path.suffix == ".js"], ids=lambda path: path.name)
+def test_modules_are_small_and_say_what_for(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("// ")
+    assert len(lines) <= 250
+    assert max(map(len, lines)) <= 118

@@ -1,0 +1,131 @@
+"""The model that comes with the package: it answers, ends, fits and is what its file says."""
+
+from pathlib import Path
+
+import pytest
+
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.backend.vocab import Vocab
+from cobali_ray.bench.workload import read_prompts
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.offline import run_offline
+from cobali_ray.engine.opening import MonotonicClock
+from cobali_ray.models.registry import describe, resolve
+from cobali_ray.settings import EngineSettings
+from training.corpus.build import held_out_set
+from training.corpus.checks import passes
+from training.corpus.example import KINDS
+
+pytestmark = pytest.mark.model
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
+GREEDY = SamplingParams(temperature=0.0)
+N_SLOTS, N_CTX = 16, 2048
+
+
+@pytest.fixture(scope="module")
+def path():
+    return resolve("builtin:tiny")
+
+
+@pytest.fixture(scope="module")
+def vocab(path):
+    vocab = Vocab.load(path)
+    yield vocab
+    vocab.close()
+
+
+@pytest.fixture(scope="module")
+def backend(path):
+    config = LlamaConfig(
+        path=path, n_slots=N_SLOTS, n_ctx_slot=N_CTX, n_batch=528, n_threads=2, flash_attn="off"
+    )
+    backend = LlamaBackend(config)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def ask(backend, vocab):
+    """Ask conversations together; return the run's report."""
+
+    def ask_all(conversations, max_tokens):
+        requests = [
+            Request(
+                request_id=str(i),
+                prompt=tuple(vocab.tokenize(vocab.render_chat(messages), add_special=False)),
+                max_tokens=max_tokens,
+                sampling=GREEDY,
+            )
+            for i, messages in enumerate(conversations)
+        ]
+        limits = EngineLimits(
+            n_slots=N_SLOTS, n_ctx_slot=N_CTX, n_cells=N_SLOTS * N_CTX, token_budget=528, prefill_chunk=512
+        )
+        return run_offline(backend, limits, MonotonicClock(), requests)
+
+    return ask_all
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def test_it_is_the_default_and_says_what_it_is(path):
+    assert EngineSettings().model == "builtin:tiny"
+    facts = describe(path)
+    assert path.stat().st_size <= 8_000_000
+    assert 3_000_000 <= facts["parameters"] <= 8_000_000
+    assert facts["architecture"] == "qwen2"
+    assert facts["n_ctx_train"] >= 4096
+    assert 4096 <= facts["n_vocab"] <= 8192
+    assert facts["has_chat_template"]
+    assert "demonstration" in facts["description"]
+
+
+@pytest.mark.parametrize(
+    ("question", "term"),
+    [
+        ("Hello!", "Tiny"),
+        ("What is the capital of France?", "Paris"),
+        ("What is 7 + 5?", "12"),
+        ("What is continuous batching?", "tick"),
+        ("Spell the word tree.", "T-R-E-E"),
+    ],
+)
+def test_it_answers(ask, question, term):
+    assert term in ask([user(question)], 200).texts["0"]
+
+
+def test_it_knows_what_was_said_before(ask):
+    said = [
+        *user("My name is Karin."),
+        {"role": "assistant", "content": "Nice to meet you, Karin!"},
+        *user("What is my name?"),
+    ]
+    assert "Karin" in ask([said], 64).texts["0"]
+
+
+def test_it_is_as_good_as_promised_on_wordings_it_never_saw(ask):
+    questions = held_out_set()
+    assert len(questions) >= 300
+    report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
+    right = {kind: [] for kind in KINDS}
+    for i, question in enumerate(questions):
+        right[question.kind].append(passes(question.check, report.texts[str(i)]))
+    share = {kind: sum(some) / len(some) for kind, some in right.items()}
+    assert sum(map(sum, right.values())) / len(questions) >= 0.90, share
+    assert min(share.values()) >= 0.75, share
+    ended = sum(stats.n_output < 200 for stats in report.requests.values())
+    assert ended / len(questions) >= 0.98
+
+
+@pytest.mark.parametrize("name", ["prompts_16.txt", "prompts_186.txt"])
+def test_long_and_odd_prompts_end_in_order(ask, name):
+    prompts = read_prompts((WORKLOADS / name).read_text(encoding="utf-8"))
+    report = ask([user(prompt) for prompt in prompts], 48)
+    assert not report.failed
+    assert len(report.requests) == len(prompts)
+    assert all(0 < stats.n_output <= 48 for stats in report.requests.values())

@@ -1,0 +1,53 @@
+"""One browser for this folder, a page per test that fails on any error in its console."""
+
+import shutil
+
+import pytest
+from stack import Site
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="package")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: `make browser` installs it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def site():
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+def make_page(browser):
+    """Open pages of a site. In the end none may have complained or asked another host."""
+    contexts, trouble = [], []
+
+    def make(site, view, *, allow=(), **options):
+        options = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"} | options
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+
+        def complain(text):
+            if not any(word in text for word in allow):
+                trouble.append(text)
+
+        page.on("console", lambda m: m.type in {"error", "warning"} and complain(f"{m.text} {m.location}"))
+        page.on("pageerror", lambda error: complain(f"{error} {error.stack}"))
+        page.on("request", lambda r: r.url.startswith(site.url) or complain(f"asked {r.url}"))
+        page.goto(f"{site.url}/#{view}")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not trouble

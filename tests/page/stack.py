@@ -1,0 +1,156 @@
+"""The whole server without Ray, in one process: engine, wire, client, HTTP app, uvicorn on loopback.
+
+The engine can be told to die and to come back, which is what a restart of its process looks like from here.
+"""
+
+import asyncio
+import socket
+import threading
+import warnings
+
+import uvicorn
+from ray.exceptions import ActorDiedError
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
+
+from cobali_ray.actors.client import ServeEngineClient
+from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.api.app import build_api
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.settings import EngineSettings
+
+SCRIPTED = {
+    "model": "builtin:scripted",
+    "n_slots": 8,
+    "n_ctx": 4096,
+    "prefill_chunk": 64,
+    "token_budget": 96,
+    "scripted_tick_s": 0.01,
+    "log_level": "error",
+}
+
+
+class Response:
+    """A Serve response: awaitable, cancelled only by `cancel`, failed by the engine's death."""
+
+    def __init__(self, coroutine):
+        self.task = asyncio.ensure_future(coroutine)
+        self.outcome = asyncio.get_running_loop().create_future()
+        self.outcome.add_done_callback(lambda outcome: outcome.cancelled() or outcome.exception())
+        self.task.add_done_callback(self._settle)
+
+    def _settle(self, task):
+        if self.outcome.done():
+            return
+        if task.cancelled():
+            self.outcome.cancel()
+        elif error := task.exception():
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+    def __await__(self):
+        return asyncio.shield(self.outcome).__await__()
+
+    def cancel(self):
+        self.task.cancel()
+
+    def die(self):
+        if not self.outcome.done():
+            self.outcome.set_exception(ActorDiedError())
+        self.task.cancel()
+
+
+class Handle:
+    """A Serve handle of an engine in this process."""
+
+    def __init__(self, settings):
+        self._settings, self._open = settings, set()
+        self.server = EngineServer(settings)
+
+    def __getattr__(self, name):
+        return _Method(self, name)
+
+    def call(self, name, args):
+        response = Response(getattr(self.server, name)(*args) if self.server else _dead())
+        self._open.add(response)
+        response.task.add_done_callback(lambda _: self._open.discard(response))
+        return response
+
+    def kill(self):
+        """Die as kill -9 would have it: every open call fails."""
+        server, self.server = self.server, None
+        server._pusher.send = lambda _: None  # the dead say nothing
+        for response in list(self._open):
+            response.die()
+        server.__del__()
+
+    def revive(self):
+        self.server = EngineServer(self._settings)
+
+
+class _Method:
+    def __init__(self, handle, name):
+        self._handle, self._name = handle, name
+
+    def remote(self, *args):
+        return self._handle.call(self._name, args)
+
+
+async def _dead():
+    raise ActorDiedError
+
+
+class Site:
+    """A server on loopback in a thread of its own, for as long as the `with` lasts."""
+
+    def __init__(self, *, api_keys=(), **settings):
+        self._settings = EngineSettings(**SCRIPTED | settings)
+        self._api = ApiSettings(api_keys=tuple(api_keys))
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self):
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread.start()
+        assert self._ready.wait(60), "the server did not start"
+        return self
+
+    def __exit__(self, *_):
+        self._uvicorn.should_exit = self._uvicorn.force_exit = True
+        self._thread.join(20)
+
+    async def _serve(self):
+        self._asyncio = asyncio.get_running_loop()
+        self.handle = Handle(self._settings)
+        client = ServeEngineClient(self.handle)
+        client.start()
+        await client._connecting
+        config = uvicorn.Config(build_api(client, self._api), log_level="critical", lifespan="off")
+        self._uvicorn = uvicorn.Server(config)
+        self._ready.set()
+        try:
+            await self._uvicorn.serve(sockets=[self._socket])
+        finally:
+            client.close()
+            if self.handle.server:
+                self.handle.server.__del__()
+
+    def _inside(self, call):
+        """Call something on the server's event loop and wait for what it returns."""
+
+        async def go():
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(go(), self._asyncio).result(30)
+
+    def kill_engine(self):
+        self._inside(self.handle.kill)
+
+    def revive_engine(self):
+        self._inside(self.handle.revive)
+
+    def n_running(self):
+        return self.handle.server._loop.state().n_running

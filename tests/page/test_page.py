@@ -1,0 +1,246 @@
+"""The live page in a real browser, over the whole server in this process."""
+
+import ast
+import contextlib
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import httpx2
+import pytest
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
+IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
+KEY = "a-key-of-the-tests"
+
+
+def say(page, text, **settings):
+    for name, value in settings.items():
+        page.locator(f"[name={name}]").fill(str(value))
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def compare(page, n, **settings):
+    page.get_by_role("button", name="Compare").click()
+    page.locator(".streams input").fill(str(n))
+    say(page, "the same to all", **settings)
+
+
+def number(text):
+    return int(re.sub(r"\D", "", text))
+
+
+def now(slider):
+    return int(slider.get_attribute("aria-valuenow"))
+
+
+def test_a_chat_streams_and_says_what_it_took(make_page, site):
+    page = make_page(site, "playground")
+    say(page, "hello", max_tokens=20, temperature=0)
+    answer = page.get_by_role("article")
+    expect(answer).to_contain_text("length")
+    assert len(answer.locator(".text").inner_text()) == 20
+    assert re.search(r"TTFT\s*\d.*ms", answer.inner_text())
+    assert re.search(r"speed\s*\d.*tok/s", answer.inner_text())
+    assert re.search(r"output\s*20.tok", answer.inner_text())
+    say(page, "and now?")
+    expect(page.get_by_role("article")).to_have_count(2)
+    expect(page.get_by_role("article").last).to_contain_text("length")
+    page.get_by_role("button", name="Copy request").click()
+    code = page.get_by_label("Code")
+    expect(code).to_contain_text("curl -N")
+    words = shlex.split(code.inner_text().replace("\\\n", " "))
+    sent = json.loads(words[words.index("-d") + 1])
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant", "user"]
+    assert (sent["max_tokens"], sent["temperature"], sent["stream"]) == (20, 0, True)
+    assert words[:3] == ["curl", "-N", f"{site.url}/v1/chat/completions"]
+
+
+def test_the_request_as_python_gives_the_same_answer(make_page, site):
+    page = make_page(site, "playground")
+    say(page, 'say "it\'s" \\ twice', max_tokens=16, temperature=0, top_k=5)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    page.get_by_role("button", name="Copy request").click()
+    page.get_by_role("button", name="Python").click()
+    code = page.get_by_label("Code")
+    expect(code).to_contain_text("from openai import")
+    source = code.inner_text()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(ast.parse(source), "snippet", "exec"), {})  # what a user would paste
+    assert out.getvalue() == page.get_by_role("article").locator(".text").inner_text() + "\n"
+
+
+def test_stop_ends_the_stream_and_frees_the_slot(make_page, site):
+    page = make_page(site, "playground")
+    say(page, "a long one", max_tokens=3000)
+    expect(page.locator(".caret")).to_be_visible()
+    assert site.n_running() == 1
+    page.get_by_role("button", name="Stop").click()
+    answer = page.get_by_role("article")
+    expect(answer).to_contain_text("stopped by you")
+    assert len(answer.locator(".text").inner_text()) < 2900
+    page.wait_for_function(IDLE)
+    say(page, "one more", max_tokens=5)
+    expect(page.get_by_role("article").last).to_contain_text("length")
+
+
+def test_compare_batches_the_streams_in_one_tick(make_page, site):
+    page = make_page(site, "playground")
+    compare(page, 4, max_tokens=40)
+    expect(page.locator(".together")).to_contain_text("4 streams ended")
+    expect(page.get_by_role("article")).to_have_count(4)
+    for answer in page.get_by_role("article").all():
+        expect(answer).to_contain_text(re.compile(r"TTFT\s*\d[\s\S]*output\s*40.tok[\s\S]*length"))
+    ticks = httpx2.get(f"{site.url}/debug/ticks").json()["ticks"]
+    assert any(tick["n_decode"] == 4 for tick in ticks), "all four in one tick"
+    expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()
+
+
+def test_ticks_show_while_a_load_runs(make_page, site):
+    page = make_page(site, "playground")
+    compare(page, 6, max_tokens=2000)
+    page.get_by_role("link", name="Live ticks").click()
+    slider = page.get_by_role("slider", name="Tick")
+    record = page.get_by_role("region", name="Record of a tick")
+    expect(record).to_contain_text("6 generating")
+    expect(page.locator(".tile").filter(has_text="Slots busy")).to_contain_text("6 of 8")
+    for name in ("Tokens of each tick", "Slots", "Time of each tick", "Waiting requests", "KV cache in use"):
+        expect(page.get_by_role("img", name=name)).to_be_visible()
+    before = int(slider.get_attribute("aria-valuemax"))
+    page.wait_for_function(
+        "(before) => Number(document.querySelector('.cursor').ariaValueMax) > before", arg=before
+    )
+
+    # By keyboard: choose ticks, which pauses; then a lane and its request.
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("button", name="Go live")).to_be_visible()
+    chosen = now(slider)
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(slider).to_have_attribute("aria-valuenow", str(chosen - 10))
+    expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {chosen - 10:,}")
+    assert re.search(r"6 decode and 0 prefill tokens in \d", slider.get_attribute("aria-valuetext"))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    life = page.get_by_role("region", name="Life of a request")
+    expect(life).to_contain_text("generating")
+    expect(life.get_by_role("img")).to_be_visible()
+    oldest = str(httpx2.get(f"{site.url}/debug/ticks?last=4096").json()["ticks"][0]["tick_id"])
+    expect(slider).to_have_attribute("aria-valuemin", oldest)  # fetched, because somebody looks back
+    page.keyboard.press("Home")
+    expect(slider).to_have_attribute("aria-valuenow", oldest)
+
+    # By pointer: hold, read, pin, follow.
+    page.get_by_role("button", name="Go live").click()
+    lanes = page.locator(".lanes")
+    lanes.scroll_into_view_if_needed()
+    box = lanes.bounding_box()
+    lanes.hover(position={"x": box["width"] * 0.7, "y": 10})
+    expect(page.get_by_text("held")).to_be_visible()
+    expect(record.get_by_role("heading", level=2)).not_to_have_text(f"Tick {number(str(now(slider))) + 1:,}")
+    pointed = now(slider)
+    lanes.click(position={"x": box["width"] * 0.7, "y": 10})
+    expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {pointed:,}")
+    expect(page.locator(".requests tr.chosen")).to_have_count(1)
+
+    # Back in time, and on again; the load ends by leaving.
+    page.get_by_label("Scroll back").fill("200")
+    expect(page.get_by_text("paused")).to_be_visible()
+    page.get_by_role("button", name="Go live").click()
+    page.get_by_role("link", name="Playground").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_function(IDLE)
+
+
+def test_a_restart_of_the_engine_is_told_and_survived(make_page):
+    with Site() as site:
+        page = make_page(site, "playground", allow=["500", "503", "ERR_"])
+        say(page, "interrupted", max_tokens=3000)
+        expect(page.locator(".caret")).to_be_visible()
+        page.get_by_role("link", name="Live ticks").click()
+        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
+        site.kill_engine()
+        expect(page.get_by_role("status").first).to_contain_text("The engine cannot be reached")
+        site.revive_engine()
+        expect(page.get_by_role("status").first).to_contain_text("The engine was restarted")
+        expect(page.get_by_text("The engine has not done anything yet")).to_be_visible()
+        page.get_by_role("button", name="Close this notice").click()
+        page.get_by_role("link", name="Playground").first.click()
+        expect(page.get_by_role("alert")).to_contain_text("engine_died")
+        page.get_by_role("button", name="Ask again").click()
+        expect(page.locator(".caret")).to_be_visible()
+        page.get_by_role("link", name="Live ticks").click()
+        expect(page.get_by_role("img", name="Slots")).to_be_visible()
+
+
+def test_a_server_that_goes_away_is_told(make_page):
+    with Site() as site:
+        page = make_page(site, "ticks", allow=["ERR_"])
+        expect(page.get_by_text("has not done anything yet")).to_be_visible()
+    expect(page.get_by_role("status").first).to_contain_text("The server does not answer")
+
+
+def test_a_keyed_server_is_asked_with_the_key(make_page):
+    with Site(api_keys=[KEY]) as site:
+        page = make_page(site, "ticks", allow=["401", "ERR_"])
+        form = page.get_by_role("form", name="API key")
+        expect(form).to_contain_text("asks for an API key")
+        form.get_by_label("API key").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(form).to_contain_text("refused")
+        form.get_by_label("API key").fill(KEY)
+        page.keyboard.press("Enter")
+        expect(form).to_have_count(0)
+        expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
+        page.get_by_role("link", name="Playground").first.click()
+        say(page, "hello", max_tokens=5)
+        expect(page.get_by_role("article")).to_contain_text("length")
+        page.get_by_role("button", name="Copy request").click()
+        assert KEY not in page.content(), "the key is shown nowhere"
+        assert KEY not in page.evaluate("JSON.stringify(localStorage)")
+        assert KEY in page.evaluate("JSON.stringify(sessionStorage)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_views_are_accessible(make_page, site, scheme):
+    page = make_page(site, "playground", color_scheme=scheme)
+    found = [("empty", violations(page))]
+    compare(page, 3, max_tokens=60)
+    expect(page.locator(".together")).to_contain_text("3 streams ended")
+    found.append(("compared", violations(page)))
+    page.get_by_role("button", name="Copy request").click()
+    found.append(("dialog", violations(page)))
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Live ticks").click()
+    page.locator(".requests tbody button").first.click()
+    expect(page.get_by_role("region", name="Life of a request")).to_contain_text("Arrived")
+    found.append(("ticks", violations(page)))
+    assert not [(where, what) for where, what in found if what]
+
+
+def violations(page):
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [(v["id"], [node["target"] for node in v["nodes"]]) for v in result["violations"]]
+
+
+def test_it_fits_a_phone(make_page, site):
+    phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+    page = make_page(site, "playground", **phone)
+    page.locator(".settings summary").first.tap()
+    say(page, "w" * 200, max_tokens=30)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) == 360
+    page.get_by_role("link", name="Live ticks").tap()
+    page.locator(".lanes").tap(position={"x": 200, "y": 8})
+    expect(page.get_by_role("button", name="Go live")).to_be_visible()
+    assert page.evaluate(wide) == 360

@@ -1,0 +1,178 @@
+"""Every query of every board, through a real Prometheus, after everything has happened once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+from conftest import until
+from monitors import DASHBOARDS, PROGRAMS, monitors, runs
+
+ABSENT = "no Prometheus and Alertmanager that run: `make monitoring-tools` fetches them"
+pytestmark = [pytest.mark.ray, pytest.mark.skipif(not all(map(runs, PROGRAMS)), reason=ABSENT)]
+
+COMPLETIONS = "/v1/completions"
+LONG = {"prompt": "All that can happen to a request. " * 12, "max_tokens": 300, "ignore_eos": True}
+KINDS = {
+    "long": LONG,  # queues, is chunked, outgrows the cache
+    "same-again": LONG | {"max_tokens": 20},
+    "stopped": {"prompt": "Once", "stop": list("aeiou nrst")},
+    "late": LONG | {"timeout_s": 0.05},
+    "broken": {"prompt": "Once", "repetition_penalty": 1e-40},  # its logits become infinite
+    "leaves": LONG | {"stream": True},
+}
+N_WORKERS = 16  # 4 slots, 6 places in the queue: some are refused
+OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
+QUEUE_ALERT, RESTART_ALERT = "CobaliQueueNearBound", "CobaliEngineRestarted"
+VALUES = {"$__rate_interval": "60s", "$instance": ".+", "$model_name": ".+"}
+
+
+def targets():
+    """Return (board, panel, target) of every query."""
+    boards = {path.stem: json.loads(path.read_text()) for path in sorted(DASHBOARDS.glob("*.json"))}
+    return [
+        (name, panel, target)
+        for name, board in boards.items()
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+
+def filled(text):
+    for variable, value in VALUES.items():
+        text = text.replace(variable, value)
+    return text
+
+
+STATES = (
+    *(f'cobali_requests_total{{outcome="{outcome}"}}' for outcome in OUTCOMES),
+    'cobali_refusals_total{reason="queue_full_requests"}',
+    "cobali_queue_requests",
+    "cobali_preemptions_total",
+    "cobali_cached_prompt_tokens_total",
+    "cobali_prefill_chunk_tokens_count > 2 * cobali_request_prompt_tokens_count",  # chunks
+    "changes(cobali_start_time_seconds[60s])",
+)
+VARIABLES = {"model_name": ("model", "cobali_info"), "instance": ("instance", 'cobali_info{model=~".+"}')}
+QUERIES = sorted({filled(target["expr"]) for _, _, target in targets()})
+
+
+async def worker(server, number, stop):
+    """Ask one kind of request after the other, whatever comes of it."""
+    kinds = list(KINDS.values())
+    async with server.http() as http:
+        while not stop.is_set():
+            body = kinds[number % len(kinds)]
+            number += 1
+            if "stream" in body:
+                async with http.stream("POST", COMPLETIONS, json=body) as response:
+                    await anext(response.aiter_lines(), None)  # and off
+            else:
+                response = await http.post(COMPLETIONS, json=body)
+                if response.status_code == 429:
+                    await http.get("/health")  # let others go first
+
+
+def moved(series):
+    """Say whether there ever was a value, finite and not 0."""
+    values = [float(value) for one in series for _, value in one["values"]]
+    return any(math.isfinite(value) and value for value in values)
+
+
+@dataclass
+class Seen:
+    """What Prometheus and the inbox of Alertmanager saw. Answers are lists of series, by query."""
+
+    inbox: object
+    busy: dict = field(default_factory=dict)
+    """Under load, from the first to the last scrape."""
+    after: dict = field(default_factory=dict)
+    """The same when all was over."""
+    states: dict = field(default_factory=dict)
+    variables: dict = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+async def seen(cluster, tmp_path_factory):
+    """Let everything happen, and note what could be seen of it."""
+    server, folder = cluster["tiny"], tmp_path_factory.mktemp("monitors")
+    await until(server.is_ready)
+    host, _, path = server.url.removeprefix("http://").partition("/")
+    async with monitors(folder, host, f"/{path}/metrics", until) as (prometheus, inbox):
+        seen, stop, started = Seen(inbox), asyncio.Event(), time.time()
+
+        async def everything(queries):
+            return {query: await prometheus.range(query, started, time.time()) for query in queries}
+
+        async def everything_moved():
+            seen.busy, seen.states = await everything(QUERIES), await everything(STATES)
+            return all(moved(series) for series in (*seen.busy.values(), *seen.states.values()))
+
+        async def said(status, name):
+            return inbox.of(status, name)
+
+        workers = [asyncio.ensure_future(worker(server, number, stop)) for number in range(N_WORKERS)]
+        try:
+            await until(partial(said, "firing", QUEUE_ALERT))
+            queue_s = time.time() - started
+            os.kill((await server.engine())["pid"], signal.SIGKILL)
+            await until(partial(said, "firing", RESTART_ALERT))
+            restart_s = time.time() - started
+            with contextlib.suppress(TimeoutError):  # the tests say which
+                await until(everything_moved)
+            moved_s = time.time() - started
+        finally:
+            stop.set()
+            await asyncio.wait_for(asyncio.gather(*workers), 30)
+        await until(partial(said, "resolved", QUEUE_ALERT))
+        seen.after = await everything(QUERIES)
+        for name, (label, selector) in VARIABLES.items():
+            seen.variables[name] = await prometheus.values(label, selector)
+        times = (queue_s, restart_s, moved_s, time.time() - started)
+        print("alert, restart, all moved, over: " + ", ".join(f"{t:.1f} s" for t in times))  # noqa: T201
+        yield seen
+
+
+@pytest.mark.parametrize(
+    ("panel", "target"),
+    [pytest.param(p, t, id=f"{name}-{p['title']}-{t['refId']}") for name, p, t in targets()],
+)
+async def test_a_query_has_an_answer(seen, panel, target):
+    query = filled(target["expr"])
+    assert moved(seen.busy[query]), f"{panel['title']}: {query} is always empty, NaN or zero"
+    wanted = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
+    for series in seen.after[query]:
+        assert wanted <= set(series["metric"]), f"{panel['title']} names {wanted} in its legend"
+        assert math.isfinite(float(series["values"][-1][1])), (query, series["metric"])
+
+
+@pytest.mark.parametrize("query", STATES)
+async def test_it_happened(seen, query):
+    assert moved(seen.states[query])
+
+
+async def test_the_variables_of_the_boards_have_values(seen):
+    assert seen.variables["model_name"] == ["synthetic-tiny"]
+    assert len(seen.variables["instance"]) == 1
+
+
+async def test_an_alert_fires_and_clears(seen):
+    (labels, notes), *_ = seen.inbox.of("firing", QUEUE_ALERT)
+    assert (labels["setting"], labels["severity"]) == ("max_queue", "warning")
+    assert "max_queue" in notes["action"]
+    assert re.search(r"the queue holds \d", notes["summary"])
+    assert seen.inbox.of("resolved", QUEUE_ALERT)
+
+
+async def test_a_restart_is_told(seen):
+    (_, notes), *_ = seen.inbox.of("firing", RESTART_ALERT)
+    assert "the engine restarted 1 times" in notes["summary"]

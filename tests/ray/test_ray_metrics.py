@@ -1,0 +1,47 @@
+"""Ray's own boards get their series: what its metrics agent exports after a request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+import ray
+from conftest import until
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.ray
+
+BOARD = Path(ray.__file__).parent / "dashboard/modules/metrics/dashboards/serve_llm_dashboard_panels.py"
+NOT_OURS = re.compile(r"ray_vllm_(nixl|kv_offload|external|num_requests_swapped)")
+"""Transfers between engines, caches outside, and swapping, which there is none of here."""
+
+
+def wanted():
+    """Return the series of Ray's board for LLMs on Serve, without what the parts of a histogram add."""
+    names = set(re.findall(r"ray_vllm_\w+", BOARD.read_text(encoding="utf-8")))
+    return sorted(re.sub(r"_(sum|count|bucket)$", "", name) for name in names if not NOT_OURS.match(name))
+
+
+async def test_the_board_of_ray_finds_its_series(server, openai):
+    assert len(wanted()) >= 12
+    for _ in range(3):
+        await openai.completions.create(model="scripted", prompt="x" * 80, max_tokens=20)
+    seen = {}
+
+    async def all_there():
+        text = await asyncio.to_thread(server.ray_metrics)
+        lines = [line for line in text.splitlines() if line.startswith("ray_vllm_")]  # of 10,000
+        seen.clear()
+        for family in text_string_to_metric_families("\n".join(lines)):
+            for sample in family.samples:
+                if sample.labels.get("model_name") == "scripted":
+                    seen.setdefault(re.sub(r"_(sum|count|bucket)$", "", sample.name), []).append(sample)
+        return set(wanted()) <= set(seen)
+
+    await until(all_there)
+    assert all(sample.labels["WorkerId"] for samples in seen.values() for sample in samples)
+    values = {sample.name: sample.value for samples in seen.values() for sample in samples}
+    assert values["ray_vllm_generation_tokens_total"] >= 60
+    assert values["ray_vllm_time_to_first_token_seconds_count"] >= 3
