@@ -107,10 +107,19 @@ export class History {
 
   /** Return the request that held a slot during a tick, or null. */
   holder(slot, tick) {
-    const end = tick.started_s + tick.total_s;
-    const stay = this.stays[slot]?.findLast(({ fromS }) => fromS <= end);
-    if (!stay || (stay.untilS !== null && stay.untilS < tick.started_s)) return null;
-    return this.requests.get(stay.id) ?? null;
+    return this.holders()(slot, tick);
+  }
+
+  /** Return the same as a function for ticks in order of time, which looks at each stay once. */
+  holders() {
+    const at = new Array(this.stays.length).fill(-1);
+    return (slot, { started_s: startedS, total_s: totalS }) => {
+      const stays = this.stays[slot];
+      while (stays[at[slot] + 1]?.fromS <= startedS + totalS) at[slot] += 1;
+      const stay = stays[at[slot]];
+      if (!stay || (stay.untilS !== null && stay.untilS < startedS)) return null;
+      return this.requests.get(stay.id) ?? null;
+    };
   }
 
   /** Return the engine's clock now, given the page's. */

@@ -12,10 +12,11 @@ export const laneHeight = (nSlots) => Math.max(6, Math.min(26, Math.floor(480 / 
 /** Cut the window into pieces: per slot, runs of ticks with one request in one state. */
 export function piecesOf(history, ticks) {
   const open = [];
+  const holder = history.holders();
   const pieces = [];
   for (const tick of ticks) {
     for (const [slot, start, length, kind] of tick.spans) {
-      const request = history.holder(slot, tick);
+      const request = holder(slot, tick);
       const id = request?.request_id ?? null;
       const last = open[slot];
       const grows = last && last.id === id && last.kind === kind && kind === DECODE;

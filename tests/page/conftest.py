@@ -7,12 +7,17 @@ from stack import Site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+WAIT_MS = 20_000
+"""For what shows by itself; most of it within a second, on a busy machine within ten."""
+
 
 @pytest.fixture(scope="package")
 def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: `make browser` installs it")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=WAIT_MS)
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -35,7 +40,7 @@ def make_page(browser):
         options = {"viewport": {"width": 1440, "height": 1000}, "reduced_motion": "reduce"} | options
         contexts.append(browser.new_context(**options))
         page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(WAIT_MS)
 
         def complain(text):
             if not any(word in text for word in allow):

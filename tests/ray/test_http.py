@@ -1,6 +1,7 @@
 """The whole stack through HTTP, with the clients people use."""
 
 import asyncio
+import re
 
 import openai as sdk
 import pytest
@@ -153,6 +154,15 @@ async def test_the_feed_of_ticks_shows_a_request_that_ended(openai, http):
     assert feed["engine"]["n_slots"] == 8
     assert feed["next"] == feed["ticks"][-1]["tick_id"] + 1
     assert (feed["requests"][-1]["state"], feed["requests"][-1]["n_output"]) == ("ended", 3)
+
+
+async def test_the_page_is_served_below_the_prefix(http):
+    page = await http.get("/")
+    assert "content-security-policy" in page.headers
+    links = re.findall(r'(?:href|src)="(ui/[^"]+)"', page.text)
+    assert "ui/app.js" in links
+    for link in links:
+        assert (await http.get(link)).status_code == 200, link
 
 
 async def test_metrics_have_every_family(openai, http):
