@@ -28,8 +28,8 @@ class Pass(NamedTuple):
     """Who takes part, in the batch's order."""
     slots: NDArray[np.intp] | None
     """Their slots, where all of them decode; None where the spans say who does what."""
-    starts: NDArray[np.int32] | None = None
-    """The position of each one's token, where all of them decode."""
+    chosen: Chosen | None = None
+    """The selector's answer, where all of them decode."""
 
     @property
     def n_tokens(self) -> int:
@@ -118,8 +118,8 @@ class Layout:
 
     def spans(self, now: Pass) -> TickSpans:
         """Return who computes what in a pass, for those who look on; called before it is computed."""
-        if now.slots is not None:
-            return TickSpans(slot_ids=now.slots, starts=now.starts)
+        if now.chosen is not None:
+            return TickSpans(slot_ids=now.chosen.slot_id, starts=now.chosen.position)
         return TickSpans(now.batch.spans, frozenset(self.table.prefilling))
 
     def computed(self, now: Pass) -> None:
@@ -153,7 +153,7 @@ class Layout:
         chosen = self._choose(requests)
         batch.place(chosen)
         slots = chosen.slot_id.astype(np.intp)
-        return Pass(batch, self._sequences(slots.tolist()), slots, chosen.position)
+        return Pass(batch, self._sequences(slots.tolist()), slots, chosen)
 
     def _fill(self, batch: TickBatch, plan: tuple[Span, ...]) -> Pass:
         sequences = self._sequences([span.slot_id for span in plan])

@@ -66,7 +66,7 @@ class Server:
         import ray
 
         (node,) = ray.nodes()
-        return httpx2.get(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics").text
+        return httpx2.get(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics", timeout=30.0).text
 
     def http(self):
         """Return a client with connections of its own."""
@@ -95,11 +95,11 @@ class Server:
             return (await http.get("/ready")).status_code == 200
 
 
-async def until(condition, *, timeout_s=30.0):
+async def until(condition, *, timeout_s=30.0, pause_s=POLL_S):
     """Ask again and again, at most for `timeout_s`, until `await condition()` holds."""
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 what is asked is another process
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(pause_s)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ KINDS = {
     "broken": {"prompt": "Once", "repetition_penalty": 1e-40},  # its logits become infinite
     "leaves": LONG | {"stream": True},
 }
+PATIENCE_S = 60.0  # a quiet machine needs 15 s for all of it
 N_WORKERS = 16  # 4 slots, 6 places in the queue: some are refused
 OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
 QUEUE_ALERT, RESTART_ALERT = "CobaliQueueNearBound", "CobaliEngineRestarted"
@@ -122,10 +123,10 @@ async def seen(cluster, tmp_path_factory):
 
         workers = [asyncio.ensure_future(worker(server, number, stop)) for number in range(N_WORKERS)]
         try:
-            await until(partial(said, "firing", QUEUE_ALERT))
+            await until(partial(said, "firing", QUEUE_ALERT), timeout_s=PATIENCE_S)
             queue_s = time.time() - started
             os.kill((await server.engine())["pid"], signal.SIGKILL)
-            await until(partial(said, "firing", RESTART_ALERT))
+            await until(partial(said, "firing", RESTART_ALERT), timeout_s=PATIENCE_S)
             restart_s = time.time() - started
             with contextlib.suppress(TimeoutError):  # the tests say which
                 await until(everything_moved)
@@ -133,7 +134,7 @@ async def seen(cluster, tmp_path_factory):
         finally:
             stop.set()
             await asyncio.wait_for(asyncio.gather(*workers), 30)
-        await until(partial(said, "resolved", QUEUE_ALERT))
+        await until(partial(said, "resolved", QUEUE_ALERT), timeout_s=PATIENCE_S)
         seen.after = await everything(QUERIES)
         for name, (label, selector) in VARIABLES.items():
             seen.variables[name] = await prometheus.values(label, selector)
