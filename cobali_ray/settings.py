@@ -47,7 +47,7 @@ class EngineSettings(BaseSettings):
     token_budget: int | None = Field(default=None, ge=1)
     """Most tokens in one tick; None means one chunk beside one token for every slot."""
     itl_target_ms: float | Literal["auto", "off"] = "auto"
-    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
+    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: four
     decode ticks of a full batch, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
     tick_mix: TickMix = "auto"
     """Whether prefill shares ticks with decode tokens or has its own; auto: whatever measures faster."""
