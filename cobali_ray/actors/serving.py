@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import stat
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 import httpx2
 from rich.console import Console
 
+from cobali_ray.actors.ports import free_blocks, free_port, require_free
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 
@@ -44,6 +44,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str) -> 
     launcher = folder / "haproxy"
     launcher.write_text(_LOOPBACK_SCRIPT.format(binary=binary))
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
+    http, grpc = free_blocks(2)
     flags = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -56,29 +57,17 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str) -> 
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-1]),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
     }
     for name, value in flags.items():
         environ.setdefault(name, value)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def require_free(host: str, port: int) -> None:
-    """Raise ConfigError if the address is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError("port", f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from cobali_ray.actors.serving import free_port
+from cobali_ray.actors.ports import free_port
 from cobali_ray.backend.threads import ENVIRONMENT
 from cobali_ray.bench.cmd_serve import command_line, report_of
 from cobali_ray.bench.llama_server import (

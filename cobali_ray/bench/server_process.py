@@ -16,7 +16,7 @@ from typing import Self
 import httpx2
 import yaml
 
-from cobali_ray.actors.serving import free_port
+from cobali_ray.actors.ports import free_port
 from cobali_ray.bench.llama_server import PeerSettings
 from cobali_ray.errors import ConfigError
 

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI
 
-from cobali_ray.actors.serving import fast_front, free_port, handle_of
+from cobali_ray.actors.ports import free_port
+from cobali_ray.actors.serving import fast_front, handle_of
 from cobali_ray.settings import EngineSettings
 
 POLL_S = 0.02

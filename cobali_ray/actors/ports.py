@@ -1,0 +1,59 @@
+"""Ports of this machine that nobody listens on."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from cobali_ray.errors import ConfigError
+
+_FIRST, _LAST, _SIZE = 20_000, 30_000, 64
+"""Blocks are taken from here: below what Linux gives to outgoing connections."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def free_blocks(n: int) -> list[range]:
+    """Return `n` blocks of 64 neighbouring ports that nobody listens on right now.
+
+    They are chosen at random, so that two servers that start at the same time hardly choose the same.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    starts = list(range(_FIRST, _LAST - _SIZE + 1, _SIZE))
+    secrets.SystemRandom().shuffle(starts)
+    found: list[range] = []
+    for start in starts:
+        block = range(start, start + _SIZE)
+        if all(map(_is_free, block)):
+            found.append(block)
+            if len(found) == n:
+                return found
+    raise ConfigError("port", f"no {n} blocks of {_SIZE} free ports from {_FIRST} to {_LAST}")
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise ConfigError if the address is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError("port", f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+
+def _is_free(port: int) -> bool:
+    """Say whether nobody listens, not even somebody who would share the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,48 @@
+"""Ports for servers that must not meet."""
+
+import socket
+
+import pytest
+
+from cobali_ray.actors import ports
+from cobali_ray.actors.serving import fast_front
+from cobali_ray.errors import ConfigError
+
+
+def listener(port):
+    """Listen as Serve does: ready to share the port."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("", port))
+    sock.listen()
+    return sock
+
+
+def test_blocks_are_free_and_apart():
+    one, two = ports.free_blocks(2)
+    assert len(one) == len(two) == 64
+    assert not set(one) & set(two)
+
+
+def test_a_port_that_somebody_would_share_is_not_free(monkeypatch):
+    (block,) = ports.free_blocks(1)
+    monkeypatch.setattr(ports, "_FIRST", block[0])
+    monkeypatch.setattr(ports, "_LAST", block[-1] + 1)
+    assert ports.free_blocks(1) == [block]
+    with listener(block[7]), pytest.raises(ConfigError, match="64 free ports"):
+        ports.free_blocks(1)
+
+
+def test_two_servers_get_ports_of_their_own(tmp_path):
+    taken = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        environ = {}
+        fast_front(environ, tmp_path / name, "haproxy")
+        low, high = (int(environ[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"]) for end in ("MIN", "MAX"))
+        taken.append(listener(low))
+        assert high - low == 63
+    one, two = (sock.getsockname()[1] for sock in taken)
+    for sock in taken:
+        sock.close()
+    assert one != two
