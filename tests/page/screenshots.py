@@ -1,6 +1,6 @@
 """Take the pictures of docs/page.md: `python tests/page/screenshots.py docs`.
 
-A small synthetic model under a seeded load, in this process; needs a Chromium (`make browser`).
+The built-in chat model under a seeded load, in this process; needs a Chromium (`make browser`).
 """
 
 import random
@@ -16,7 +16,7 @@ from playwright.sync_api import expect, sync_playwright
 from stack import Site
 
 SETTINGS = {
-    "model": "builtin:synthetic-tiny",
+    "model": "builtin:tiny",
     "n_slots": 12,
     "n_ctx": 2048,
     "n_threads": 1,
@@ -61,10 +61,10 @@ def take(page, site, scheme, folder):
     page.locator("[name=temperature]").fill("0.7")
     page.get_by_role("button", name="Compare").click()
     page.locator(".streams input").fill("4")
-    page.get_by_label("Your message").fill("Tell me something about lighthouses.")
+    page.get_by_label("Your message").fill("Write a short story about a lighthouse.")
     page.keyboard.press("Enter")
     expect(page.get_by_role("article").first).to_contain_text(
-        re.compile(r"output\s*[1-9]\d\d"), timeout=60_000
+        re.compile(r"output\s*[3-9]\d"), timeout=60_000
     )
     expect(page.locator(".together")).to_contain_text("streaming")
     page.screenshot(path=folder / f"page-playground-{scheme}.png")

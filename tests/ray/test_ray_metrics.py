@@ -39,12 +39,16 @@ async def test_the_board_of_ray_finds_its_series(server, openai):
             for sample in family.samples:
                 if sample.labels.get("model_name") == "scripted":
                     seen.setdefault(re.sub(r"_(sum|count|bucket)$", "", sample.name), []).append(sample)
-        return set(wanted()) <= set(seen)
+        return set(wanted()) <= set(seen) and most("generation_tokens_total") >= 60
+
+    def most(name):
+        """Return the largest value of a series: each engine of this Ray has its own, under its worker's id."""
+        values = [s.value for some in seen.values() for s in some if s.name == f"ray_vllm_{name}"]
+        return max(values, default=0.0)
 
     with contextlib.suppress(TimeoutError):
         await until(all_there, timeout_s=60.0, pause_s=1.0)  # megabytes each time, from a busy agent
     assert set(wanted()) - set(seen) == set(), sorted(seen)
     assert all(sample.labels["WorkerId"] for samples in seen.values() for sample in samples)
-    values = {sample.name: sample.value for samples in seen.values() for sample in samples}
-    assert values["ray_vllm_generation_tokens_total"] >= 60
-    assert values["ray_vllm_time_to_first_token_seconds_count"] >= 3
+    assert most("generation_tokens_total") >= 60
+    assert most("time_to_first_token_seconds_count") >= 3
