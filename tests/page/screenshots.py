@@ -63,9 +63,7 @@ def take(page, site, scheme, folder):
     page.locator(".streams input").fill("4")
     page.get_by_label("Your message").fill("Write a short story about a lighthouse.")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("article").first).to_contain_text(
-        re.compile(r"output\s*[3-9]\d"), timeout=60_000
-    )
+    expect(page.get_by_role("article").first).to_contain_text(re.compile(r"output\s*[3-9]\d"), timeout=60_000)
     expect(page.locator(".together")).to_contain_text("streaming")
     page.screenshot(path=folder / f"page-playground-{scheme}.png")
     page.get_by_role("button", name="Stop").click()

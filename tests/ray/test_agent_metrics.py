@@ -1,4 +1,7 @@
-"""Ray's own boards get their series: what its metrics agent exports after a request."""
+"""Ray's own boards get their series: what its metrics agent exports after a request.
+
+The first file of the folder, so that no engine was killed yet: the agent goes on telling of dead workers.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ async def test_the_board_of_ray_finds_its_series(server, openai):
         return set(wanted()) <= set(seen) and most("generation_tokens_total") >= 60
 
     def most(name):
-        """Return the largest value of a series: each engine of this Ray has its own, under its worker's id."""
+        """Return the largest value of a series; each engine of this Ray has its own."""
         values = [s.value for some in seen.values() for s in some if s.name == f"ray_vllm_{name}"]
         return max(values, default=0.0)
 
