@@ -4,7 +4,6 @@ The built-in chat model under a seeded load, in this process; needs a Chromium (
 """
 
 import random
-import re
 import sys
 import threading
 from contextlib import suppress
@@ -63,10 +62,8 @@ def take(page, site, scheme, folder):
     page.locator(".streams input").fill("4")
     page.get_by_label("Your message").fill("Write a short story about a lighthouse.")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("article").first).to_contain_text(re.compile(r"output\s*[3-9]\d"), timeout=60_000)
-    expect(page.locator(".together")).to_contain_text("streaming")
+    expect(page.locator(".together")).to_contain_text("ended", timeout=60_000)
     page.screenshot(path=folder / f"page-playground-{scheme}.png")
-    page.get_by_role("button", name="Stop").click()
 
     page.get_by_role("link", name="Live ticks").click()
     page.wait_for_function("() => Number(document.querySelector('.cursor')?.ariaValueNow) > 300")
