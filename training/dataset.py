@@ -15,6 +15,7 @@ from training.corpus.example import Example, Turn
 from training.tokenizer import Encoder
 
 _AT_ONCE = 2000
+_SHORT, _GRAIN, _COARSE = 192, 8, 64
 LONGEST = 4096
 """Most tokens of one row."""
 
@@ -33,11 +34,11 @@ class Dataset:
         return np.diff(self.starts)
 
     def rows(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return these rows padded to the longest, and what each token weighs in the loss.
+        """Return these rows padded to the longest's grain, and what each token weighs in the loss.
 
         The tokens of an answer weigh less the more there are, so that short answers count beside long ones.
         """
-        n = int(self.lengths[indices].max())
+        n = int(padded(self.lengths[indices].max()))
         tokens, weights = np.zeros((len(indices), n), np.int64), np.zeros((len(indices), n), np.float32)
         for row, i in enumerate(indices):
             start, end = self.starts[i], self.starts[i + 1]
@@ -57,6 +58,14 @@ class Dataset:
         """Read it."""
         with np.load(path) as found:
             return cls(found["tokens"], found["spoken"], found["starts"])
+
+
+def padded(lengths: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
+    """Return lengths rounded up to few different ones.
+
+    oneDNN compiles and keeps a kernel for every shape it meets: fewer are faster, and take less memory.
+    """
+    return np.where(lengths <= _SHORT, -(-lengths // _GRAIN) * _GRAIN, -(-lengths // _COARSE) * _COARSE)
 
 
 def encode(
@@ -107,6 +116,7 @@ def plan(
     The same for the same seed, so that a run can go on from any step.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
+    lengths = padded(lengths)
     pool = 4096
     order = rng.permutation(len(lengths))
     passes = [

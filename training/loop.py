@@ -19,6 +19,7 @@ from training.model import Decoder
 from training.recipe import Recipe
 
 CHECKPOINT_EVERY_S = 120.0
+_SCORES = 256
 
 
 @dataclass(slots=True)
@@ -106,12 +107,11 @@ def _step(
     loss_sum = 0.0
     for tokens, weights in passes:
         ids = torch.from_numpy(tokens).to(device)
-        wanted = torch.from_numpy(weights[:, 1:]).to(device)
-        at = wanted > 0
+        at, wanted = (torch.from_numpy(found).to(device) for found in _scored(weights))
         with torch.autocast(device.type, torch.bfloat16):
-            logits = run.model.logits(run.model(ids)[:, :-1][at])
-        each = F.cross_entropy(logits.float(), ids[:, 1:][at], reduction="none")
-        loss = (each * wanted[at]).sum() / total
+            logits = run.model.logits(run.model(ids).flatten(0, 1)[at])
+        each = F.cross_entropy(logits.float(), ids.flatten()[at + 1], reduction="none")
+        loss = (each * wanted).sum() / total
         loss.backward()  # type: ignore[no-untyped-call]
         loss_sum += float(loss.detach())
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
@@ -121,6 +121,21 @@ def _step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return loss_sum
+
+
+def _scored(weights: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the places, counted over all rows, whose next token counts, and its weight.
+
+    As many as a multiple of `_SCORES`: what fills up weighs nothing.
+    """
+    following = np.roll(weights.ravel(), -1)
+    following[-1] = 0.0
+    places = np.flatnonzero(following)
+    filled = np.zeros(-(-len(places) // _SCORES) * _SCORES, np.int64)
+    filled[: len(places)] = places
+    wanted = np.zeros(len(filled), np.float32)
+    wanted[: len(places)] = following[places]
+    return filled, wanted
 
 
 def _optimizers(model: Decoder, recipe: Recipe) -> list[torch.optim.Optimizer]:

@@ -21,7 +21,7 @@ TEXTS = [
     for block in server.blocks()
     for text in (*block.wordings, *block.aliases, block.answer, *block.bullets)
 ]
-NOT_ASKED = {"scripted_tick_s", "log_prompts", "otlp_endpoint"}
+NOT_ASKED = {"scripted_tick_s"}
 """Settings that no entry explains."""
 
 
@@ -59,7 +59,9 @@ def test_every_metric_that_is_named_exists():
 def test_every_route_that_is_named_exists():
     app = build_api(client=None, settings=ApiSettings())
     served = set(app.openapi()["paths"]) | {"/docs", "/openapi.json"}
-    pattern = r"(?<![\w./:~])/(?:v1/[\w/]+|docs|health|ready|metrics|tokenize|detokenize|openapi\.json)\b"
+    pattern = (
+        r"(?<![\w./:~])/(?:v1/[\w/]+|docs|health|ready|metrics|tokenize|detokenize|debug/\w+|openapi\.json)\b"
+    )
     assert {path for text in TEXTS for path in re.findall(pattern, text)} <= served
 
 

@@ -10,7 +10,7 @@ import pytest
 from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL
 from training.corpus.build import training_examples
 from training.corpus.example import Turn
-from training.dataset import LONGEST, Dataset, encode, plan
+from training.dataset import LONGEST, Dataset, encode, padded, plan
 from training.tokenizer import Encoder, own_texts, train, vocabulary
 
 TEXTS = ("LEMON and 1234 + 56", "TTFT of JSON", "\n- a\n- b", "  two  spaces ", "Zażółć 你好 👩‍💻")
@@ -100,7 +100,7 @@ def test_the_plan_is_the_seed_s(data):
 def test_rows_are_padded_and_short_answers_weigh_more(data):
     indices = np.arange(20)
     tokens, weights = data.rows(indices)
-    assert tokens.shape == weights.shape == (20, data.lengths[:20].max())
+    assert tokens.shape == weights.shape == (20, padded(data.lengths[:20].max()))
     n_spoken = (weights > 0).sum(1)
     assert (n_spoken > 0).all()
     assert np.allclose(weights.sum(1), np.sqrt(n_spoken))

@@ -39,8 +39,30 @@ def read_blocks(file_name: str) -> tuple[Block, ...]:
     Raises:
         ValueError: a line is of no known form, or a block lacks its answer.
     """
-    text = (resources.files("training.corpus") / "tables" / file_name).read_text(encoding="utf-8")
-    return tuple(_block(part) for part in re.split(r"\n\s*\n", text.strip()) if not _only_remarks(part))
+    return tuple(
+        _block(part) for part in re.split(r"\n\s*\n", _table(file_name).strip()) if not _only_remarks(part)
+    )
+
+
+def read_further(file_name: str) -> dict[str, tuple[str, ...]]:
+    """Read further wordings of sources that are not blocks: `[source]`, then `+` lines.
+
+    Raises:
+        ValueError: a line is of no known form.
+    """
+    found: dict[str, list[str]] = {}
+    for line in _table(file_name).splitlines():
+        if head := re.fullmatch(r"\[([\w .-]+)\]", line):
+            lines = found.setdefault(head[1], [])
+        elif line.startswith("+ "):
+            lines.append(line[2:].strip())
+        elif line and not line.startswith("#"):
+            raise ValueError(f"{file_name}: {line!r} starts with no known mark")
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+def _table(file_name: str) -> str:
+    return (resources.files("training.corpus") / "tables" / file_name).read_text(encoding="utf-8")
 
 
 def _only_remarks(part: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from random import Random
@@ -21,13 +22,14 @@ from training.corpus import (
     unknown,
     writing,
 )
+from training.corpus.blocks import read_further
 from training.corpus.example import KINDS, Example, Turn
 from training.corpus.phrase import normal
-from training.corpus.source import Source, held_out
+from training.corpus.source import Intent, Source, held_out
 
 SHARES: Mapping[str, float] = {
-    "greeting": 7,
-    "server": 33,
+    "greeting": 8,
+    "server": 36,
     "sums": 11,
     "letters": 9,
     "sorting": 9,
@@ -37,7 +39,7 @@ SHARES: Mapping[str, float] = {
     "writing": 4,
     "follow": 9,
     "turns": 9,
-    "unknown": 8,
+    "unknown": 11,
 }
 """How many of a hundred examples are of each kind."""
 HELD_PER_KIND = 32
@@ -60,8 +62,17 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
     modules = (
         greeting, server, sums, letters, sorting, calendar, facts, json_answers, writing, follow, turns, unknown, odd,
     )  # fmt: skip
-    found = [source for module in modules for source in module.sources()]
+    further = read_further("further.txt")
+    found = [_with(further, source) for module in modules for source in module.sources()]
     return {kind: tuple(source for source in found if source.kind == kind) for kind in KINDS}
+
+
+def _with(further: Mapping[str, tuple[str, ...]], source: Source) -> Source:
+    """Give a source the further wordings that stand under its name."""
+    more = further.get(_split(source), ())
+    if more and isinstance(source, (Intent, turns.Dialogue)):
+        return dataclasses.replace(source, further=(*source.further, *more))
+    return source
 
 
 @functools.cache

@@ -10,7 +10,14 @@ from training.corpus.blocks import Block, read_blocks
 from training.corpus.checks import has
 from training.corpus.source import Drawn, Intent, Source, fixed, lines
 
-FILES = ("server_words.txt", "server_how.txt", "server_settings.txt", "server_http.txt", "server_metrics.txt")
+FILES = (
+    "server_words.txt",
+    "server_how.txt",
+    "server_settings.txt",
+    "server_http.txt",
+    "server_metrics.txt",
+    "server_see.txt",
+)
 
 _DEFINE = lines("""
     what is <it>?

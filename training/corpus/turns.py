@@ -31,6 +31,8 @@ class Dialogue:
     wordings: tuple[str, ...]
     tell: Callable[[Random, bool, Callable[[tuple[str, ...]], str]], tuple[list[str], Check]]
     """Draw the texts of all turns but the last question, in order, the answer at the end."""
+    further: tuple[str, ...] = ()
+    """Wordings of the last question that are only trained on."""
     weight: float = 1.0
     kind: str = "turns"
 
@@ -39,7 +41,8 @@ class Dialogue:
 
         def ask(wordings: tuple[str, ...]) -> str:
             mine = wordings == self.wordings
-            wording = pick(self.name, wordings, rng, held=held and mine)
+            further = self.further if mine else ()
+            wording = pick(self.name, wordings, rng, held=held and mine, further=further)
             slips = not held and rng.random() < 0.5
             return voiced(wording, rng, slips=slips, polite=wordings not in {say.MY_NAME, say.LIKES})
 

@@ -58,6 +58,33 @@ _FAR_COUNTRIES = (
     "Cyprus", "Laos", "Cambodia", "Pakistan", "Tunisia", "Libya", "Senegal", "Uganda", "Angola", "Fiji", "Samoa",
 )  # fmt: skip
 """Real ones that no table holds."""
+_TRAINED_COUNTRIES = (
+    "Algeria", "Afghanistan", "Albania", "Armenia", "Azerbaijan", "Bahrain", "Bangladesh", "Barbados", "Belarus", "Belize",
+    "Benin", "Botswana", "Brunei", "Burundi", "Cameroon", "Chad", "Congo", "Costa Rica", "Djibouti", "El Salvador",
+    "Eritrea", "Gabon", "Gambia", "Georgia", "Guatemala", "Guinea", "Haiti", "Honduras", "Indonesia", "Israel", "Jordan",
+    "Kazakhstan", "Kosovo", "Kuwait", "Lebanon", "Lesotho", "Liberia", "Liechtenstein", "Luxembourg", "Madagascar",
+    "Malawi", "Malaysia", "Mali", "Mauritius", "Moldova", "Monaco", "Montenegro", "Mozambique", "Namibia", "New Zealand",
+    "Nicaragua", "Niger", "North Korea", "Oman", "Paraguay", "Qatar", "Rwanda", "Saudi Arabia", "Scotland", "Sierra Leone",
+    "Singapore", "Slovakia", "Slovenia", "Somalia", "South Africa", "Sri Lanka", "Sudan", "Syria", "Taiwan", "Tanzania",
+    "Texas", "Togo", "Tonga", "Uruguay", "Uzbekistan", "Venezuela", "Wales", "Yemen", "Zimbabwe", "Bavaria", "California",
+)  # fmt: skip
+_TRAINED_STRANGERS = (
+    "magnetism", "electricity", "a nebula", "radioactivity", "the periodic system", "Darwin", "Galileo", "Freud", "Kafka",
+    "Goethe", "Bach", "Chopin", "the Beatles", "rock and roll", "impressionism", "surrealism", "the Cold War", "NATO",
+    "the United Nations", "the Middle Ages", "the pyramids", "Stonehenge", "the Colosseum", "Atlantis", "Zeus", "Odin",
+    "a unicorn", "judo", "cricket", "baseball", "golf", "poker", "sudoku", "origami", "pottery", "sourdough", "curry",
+    "a kidney", "the liver", "asthma", "malaria", "a virus", "bacteria", "cholesterol", "caffeine", "aspirin", "penicillin",
+    "a glacier", "a monsoon", "the tide", "a comet", "a galaxy", "string theory", "a logarithm", "trigonometry", "calculus",
+    "statistics", "marketing", "a mortgage", "tax law", "a pension", "a startup", "Excel", "Photoshop", "Docker", "Git",
+    "Postgres", "React", "a firewall", "Hinduism", "Islam", "stoicism", "Kant", "Nietzsche", "Gandhi", "Lincoln", "Caesar",
+)  # fmt: skip
+_TRAINED_PLACES = (
+    "Tokyo", "New York", "Chicago", "Sydney", "Mumbai", "Hamburg", "Naples", "Venice", "Kyoto", "Shanghai", "the Nile",
+    "the Amazon", "the Rhine", "Mount Everest", "Kilimanjaro", "the Sahara", "the Pacific", "the Atlantic", "Africa",
+    "a whale", "an elephant", "a giraffe", "a bus", "a tree", "a house", "a car", "the Pope", "the White House", "a mammoth",
+    "the Statue of Liberty", "Big Ben", "the Titanic", "a dinosaur", "an aeroplane", "a mountain", "my town", "this building",
+)  # fmt: skip
+"""Ones of these are only trained on: more of them never change what is held out."""
 
 _NO_CAPITAL = lines("""
     what is the capital [city ]of <it>?
@@ -127,17 +154,30 @@ def sources() -> tuple[Source, ...]:
         for block in read_blocks("unknown.txt")
     )
     return (
-        intent("capital", _NO_CAPITAL, _named("I do not know the capital of {}.", _FAR_COUNTRIES), 2.5),
+        intent(
+            "capital",
+            _NO_CAPITAL,
+            _named("I do not know the capital of {}.", _FAR_COUNTRIES, _TRAINED_COUNTRIES),
+            2.5,
+        ),
         intent(
             "what_is",
             _WHAT_IS,
-            _named("I do not know {}. I am a very small model and know few things.", _STRANGERS),
+            _named(
+                "I do not know {}. I am a very small model and know few things.",
+                _STRANGERS,
+                _TRAINED_STRANGERS,
+            ),
             4,
         ),
         intent(
             "number",
             _NUMBER,
-            _named("I do not know that about {}. I am a very small model and know few things.", ()),
+            _named(
+                "I do not know that about {}. I am a very small model and know few things.",
+                (),
+                _TRAINED_PLACES,
+            ),
             2,
         ),
         intent("big_sum", _BIG_SUM, _big_sum, 2),
@@ -151,11 +191,11 @@ def invented(rng: Random) -> str:
     return ("".join(syllables) + rng.choice(_CODAS)).capitalize()
 
 
-def _named(form: str, real: tuple[str, ...]) -> Callable[[Random, bool], Drawn]:
-    """Ask for something invented, or for something real that no table holds; some of these are held out."""
+def _named(form: str, real: tuple[str, ...], further: tuple[str, ...]) -> Callable[[Random, bool], Drawn]:
+    """Ask for something invented, or for something real that no table holds; some of `real` are held out."""
 
     def draw(rng: Random, held: bool) -> Drawn:
-        half = held_out(form, real) if held else trained(form, real)
+        half = held_out(form, real) if held else (*trained(form, real), *further)
         if half and rng.random() < 0.5:
             it = rng.choice(half)
         else:
