@@ -37,11 +37,14 @@ class Ingress:
             default_timeout_s=s.default_timeout_s,
             min_stream_gap_s=s.min_stream_gap_s,
         )
-        return build_api(self._client, api, tracer=self._tracing)
+        self._app = build_api(self._client, api, tracer=self._tracing)
+        return self._app
 
     async def drain(self, timeout_s: float) -> bool:
-        """Let running requests finish and refuse new ones; for a graceful stop."""
-        return await self._client.drain(timeout_s)
+        """Let running requests finish and refuse new ones, then send viewers away; for a graceful stop."""
+        drained = await self._client.drain(timeout_s)
+        self._app.state.viewers.close()
+        return drained
 
     def __del__(self) -> None:
         """Close the socket; Serve calls this when the replica goes."""

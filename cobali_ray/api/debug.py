@@ -65,7 +65,7 @@ class Debug:
         return Response(feed.body, media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
-        """Send the same as server-sent events, at most four a second."""
+        """Send the same as server-sent events: at most four a second, and fewer the more look."""
         return ViewerReply(self._viewers, account_of(http))
 
 

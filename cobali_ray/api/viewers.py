@@ -17,6 +17,9 @@ _log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 0.25
 """Least time between two polls."""
+LONGEST_PERIOD_S: Final = 2.0
+EVENTS_PER_S: Final = 12
+"""What all viewers together are sent, as long as that leaves the polls closer than the longest period."""
 AT_FIRST: Final = 200
 """Ticks that a newcomer is shown."""
 MOST: Final = 4096
@@ -73,11 +76,19 @@ class Viewers:
         self._viewers: set[Viewer] = set()
         self._poll: asyncio.Task[None] | None = None
         self._engine_id, self._next = "", 0
-        self._polled_s = -PERIOD_S
+        self._polled_s = -LONGEST_PERIOD_S
+        self._closed = False
+
+    def close(self) -> None:
+        """End every stream after what is waiting, and later ones at once, so that a stop waits for none."""
+        self._closed = True
+        for viewer in self._viewers:
+            viewer.close()
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until closed."""
         viewer = Viewer()
+        viewer.closed = self._closed
         self._viewers.add(viewer)
         if self._poll is None:
             self._poll = asyncio.ensure_future(self._poll_on())
@@ -93,12 +104,16 @@ class Viewers:
 
     async def _poll_on(self) -> None:
         while True:
-            await self._clock.sleep(max(0.0, self._polled_s + PERIOD_S - self._clock.now()))
+            await self._clock.sleep(max(0.0, self._polled_s + self._period_s() - self._clock.now()))
             self._polled_s = self._clock.now()
             try:
                 await self._round()
             except CobaliError:
                 self._say_gone()
+
+    def _period_s(self) -> float:
+        """Return how far apart polls are: the more look, the rarer, so that it costs the same."""
+        return min(LONGEST_PERIOD_S, max(PERIOD_S, len(self._viewers) / EVENTS_PER_S))
 
     def _over(self, poll: asyncio.Future[None]) -> None:
         """Let no viewer wait for a poll that failed; they come back by themselves."""

@@ -6,7 +6,7 @@ import json
 import pytest
 from fake_client import FakeApiClock, Wire, until
 
-from cobali_ray.api.viewers import BACKLOG, PERIOD_S
+from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
 from cobali_ray.errors import LoadingError
 
 
@@ -171,6 +171,36 @@ async def test_viewers_share_the_poll_and_late_ones_get_the_past(app, client, cl
     assert client.asked == [(4096, 20, None)], "one poll for all"
     for viewer in (first, second, third):
         await viewer.leave()
+
+
+@pytest.mark.parametrize(
+    ("n_viewers", "period_s"),
+    [
+        pytest.param(3, PERIOD_S, id="few"),
+        pytest.param(10, 10 / EVENTS_PER_S, id="ten"),
+        pytest.param(100, LONGEST_PERIOD_S, id="a-hundred"),
+    ],
+)
+async def test_the_more_look_the_less_often_each_is_told(app, client, clock, n_viewers, period_s):
+    client.n_ticks = 10
+    viewers = [await Viewer.come(app) for _ in range(n_viewers)]
+    await poll(clock, client, 3)
+    assert clock.slept[-1] == pytest.approx(period_s)
+    assert all(viewer.ticks == list(range(10)) for viewer in viewers)
+    for viewer in viewers:
+        await viewer.leave()
+
+
+async def test_a_server_that_stops_sends_its_viewers_away(app, client, clock):
+    client.n_ticks = 10
+    viewer = await Viewer.come(app)
+    await poll(clock, client)
+    app.state.viewers.close()
+    await viewer.task
+    late = await Viewer.come(app)
+    await late.task
+    assert viewer.ticks == list(range(10))
+    assert late.ticks == []
 
 
 async def test_nobody_looks_nobody_polls(app, client, clock):
