@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ MAX_BACKLOG = 512
 """Messages (ticks) that may wait for one ingress before its requests are cancelled."""
 MAX_PENDING = 4096
 """Events that may wait for one reader before its request is cancelled."""
+FORGET_S = 600.0
+"""How long a socket may go unused before it makes room for a new one."""
 LAST_WORDS_MS = 200
 """How long closing waits for what was said last to leave."""
 
@@ -75,15 +78,18 @@ def _error(name: str, args: list[Any]) -> CobaliError:
 class Pusher:
     """The engine's side: one PUSH socket per ingress. Used by the tick thread only."""
 
-    def __init__(self, on_lost: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self, on_lost: Callable[[set[str]], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
         """`on_lost` gets the ids of requests whose events did not get out: nobody reads their address."""
         self._context = zmq.Context()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._on_lost = on_lost
+        self._sent_s: dict[str, float] = {}
+        self._on_lost, self._now = on_lost, now
 
     @property
     def n_readers(self) -> int:
-        """Addresses that were ever sent to."""
+        """Addresses that were sent to of late."""
         return len(self._sockets)
 
     def send(self, batch: list[tuple[str, Event]]) -> None:
@@ -98,6 +104,7 @@ class Pusher:
     def _push(self, address: str, events: list[Event]) -> None:
         try:
             self._socket(address).send(encode(events), zmq.NOBLOCK, copy=True)
+            self._sent_s[address] = self._now()
         except zmq.ZMQError as error:  # Again: its backlog is full; anything else: no such address
             _log.warning("ingress_not_reading", address=address, n_events=len(events), error=str(error))
             self._on_lost({event.request_id for event in events if not isinstance(event, End)})
@@ -105,6 +112,7 @@ class Pusher:
     def _socket(self, address: str) -> zmq.Socket[bytes]:
         socket = self._sockets.get(address)
         if socket is None:
+            self._forget_silent()
             socket = self._context.socket(zmq.PUSH)
             socket.sndhwm = MAX_BACKLOG
             try:
@@ -114,6 +122,16 @@ class Pusher:
                 raise
             self._sockets[address] = socket
         return socket
+
+    def _forget_silent(self) -> None:
+        """Close sockets that were long not used: an ingress that was restarted has another address.
+
+        Whoever lives there all the same gets a new socket with the next event.
+        """
+        long_ago = self._now() - FORGET_S
+        for address in [a for a in self._sockets if self._sent_s.get(a, 0.0) < long_ago]:
+            self._sockets.pop(address).close(linger=0)
+            self._sent_s.pop(address, None)
 
     def close(self) -> None:
         """Close all sockets, giving last words a moment to get out."""

@@ -24,6 +24,7 @@ class TickBatch:
         self.slot = np.zeros(n_batch, np.int32)
         self.wanted = np.zeros(n_batch, np.int8)
         self._arrays: tuple[NDArray[Any], ...] = (self.token, self.position, self.slot, self.wanted)
+        self._counted = np.arange(n_batch, dtype=np.int32)
         self.n_tokens = 0
         self.single = False
         """Whether every span is one token, so that the arrays alone say all about them."""
@@ -76,17 +77,24 @@ class TickBatch:
         self.n_tokens = n
 
     def _fill_spans(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
-        at = 0
-        for (slot_id, start, length, sample), known in zip(spans, tokens, strict=True):
-            end = at + length
-            if start < len(known):
-                self.token[at:end] = known[start : start + length]
-            self.position[at:end] = np.arange(start, start + length)
-            self.slot[at:end] = slot_id
-            self.wanted[at:end] = 0
-            self.wanted[end - 1] = sample
-            at = end
-        self.n_tokens = at
+        if not spans:
+            self.n_tokens = 0
+            return
+        slots, starts, lengths, wanted = np.array(spans, np.int32).T
+        ends = np.cumsum(lengths)
+        n = self.n_tokens = int(ends[-1])
+        self.position[:n] = self._counted[:n] + np.repeat(starts - ends + lengths, lengths)
+        self.slot[:n] = np.repeat(slots, lengths)
+        self.wanted[:n] = 0
+        self.wanted[ends - 1] = wanted
+        singles, values = [], []
+        for (_, start, length, _), known, end in zip(spans, tokens, ends.tolist(), strict=True):
+            if length > 1:
+                self.token[end - length : end] = known[start : start + length]
+            else:
+                singles.append(end - 1)
+                values.append(known[start] if start < len(known) else 0)
+        self.token[singles] = values
 
     def patch(self, at: Sequence[int], values: Sequence[int]) -> None:
         """Write token values that were unknown when the batch was laid out."""

@@ -51,9 +51,12 @@ class LlamaBackend:
         self.end_tokens = vocab.end_tokens
         self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
         self.cuts_tails = not (
-            lc.llama_model_is_recurrent(self._model) or lc.llama_model_is_hybrid(self._model)
+            lc.llama_model_is_recurrent(self._model)
+            or lc.llama_model_is_hybrid(self._model)
+            or (config.unified and lc.llama_model_n_swa(self._model) > 0)
         )
-        """Whether a slot can be cut to a prefix; recurrent models can only forget whole slots."""
+        """Whether a slot can be cut to a prefix. Recurrent models can only forget whole slots; in a shared
+        pool, cells that left a sliding window are given to other slots without telling."""
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0

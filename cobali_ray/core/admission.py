@@ -54,26 +54,28 @@ def retry_after_s(n_must_leave: float, occupancy: Occupancy) -> float:
 
 
 class DrainRate:
-    """Requests leaving the queue per second, as an average that forgets with `window_s`."""
+    """Requests leaving the queue per second while some wait, as a mean that forgets with `window_s`.
 
-    __slots__ = ("_last_s", "_rate", "_window_s")
+    Time in which nobody waited says how many come, not how fast a queue drains: it does not count.
+    """
+
+    __slots__ = ("_last_s", "_n_left", "_seconds", "_waited", "_window_s")
 
     def __init__(self, window_s: float = 10.0) -> None:
         self._window_s = window_s
-        self._rate = 0.0
-        self._last_s: float | None = None
+        self._n_left = self._seconds = self._last_s = 0.0
+        self._waited = False
 
-    def note(self, n_left: int, now_s: float) -> None:
-        """Record that `n_left` requests left the queue just now."""
-        if self._last_s is None:
-            self._last_s = now_s
-            return
-        elapsed = max(now_s - self._last_s, 1e-6)
-        weight = min(elapsed / self._window_s, 1.0)
-        self._rate += weight * (n_left / elapsed - self._rate)
-        self._last_s = now_s
+    def note(self, n_left: int, now_s: float, *, waiting: bool) -> None:
+        """Record that `n_left` requests left the queue just now, and whether some still wait."""
+        if self._waited:
+            elapsed = max(now_s - self._last_s, 1e-6)
+            kept = max(1.0 - elapsed / self._window_s, 0.0)
+            self._n_left = kept * self._n_left + n_left
+            self._seconds = kept * self._seconds + elapsed
+        self._last_s, self._waited = now_s, waiting
 
     @property
     def rps(self) -> float:
         """Requests per second; 0 before anything was measured."""
-        return self._rate
+        return self._n_left / self._seconds if self._seconds else 0.0

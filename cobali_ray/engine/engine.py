@@ -74,6 +74,8 @@ class Engine:
         self.drain_rate = DrainRate()
         self.n_left_queue = self.n_left_queue_tokens = 0
         """Requests and prompt tokens that ever left the queue for good; only this thread writes."""
+        self.head_waits = False
+        """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
 
     # -- asked from outside, between ticks ------------------------------------------------------------
 
@@ -159,12 +161,13 @@ class Engine:
         self._expire(times.started)
         self._assign(times.started)
         now = self._next_pass()
-        if not now.n_tokens:
-            self._publish()
-            return None
-        shape, spans = self._layout.begin(now), self._layout.spans(now)
-        times.planned = self._clock.now()
-        if not self._forward(now):
+        while now.n_tokens:
+            shape, spans = self._layout.begin(now), self._layout.spans(now)
+            times.planned = self._clock.now()
+            if self._forward(now):
+                break
+            now = self._layout.now()
+        else:
             self._publish()
             return None
         if self._backend.overlaps:
@@ -206,20 +209,21 @@ class Engine:
     def _assign(self, now: float) -> None:
         n_assigned = 0
         while (sequence := self._queue.head()) is not None and self._slots.fits(sequence):
-            self._queue.remove(sequence)
             place = self._slots.place(sequence)
             self._backend.keep(place.slot_id, place.n_keep)
             self._backend.expect(place.slot_id, sequence.rng_row)
             self._slots.assign(sequence, place)
             sequence.enter_slot(now)
             self._layout.table.renew(sequence)
+            self._queue.remove(sequence)  # together: whoever is WAITING is in the queue, whatever fails above
             sequence.change(Change.ASSIGN)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now, place.n_keep
                 self._leave_queue(sequence)
                 n_assigned += 1
             self._layout.forget_ahead()
-        self.drain_rate.note(n_assigned, now)
+        self.head_waits = len(self._queue) > 0
+        self.drain_rate.note(n_assigned, now, waiting=self.head_waits)
 
     def _leave_queue(self, sequence: Sequence) -> None:
         self.n_left_queue += 1
@@ -252,14 +256,14 @@ class Engine:
 
     def _preempt(self, victim: Sequence) -> None:
         """Send a running sequence back to the head of the queue; it is computed again later."""
+        self._release(victim, n_keep=0)
         victim.change(Change.PREEMPT)
+        self._queue.push_front(victim)
         victim.n_preempted += 1
         self._recorder.n_preempted += 1
-        self._release(victim, n_keep=0)
-        self._queue.push_front(victim)
 
     def _forward(self, now: Pass) -> bool:
-        """Hand the batch over. False: nothing was computed, whoever was at fault is dealt with."""
+        """Hand the batch over. False: nothing was computed; whoever was at fault is in no batch any more."""
         try:
             self._backend.forward(now.batch)
         except SlotFaultError as fault:
@@ -270,6 +274,7 @@ class Engine:
             return False
         except CacheFullError as full:
             # Our own count said it fits: believe the cache, give back what can be given back.
+            self._publish()  # nobody is preempted with text still to be said
             while self._drop_idle():
                 pass
             victim = self._slots.youngest()
@@ -334,12 +339,14 @@ class Engine:
     ) -> None:
         if sequence.status is Status.WAITING:
             self._queue.remove(sequence)
+            self.head_waits = self.head_waits and len(self._queue) > 0
             if sequence.assigned_s is None:
                 self._leave_queue(sequence)
         sequence.change(change)
         self._layout.forget_ahead()
         if not sequence.n_in_flight:
-            self._release(sequence)
+            # What went wrong inside may have left cells that nobody should begin with.
+            self._release(sequence, n_keep=0 if isinstance(error, InternalError) else None)
         elif sequence.slot_id != NO_SLOT:
             self._layout.table.stop(sequence.slot_id)
         del self._open[sequence.request_id]

@@ -106,7 +106,7 @@ class EngineLoop:
         return Occupancy(
             n_queued=self._n_entered - engine.n_left_queue,
             n_queued_tokens=self._n_entered_tokens - engine.n_left_queue_tokens,
-            n_free_slots=engine.slots.n_idle,
+            n_free_slots=0 if engine.head_waits else engine.slots.n_idle,
             drain_rps=engine.drain_rate.rps,
         )
 

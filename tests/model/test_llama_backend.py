@@ -161,6 +161,12 @@ def test_a_cut_tail_computed_again_gives_the_same_logits(open_tiny, unified, n_k
     assert np.array_equal(bench.step((2, n_keep, 61 - n_keep, True))[0], whole)
 
 
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_a_sliding_window_in_a_shared_pool_reuses_no_prefix(open_tiny, monkeypatch, unified):
+    monkeypatch.setattr("llama_cpp.llama_model_n_swa", lambda _model: 512)
+    assert open_tiny(unified=unified).cuts_tails is not unified
+
+
 def test_keep_and_clear_reach_only_what_they_name(bench):
     backend = bench.backend
     bench.step((0, 0, 12, False), (1, 0, 12, False), (3, 0, 12, True))

@@ -232,10 +232,23 @@ def test_the_door_counts(n_queued, n_tokens, n_free, refused):
 
 def test_drain_rate_follows_the_queue():
     rate = DrainRate(window_s=10)
-    rate.note(0, 0.0)
-    for second in range(1, 200):
-        rate.note(3, float(second))
-    assert rate.rps == pytest.approx(3.0, rel=0.01)
+    rate.note(0, 0.0, waiting=True)
+    for second in range(1, 5):
+        rate.note(3, float(second), waiting=True)
+    assert rate.rps == pytest.approx(3.0), "from the first seconds on"
+    for second in range(5, 100):
+        rate.note(6, float(second), waiting=True)
+    assert rate.rps == pytest.approx(6.0, rel=0.01)
+
+
+def test_a_quiet_server_does_not_count_as_a_slow_queue():
+    rate = DrainRate(window_s=10)
+    for minute in range(5):
+        rate.note(1, 60.0 * minute, waiting=False)
+    rate.note(16, 600.0, waiting=True)  # a burst
+    assert rate.rps == 0
+    rate.note(4, 600.5, waiting=True)
+    assert rate.rps == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(

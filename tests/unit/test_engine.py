@@ -8,6 +8,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
+    BackendError,
     DeadlineExceededError,
     InternalError,
     InvalidParameterError,
@@ -210,6 +211,41 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(overlaps):
     assert s.end("r0").stats.n_preempted == 0, "the oldest is never the victim"
 
 
+class Smaller(ScriptedBackend):
+    """Has fewer cells than it says."""
+
+    def forward(self, batch):
+        n_cells, self.n_cells = self.n_cells, 60
+        try:
+            super().forward(batch)
+        finally:
+            self.n_cells = n_cells
+
+
+def test_a_cache_that_is_full_before_its_time_slows_down_and_loses_nothing(overlaps):
+    s = Setup(backend=Smaller(n_slots=4, n_ctx_slot=40, n_batch=16, overlaps=overlaps), n_ctx=40)
+    prompts = {f"r{i}": f"{i} prompt" for i in range(4)}
+    for request_id, prompt in prompts.items():
+        s.submit(request_id, prompt, max_tokens=25)
+    for _ in range(1000):
+        s.tick()
+    assert not s.engine.has_work
+    for request_id, prompt in prompts.items():
+        assert s.end(request_id).finish_reason == "length"
+        assert s.events.text(request_id) == answer(prompt, max_tokens=25)
+    assert s.end("r0").stats.n_preempted == 0
+
+
+def test_a_free_slot_without_cells_takes_nobody(overlaps):
+    s = Setup(overlaps=overlaps, n_slots=4, n_ctx=40, n_cells=40)
+    s.submit("long", "x" * 30, max_tokens=5)
+    s.submit("waits", "y" * 30, max_tokens=5)
+    s.tick()
+    assert s.engine.head_waits
+    s.engine.cancel("waits")
+    assert not s.engine.head_waits
+
+
 def test_prefix_reuse_computes_only_the_rest(overlaps):
     s = Setup(overlaps=overlaps, min_prefix=4)
     s.submit("a", "a common beginning, one", max_tokens=3)
@@ -306,6 +342,36 @@ def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
     s.submit("next", "again", max_tokens=3)
     s.run()
     assert s.events.text("next") == answer("again", max_tokens=3)
+
+
+class Stuck(ScriptedBackend):
+    """Cannot cut slots any more."""
+
+    def keep(self, slot_id, n_keep):
+        raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
+
+
+def test_fail_all_ends_those_too_who_were_about_to_get_a_slot(overlaps):
+    s = Setup(backend=Stuck(n_slots=2, n_ctx_slot=64, n_batch=16, overlaps=overlaps), n_slots=2)
+    for i in range(4):
+        s.submit(f"r{i}", "prompt")
+    with pytest.raises(BackendError):
+        s.tick()
+    s.engine.fail_all(InternalError("broken"))
+    assert not s.engine.has_work
+    for i in range(4):
+        assert isinstance(s.end(f"r{i}").error, InternalError)
+
+
+def test_nobody_begins_with_the_cells_of_a_request_that_failed_inside(overlaps):
+    s = Setup(overlaps=overlaps, min_prefix=4)
+    s.submit("bad", [*b"a common beginning", 999], max_tokens=5)
+    s.run()
+    assert isinstance(s.end("bad").error, InternalError)
+    s.submit("next", "a common beginning, two", max_tokens=3)
+    s.run()
+    assert s.end("next").stats.n_cached == 0
+    assert s.events.text("next") == answer("a common beginning, two", max_tokens=3)
 
 
 def test_sampling_neutral_values_are_greedy_safe():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
-from cobali_ray.actors.wire import MAX_BACKLOG, EventStream, Puller, Pusher, decode, encode
+from cobali_ray.actors.wire import FORGET_S, MAX_BACKLOG, EventStream, Puller, Pusher, decode, encode
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
 
@@ -127,6 +127,19 @@ async def read(stream, n):
 
 def never():
     raise AssertionError("the stream is full")
+
+
+async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_path):
+    now = [0.0]
+    pusher = Pusher(lambda _: None, lambda: now[0])
+    for i in range(5):
+        pusher.send([(f"ipc://{tmp_path}/{i}", Delta("a", "text", 1))])
+    assert pusher.n_readers == 5
+    now[0] = FORGET_S + 1
+    pusher.send([(f"ipc://{tmp_path}/4", Delta("a", "text", 1))])
+    pusher.send([(f"ipc://{tmp_path}/5", Delta("a", "text", 1))])
+    assert pusher.n_readers == 2
+    pusher.close()
 
 
 async def test_each_stream_gets_its_own_events_in_order(puller, pusher, lost):
