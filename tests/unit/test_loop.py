@@ -78,11 +78,11 @@ class Onlooker:
 class Setup:
     """A loop with everything around it; `events` is all its sink ever got."""
 
-    def __init__(self, *, n_slots=2, onlooker=None, **limits):
+    def __init__(self, *, n_slots=2, n_cells=None, onlooker=None, **limits):
         self.backend = GatedBackend(n_slots=n_slots, n_ctx_slot=64, n_batch=32)
         self.limits = EngineLimits(
-            n_slots=n_slots, n_ctx_slot=64, n_cells=64 * n_slots, token_budget=32, prefill_chunk=32,
-            min_prefix=0, **limits,
+            n_slots=n_slots, n_ctx_slot=64, n_cells=n_cells or 64 * n_slots, token_budget=32,
+            prefill_chunk=32, min_prefix=0, **limits,
         )  # fmt: skip
         self.clock, self.seen = FakeClock(), onlooker or Onlooker()
         self.inbox, self.events = queue.SimpleQueue(), []
@@ -171,6 +171,18 @@ def test_cancel_ends_a_running_and_a_waiting_request(make):
     assert isinstance(s.end("running").error, RequestCancelledError)
     assert isinstance(s.end("waiting").error, RequestCancelledError)
     assert s.end("running").stats.n_output <= 1, "within one tick"
+    assert s.finish() == {"running": 1, "waiting": 1}
+
+
+def test_free_slots_that_cells_cannot_fill_make_no_room_in_the_queue(make):
+    s = make(n_slots=4, n_cells=7, max_queue=0).open()
+    s.submit_into_a_tick("running", max_tokens=4)
+    s.submit("waiting")
+    s.backend.may_go.release()
+    assert s.backend.begun.acquire(timeout=WAIT_S), "the next tick found no cells for the second"
+    with pytest.raises(QueueFullError):
+        s.submit("late")
+    s.let_go()
     assert s.finish() == {"running": 1, "waiting": 1}
 
 
