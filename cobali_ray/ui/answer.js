@@ -1,8 +1,10 @@
 // One answer and what it took.
-import { isOpen, speedOf, tokensOf } from "./chat.js";
+import { countedOf, isOpen, outputOf, speedOf, tokensOf } from "./chat.js";
+import { feed } from "./feed.js";
 import { count, duration, rate } from "./format.js";
 import { retry } from "./play.js";
 import { html, useLayoutEffect, useRef } from "./preact.js";
+import { useEndInSight } from "./scroll.js";
 import { useStore } from "./store.js";
 
 const ENDS = {
@@ -10,14 +12,19 @@ const ENDS = {
   length: ["wait", "length", "The answer reached max_tokens, or the slot is full."],
 };
 
-/** The text as it grows, then its numbers. `last` can be asked for again; `told` is what the feed knows of it. */
-export function Answer({ answer: store, last = false, title = null, told = null }) {
+const NEAR_PX = { page: 200, card: 30 };
+
+/** The text as it grows, then its numbers. `last` of the chat can be asked for again, unless `busy`. */
+export function Answer({ answer: store, last = false, busy = false, title = null }) {
   const answer = useStore(store);
+  const told = useStore(feed).history?.requests.get(answer.requestId) ?? null;
   const { status, text, error } = answer;
   const words = useRef(null);
-  useLayoutEffect(() => {
-    if (title && status === "streaming") words.current.scrollTop = words.current.scrollHeight;
-  });
+  const wasOpen = useRef(false);
+  const grows = isOpen(answer) || wasOpen.current; // the numbers come with the end
+  const scroller = () => (title ? words.current : document.scrollingElement);
+  useEndInSight(scroller, title ? NEAR_PX.card : NEAR_PX.page, grows && (title || last));
+  useLayoutEffect(() => void (wasOpen.current = isOpen(answer)));
   return html`<article class=${`answer ${status}`} aria-busy=${String(isOpen(answer))}>
     ${title && html`<h2>${title}</h2>`}
     ${status === "waiting" && html`<p class="waiting">waiting for the first token …</p>`}
@@ -34,24 +41,26 @@ export function Answer({ answer: store, last = false, title = null, told = null 
     }
     <footer>
       <${Numbers} answer=${answer} told=${told} />
-      ${last && !isOpen(answer) && html`<button class="quiet" onClick=${retry}>Ask again</button>`}
+      ${last && !isOpen(answer) && html`<button class="quiet" disabled=${busy} onClick=${retry}>Ask again</button>`}
     </footer>
   </article>`;
 }
 
 /** TTFT, speed, counts and the finish reason. */
 function Numbers({ answer, told }) {
-  const { ttftS, usage, timings, finishReason, status } = answer;
-  const cached = told ? told.n_cached : usage?.prompt_tokens_details?.cached_tokens;
+  const { nAnswers, ttftS, usage, timings, finishReason, status } = answer;
+  const cached = told ? told.n_cached : countedOf(answer)?.prompt_tokens_details?.cached_tokens;
+  const queueS = nAnswers === 1 ? timings?.queue_s : told?.assigned_s && told.assigned_s - told.arrived_s;
   const prompt = told ? told.n_prompt : usage?.prompt_tokens;
+  const least = isOpen(answer) || outputOf(answer, told) !== null ? "" : "≥ ";
   const numbers = [
     ["TTFT", duration(ttftS), "Time to first token: from sending to the first text, as this page saw it"],
     ["speed", rate(speedOf(answer, told), "tok/s"), "Output tokens per second after the first"],
-    ["output", `${count(tokensOf(answer, told))} tok`, "Output tokens, the end token included"],
+    ["output", `${least}${count(tokensOf(answer, told))} tok`, "Output tokens, the end token included"],
   ];
   if (usage) numbers.push(["prompt", `${count(prompt)} tok`, "Tokens of the prompt, template included"]);
   if (cached > 0) numbers.push(["cached", `${count(cached)} tok`, "Prompt tokens that a slot already held"]);
-  if (timings?.queue_s > 0.001) numbers.push(["queue", duration(timings.queue_s), "From arrival to a slot"]);
+  if (queueS > 0.001) numbers.push(["queue", duration(queueS), "From arrival to a slot"]);
   return html`<dl class="numbers">
     ${numbers.map(
       ([name, value, title]) => html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`,

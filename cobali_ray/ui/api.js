@@ -4,8 +4,8 @@ import { forSession, keep, kept, makeStore } from "./store.js";
 /** The folder above /ui/, wherever the server is mounted. */
 export const BASE = new URL("../", import.meta.url);
 
-/** Whether the server asked for a key, and which one this session has. */
-export const access = makeStore({ key: kept(forSession, "key", ""), asked: false, wrong: false });
+/** Whether the server asked for a key, which one this session has, and how often one was entered. */
+export const access = makeStore({ key: kept(forSession, "key", ""), asked: false, wrong: false, entered: 0 });
 
 /** An answer that is no success. `status` 0: there was no answer. */
 export class ApiError extends Error {
@@ -18,7 +18,7 @@ export class ApiError extends Error {
 /** Use a key from now on, for as long as this tab lives. */
 export function useKey(key) {
   keep(forSession, "key", key || null);
-  access.set({ key, asked: false, wrong: false });
+  access.set({ key, asked: false, wrong: false, entered: access.get().entered + 1 });
 }
 
 /** Ask the server. Throws ApiError, also where nobody answers; an abort stays an AbortError. */

@@ -13,13 +13,15 @@ const now = () => performance.now() / 1000;
 export function ask(body) {
   const abort = new AbortController();
   const sentS = now();
-  const answers = Array.from({ length: body.n ?? 1 }, () =>
+  const nAnswers = body.n ?? 1;
+  const answers = Array.from({ length: nAnswers }, () =>
     makeStore({
       status: "waiting", // then streaming; in the end done, stopped or failed
       text: "",
+      nAnswers,
       sentS,
       ttftS: null, // send to first text, as the client saw it
-      lastS: null,
+      lastS: null, // the last text, then the end
       nDeltas: 0,
       finishReason: null,
       usage: null, // of all answers together
@@ -30,7 +32,7 @@ export function ask(body) {
   );
   stream(body, answers, abort.signal).catch((error) => {
     const stopped = error.name === "AbortError";
-    end(answers, { status: stopped ? "stopped" : "failed", error: stopped ? null : error });
+    end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error });
   });
   return { answers, body, stop: () => abort.abort() };
 }
@@ -61,9 +63,9 @@ function take(chunk, answers) {
 }
 
 function patchOf({ delta, finish_reason: finishReason }, was) {
-  const patch = finishReason ? { finishReason, status: "done" } : {};
-  if (!delta?.content) return patch;
   const at = now();
+  const patch = finishReason ? { finishReason, status: "done", lastS: at } : {};
+  if (!delta?.content) return patch;
   return {
     status: "streaming",
     text: was.text + delta.content,
@@ -79,11 +81,16 @@ function end(answers, patch) {
   for (const answer of answers) if (isOpen(answer.get())) answer.set(patch);
 }
 
-/** Output tokens: as the server counted them, until then one per delta. */
+/** Output tokens: as the engine told of this answer or the server counted them, until then the least it can be. */
 export const tokensOf = (answer, told = null) =>
-  told?.state === "ended"
-    ? told.n_output
-    : ((told ? null : answer.usage?.completion_tokens) ?? answer.nDeltas);
+  outputOf(answer, told) ?? Math.max(answer.nDeltas, told?.n_output ?? 0);
+
+/** Output tokens where they are known, else null. */
+export const outputOf = (answer, told = null) =>
+  (told?.state === "ended" && !told.unseen ? told.n_output : countedOf(answer)?.completion_tokens) ?? null;
+
+/** What the server counted of this answer; of several it counts only all of them together. */
+export const countedOf = ({ nAnswers, usage }) => (nAnswers === 1 ? usage : null);
 
 /** Tokens per second after the first, as the client saw them; null below two. */
 export function speedOf(answer, told = null) {

@@ -31,7 +31,7 @@ export function Compared({ compared }) {
     <${Together} answers=${answers} told=${told} />
     <${Meanwhile} />
     <div class="grid">${compared.run.answers.map(
-      (answer, i) => html`<${Answer} key=${i} answer=${answer} told=${told(i)} title=${`Stream ${i + 1}`} />`,
+      (answer, i) => html`<${Answer} key=${i} answer=${answer} title=${`Stream ${i + 1}`} />`,
     )}</div>
   </div>`;
 }

@@ -5,6 +5,7 @@ import { eventsOf } from "./sse.js";
 import { makeStore } from "./store.js";
 
 const AT_START = 600;
+export const REMEMBERED = 4096; // ticks that the engine has, at most
 const RETRY_S = [0.5, 1, 2, 4];
 const SILENT_S = 20;
 
@@ -50,7 +51,7 @@ export async function follow() {
 
 /** Fetch what the engine still has of older ticks. */
 export async function fetchOlder() {
-  const response = await call("debug/ticks?last=4096");
+  const response = await call(`debug/ticks?last=${REMEMBERED}`);
   merge(await response.json());
 }
 
@@ -62,8 +63,8 @@ async function listen() {
   let silence = watch();
   try {
     const { history } = feed.get();
-    const since = history ? `&since=${history.next}` : "";
-    const first = await call(`debug/ticks?last=${AT_START}${since}`, { signal: abort.signal });
+    const query = history ? `last=${REMEMBERED}&since=${history.next}` : `last=${AT_START}`;
+    const first = await call(`debug/ticks?${query}`, { signal: abort.signal });
     merge(await first.json());
     const response = await call("debug/stream", { signal: abort.signal });
     for await (const { event, data } of eventsOf(response)) {
@@ -97,14 +98,15 @@ function lose(detail) {
 
 async function unlocked() {
   feed.set({ status: "locked", detail: "" });
-  const { key } = access.get();
-  await new Promise((resolve) => {
-    const stop = access.watch(() => {
-      if (access.get().key === key) return;
-      stop();
-      resolve();
+  if (access.get().asked) {
+    await new Promise((resolve) => {
+      const stop = access.watch(() => {
+        if (access.get().asked) return;
+        stop();
+        resolve();
+      });
     });
-  });
+  }
   feed.set({ status: "connecting" });
 }
 

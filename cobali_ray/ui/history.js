@@ -1,79 +1,96 @@
-// What the feed has told so far: ticks, requests, who held which slot when. No DOM.
+// What the feed has told so far: ticks, and through its lives who held which slot when. No DOM.
+import { Lives } from "./lives.js";
 import { LastMinute } from "./quantiles.js";
 
 const MOST_TICKS = 8192;
-const MOST_ENDED = 1000;
+const NEWEST = 2048; // of them kept for who goes live again
+const NOTHING = { from: Infinity, to: Infinity, pinned: null, request: null };
 export const DECODE = 1;
 
 /** Everything known of one engine process; a new engine.id begins a new one. */
 export class History {
   constructor(packet) {
     this.engine = packet.engine;
+    this.nowS = packet.now_s;
     this.next = 0;
     this.ticks = []; // ordered by tick_id
-    this.requests = new Map(); // by request_id, oldest arrival first
-    this.stays = Array.from({ length: packet.engine.n_slots }, () => []); // per slot, in order of time
+    this.nGaps = 0; // how often ticks were missing where packets should have met
+    this.sinceS = -Infinity; // no tick is missing since then
+    this.lives = new Lives(packet.engine.n_slots);
     this.itl = new LastMinute();
+    this.kept = NOTHING;
     this.add(packet, 0);
   }
 
   /** Take another packet of the same engine; `atS` is the page's own clock. */
   add(packet, atS) {
-    this.engine = packet.engine;
-    this.nowS = packet.now_s;
-    this.atS = atS;
-    this.offsetS = packet.unix_s - packet.now_s;
+    const heardS = this.nowS;
     this.next = Math.max(this.next, packet.next);
     this.addTicks(packet.ticks);
-    this.addRequests(packet);
+    if (packet.now_s < heardS) this.lives.takeEnds(packet.requests);
+    else {
+      this.engine = packet.engine;
+      this.nowS = packet.now_s;
+      this.atS = atS;
+      this.offsetS = packet.unix_s - packet.now_s;
+      this.lives.take(packet.requests, heardS);
+    }
+    this.lives.forget(this.nowS, this.keeper());
   }
 
   addTicks(ticks) {
     const last = this.lastId;
-    const fresh = ticks.filter((tick) => tick.tick_id > last);
-    const first = this.ticks[0]?.tick_id ?? Infinity;
-    const older = ticks.filter((tick) => tick.tick_id < first && tick.tick_id <= last);
-    for (const tick of fresh) this.itl.add(tick.started_s + tick.total_s, tick.gaps_s);
-    this.ticks.push(...fresh);
-    if (older.length) this.ticks.unshift(...older);
-    if (this.ticks.length > MOST_TICKS) this.ticks.splice(0, this.ticks.length - MOST_TICKS);
+    const missing = ticks.filter(({ tick_id: id }) => id > last || !this.tick(id));
+    if (!missing.length) return;
+    for (const tick of missing) this.itl.add(tick.started_s + tick.total_s, tick.gaps_s);
+    this.ticks.push(...missing);
+    if (missing[0].tick_id !== last + 1) {
+      this.ticks.sort((a, b) => a.tick_id - b.tick_id);
+      const reachS = this.reachS();
+      if (this.lastId > last && !this.tick(last + 1)) {
+        this.nGaps += 1;
+        this.sinceS = reachS;
+      } else this.sinceS = Math.min(this.sinceS, reachS);
+    }
+    this.trim();
   }
 
-  addRequests(packet) {
-    const told = new Set();
-    for (const request of packet.requests) {
-      told.add(request.request_id);
-      this.requests.set(request.request_id, request);
-      this.addStays(request);
-    }
-    for (const [id, request] of this.requests) {
-      // Every packet names all open requests: what is missing ended while nobody told us.
-      if (request.state === "ended" || told.has(id)) continue;
-      this.requests.set(id, { ...request, state: "ended", ended_s: packet.now_s });
-    }
-    this.forget();
+  /** Return when the newest ticks without a gap begin; at the engine's first tick, everything is known. */
+  reachS() {
+    let i = this.ticks.length - 1;
+    while (this.ticks[i - 1]?.tick_id === this.ticks[i].tick_id - 1) i -= 1;
+    return this.ticks[i].tick_id === 0 ? -Infinity : this.ticks[i].started_s;
   }
 
-  addStays({ request_id: id, stays }) {
-    for (const [slot, fromS, untilS] of stays) {
-      const all = this.stays[slot];
-      const before = all.findLastIndex((stay) => stay.fromS <= fromS);
-      if (all[before]?.fromS === fromS) all[before] = { id, fromS, untilS };
-      else all.splice(before + 1, 0, { id, fromS, untilS });
-    }
+  /** Say what is looked at, which stays: a window of ticks, a pinned one, a request; null for nothing. */
+  keep(what) {
+    this.kept = what ?? NOTHING;
   }
 
-  forget() {
-    let extra = -MOST_ENDED;
-    for (const request of this.requests.values()) extra += request.state === "ended";
+  /** Forget the oldest ticks, but of those looked at none: first what lies between them and the newest. */
+  trim() {
+    const extra = this.ticks.length - MOST_TICKS;
     if (extra <= 0) return;
-    const gone = new Set();
-    for (const [id, request] of this.requests) {
-      if (gone.size === extra) break;
-      if (request.state === "ended") gone.add(id);
-    }
-    for (const id of gone) this.requests.delete(id);
-    this.stays = this.stays.map((stays) => stays.filter((stay) => !gone.has(stay.id)));
+    const { from, to, pinned } = this.kept;
+    const newest = this.lastId - NEWEST;
+    const spare = this.ticks.filter(({ tick_id: id }) => id !== pinned);
+    const between = spare.filter(({ tick_id: id }) => id > to && id <= newest).reverse();
+    const before = spare.filter(({ tick_id: id }) => id < from);
+    const gone = new Set([...between, ...before].slice(0, extra));
+    this.ticks = this.ticks.filter((tick) => !gone.has(tick));
+  }
+
+  /** Return a function that says whether a request is followed, or belongs to the ticks looked at. */
+  keeper() {
+    const { from, to, request: followed } = this.kept;
+    const ticks = this.between(from, to);
+    const [sinceS, untilS] = [ticks[0]?.started_s ?? Infinity, ticks.at(-1)?.started_s ?? -Infinity];
+    return (request) =>
+      request.request_id === followed || (request.arrived_s <= untilS && request.ended_s >= sinceS);
+  }
+
+  get requests() {
+    return this.lives.requests;
   }
 
   get lastId() {
@@ -82,6 +99,11 @@ export class History {
 
   get firstId() {
     return this.ticks[0]?.tick_id ?? 0;
+  }
+
+  /** Say whether any of the newest `n` ticks is missing. */
+  lacks(n) {
+    return this.ticks.length - this.indexOf(this.lastId - n + 1) < Math.min(n, this.lastId + 1);
   }
 
   /** Return the ticks with `from <= tick_id <= to`. */
@@ -107,18 +129,20 @@ export class History {
 
   /** Return the request that held a slot during a tick, or null. */
   holder(slot, tick) {
-    return this.holders()(slot, tick);
+    return this.holders()(slot, tick)?.request ?? null;
   }
 
-  /** Return the same as a function for ticks in order of time, which looks at each stay once. */
+  /** Return a function for ticks in order of time, which looks at each stay once: `{request, untilS}` or null. */
   holders() {
-    const at = new Array(this.stays.length).fill(-1);
+    const all = this.lives.stays;
+    const at = new Array(all.length).fill(-1);
     return (slot, { started_s: startedS, total_s: totalS }) => {
-      const stays = this.stays[slot];
+      const stays = all[slot];
       while (stays[at[slot] + 1]?.fromS <= startedS + totalS) at[slot] += 1;
       const stay = stays[at[slot]];
       if (!stay || (stay.untilS !== null && stay.untilS < startedS)) return null;
-      return this.requests.get(stay.id) ?? null;
+      const request = this.requests.get(stay.id);
+      return request ? { request, untilS: stay.untilS ?? Infinity } : null;
     };
   }
 
@@ -131,33 +155,4 @@ export class History {
   unix(momentS) {
     return momentS + this.offsetS;
   }
-}
-
-/** Rates of the last few seconds and quantiles of the last minute, at the engine's `nowS`. */
-export function summaryOf(history, nowS, overS = 5) {
-  const sum = { ticks: 0, decode: 0, prefill: 0 };
-  let sinceS = nowS;
-  for (let i = history.ticks.length - 1; i >= 0; i -= 1) {
-    const tick = history.ticks[i];
-    if (tick.started_s < nowS - overS) break;
-    sinceS = tick.started_s;
-    sum.ticks += 1;
-    sum.decode += tick.n_sampled;
-    sum.prefill += tick.n_prefill;
-  }
-  const whole = history.ticks[0]?.started_s < nowS - overS ? overS : Math.max(nowS - sinceS, 0.5);
-  const ttfts = [];
-  for (const request of history.requests.values()) {
-    if (request.first_token_s > nowS - 60) ttfts.push(request.first_token_s - request.arrived_s);
-  }
-  ttfts.sort((a, b) => a - b);
-  const ttft = (share) => ttfts[Math.min(ttfts.length - 1, Math.floor(ttfts.length * share))] ?? null;
-  return {
-    tickRate: sum.ticks / whole,
-    outputRate: sum.decode / whole,
-    prefillRate: sum.prefill / whole,
-    ttft: { n: ttfts.length, at: ttft },
-    itl: history.itl.summary(nowS),
-    last: history.ticks.at(-1) ?? null,
-  };
 }

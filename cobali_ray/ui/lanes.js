@@ -1,6 +1,7 @@
-// A lane per slot: who held it, tick by tick, and how far the prompt was.
+// A lane per slot: who held it, tick by tick, how far the prompt was, and where it had to wait.
 import { shortId } from "./format.js";
 import { DECODE } from "./history.js";
+import { WAITS, piecesOf } from "./pieces.js";
 import { GUTTER, MARGIN } from "./plot.js";
 import { html, useLayoutEffect, useRef, useState } from "./preact.js";
 import { soon, useStore } from "./store.js";
@@ -8,30 +9,6 @@ import { colour, theme } from "./theme.js";
 
 /** Height of a lane in CSS pixels, so that up to 256 slots fit a screen or two. */
 export const laneHeight = (nSlots) => Math.max(6, Math.min(26, Math.floor(480 / nSlots)));
-
-/** Cut the window into pieces: per slot, runs of ticks with one request in one state. */
-export function piecesOf(history, ticks) {
-  const open = [];
-  const holder = history.holders();
-  const pieces = [];
-  for (const tick of ticks) {
-    for (const [slot, start, length, kind] of tick.spans) {
-      const request = holder(slot, tick);
-      const id = request?.request_id ?? null;
-      const last = open[slot];
-      const grows = last && last.id === id && last.kind === kind && kind === DECODE;
-      if (grows && tick.tick_id - last.to <= 2) {
-        last.to = tick.tick_id;
-        continue;
-      }
-      const share = kind === DECODE || !request ? 1 : Math.min(1, (start + length) / request.n_prompt);
-      const cached = kind === DECODE || !request ? 0 : Math.min(share, request.n_cached / request.n_prompt);
-      open[slot] = { slot, id, kind, request, share, cached, from: tick.tick_id, to: tick.tick_id };
-      pieces.push(open[slot]);
-    }
-  }
-  return pieces;
-}
 
 /** Draw the lanes of the ticks `from .. to`; `selected` is a request id, `lane` a slot. */
 export function Lanes({ history, ticks, from, to, selected, lane }) {
@@ -82,7 +59,8 @@ function paint(canvas, { width, height, history, ticks, from, to, selected, lane
   const pieces = piecesOf(history, ticks);
   for (const piece of pieces) {
     const left = x(piece.from);
-    const wide = Math.max(1, x(piece.to + 1) - left - (perTick > 4 && piece.kind !== DECODE ? 0.5 : 0));
+    const chunk = piece.kind !== DECODE && piece.kind !== WAITS;
+    const wide = Math.max(1, x(piece.to + 1) - left - (perTick > 4 && chunk ? 0.5 : 0));
     const room = tall - gap;
     const y = piece.slot * tall + gap;
     const fill = (name, top, bottom) => {
@@ -90,7 +68,8 @@ function paint(canvas, { width, height, history, ticks, from, to, selected, lane
       ctx.fillRect(left, y + room * (1 - top), wide, room * (top - bottom));
     };
     ctx.globalAlpha = selected && piece.id !== selected ? 0.5 : 1;
-    if (piece.kind === DECODE) fill(selected && piece.id === selected ? "decode" : "decode-lane", 1, 0);
+    if (piece.kind === WAITS) fill("waits", 1, 0);
+    else if (piece.kind === DECODE) fill(selected && piece.id === selected ? "decode" : "decode-lane", 1, 0);
     else {
       fill("prefill-rest", 1, piece.share);
       fill("prefill", piece.share, piece.cached);

@@ -1,13 +1,20 @@
 // The life of one request, from arrival to end.
 import { clockTime, count, duration, rate, shortId } from "./format.js";
 import { DECODE } from "./history.js";
-import { html } from "./preact.js";
+import { html, useEffect, useRef } from "./preact.js";
 import { follow } from "./window.js";
 
 const KINDS = { queued: "wait", prefilling: "prefill", generating: "decode", ended: "plain" };
 
 /** What became of a request; without one, how to choose one. */
 export function Life({ history, request, nowS }) {
+  const card = useRef(null);
+  const id = request?.request_id ?? null;
+  const shown = useRef(id);
+  useEffect(() => {
+    if (id !== null && id !== shown.current) bringUp(card.current);
+    shown.current = id;
+  }, [id]);
   if (!request) {
     return html`<section class="card life" aria-label="Life of a request"><header><h2>A request's life</h2></header>
       <p class="muted">Click a lane or a row below to follow a request from its arrival to its end.</p></section>`;
@@ -20,19 +27,24 @@ export function Life({ history, request, nowS }) {
     : "none in the cache";
   const rows = [
     ["Arrived", clockTime(history.unix(request.arrived_s)), ""],
-    ...parts.map(({ name, title, seconds, text }) => [title, duration(seconds), text, name]),
+    ...parts.map(({ name, title, seconds, text }, i) => [
+      title,
+      `${request.unseen && i === parts.length - 1 ? "≥ " : ""}${duration(seconds)}`,
+      text,
+      name,
+    ]),
     [
       ended ? "Ended" : "So far",
-      duration(endS - request.arrived_s),
-      ended ? `at ${clockTime(history.unix(endS))}` : "since arrival",
+      request.unseen ? "–" : duration(endS - request.arrived_s),
+      ended ? `${request.unseen ? "last heard of " : ""}at ${clockTime(history.unix(endS))}` : "since arrival",
     ],
     ["Prompt", `${count(request.n_prompt)} tokens`, hits],
-    ["Output", `${count(request.n_output)} tokens`, speedOf(request, endS)],
+    ["Output", `${request.unseen ? "≥ " : ""}${count(request.n_output)} tokens`, speedOf(request, endS)],
   ];
   if (request.n_preempted)
     rows.push(["Preempted", `${count(request.n_preempted)} times`, "computed again in another slot"]);
-  return html`<section class="card life" aria-label="Life of a request">
-    <header><h2>Request <code title=${request.request_id}>${shortId(request.request_id)}</code></h2>
+  return html`<section ref=${card} class="card life" aria-label="Life of a request">
+    <header><h2 tabindex="-1">Request <code title=${request.request_id}>${shortId(request.request_id)}</code></h2>
       <span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span>
       <button class="quiet icon" aria-label="Close this request" onClick=${() => follow(null)}>✕</button></header>
     <div class="stack" aria-hidden="true">
@@ -52,6 +64,12 @@ export function Life({ history, request, nowS }) {
       <pre class="prompt" tabindex="0" aria-label="Prompt">${request.prompt}</pre>`
     }
   </section>`;
+}
+
+/** Bring a card to where it is seen, and tell of it; who moves along the plots by keys goes on doing so. */
+function bringUp(card) {
+  card.scrollIntoView({ block: "nearest" });
+  if (!document.activeElement?.closest("[role=slider]")) card.querySelector("h2").focus({ preventScroll: true });
 }
 
 /** The phases of a request: how long each took, as far as it came. */
@@ -79,8 +97,9 @@ export function partsOf(request, nowS) {
 }
 
 /** How a request ended, or where it is. */
-export function endOf({ state, finish_reason: reason, error }) {
+export function endOf({ state, finish_reason: reason, error, unseen }) {
   if (state !== "ended") return state;
+  if (unseen) return "end not seen";
   if (!error) return reason ?? "ended";
   if (error === "RequestCancelledError") return "cancelled";
   return error

@@ -61,11 +61,11 @@ export function openRuns({ turns, compared }) {
 
 /** Send what is written, to one stream or to several at once. */
 export function send(prompt) {
-  const { mode, settings, model, turns } = play.get();
+  const { mode, settings, model, turns, draft } = play.get();
   if (!prompt.trim() || openRuns(play.get()).length) return;
   if (mode === "chat") {
     play.set({
-      draft: "",
+      draft: draft === prompt ? "" : draft,
       turns: [...turns, { prompt, run: ask(bodyOf(settings, model, messagesOf(turns), prompt)) }],
     });
     return;
@@ -73,9 +73,10 @@ export function send(prompt) {
   play.set({ compared: { prompt, run: ask({ ...bodyOf(settings, model, [], prompt), n: keepStreams() }) } });
 }
 
-/** Ask the last question of the chat again. */
+/** Ask the last question of the chat again, unless a run is on its way. */
 export function retry() {
   const { turns } = play.get();
+  if (openRuns(play.get()).length) return;
   const { prompt } = turns.at(-1);
   play.set({ turns: turns.slice(0, -1) });
   send(prompt);

@@ -16,14 +16,14 @@ const WHAT =
 /** The whole view. */
 export function Playground() {
   const state = useStore(play);
-  const { key } = useStore(access);
+  const { entered } = useStore(access);
   const engine = useStore(feed).history?.engine.id;
-  useEffect(() => void loadModels(), [key, engine]);
+  useEffect(() => void loadModels(), [entered, engine]);
   return html`<div class="play">
     <section class="talk" aria-label="Conversation">
       ${
         state.mode === "chat"
-          ? html`<${Chat} turns=${state.turns} />`
+          ? html`<${Chat} state=${state} />`
           : html`<${Compared} compared=${state.compared} />`
       }
       <${Composer} state=${state} />
@@ -33,7 +33,23 @@ export function Playground() {
   </div>`;
 }
 
-function Chat({ turns }) {
+/** How many runs are on their way; draws again when that changes. */
+function useOpenRuns(state) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    const look = () => redraw(openRuns(play.get()).length);
+    const stops = openRuns(state)
+      .flatMap((run) => run.answers)
+      .map((answer) => answer.watch(look));
+    look();
+    return () => stops.forEach((stop) => stop());
+  }, [state.turns, state.compared]);
+  return openRuns(state).length;
+}
+
+function Chat({ state }) {
+  const { turns } = state;
+  const busy = useOpenRuns(state) > 0;
   const end = useRef(null);
   useLayoutEffect(() => end.current?.scrollIntoView({ block: "end" }), [turns.length]);
   if (!turns.length) return html`<${Empty} title="Ask the model something" text=${WHAT} />`;
@@ -41,7 +57,7 @@ function Chat({ turns }) {
     ${turns.map(
       ({ prompt, run }, i) => html`<li key=${run}>
       <div class="asked"><span class="hidden">You: </span>${prompt}</div>
-      <${Answer} answer=${run.answers[0]} last=${i === turns.length - 1} />
+      <${Answer} answer=${run.answers[0]} last=${i === turns.length - 1} busy=${busy} />
     </li>`,
     )}
     <li ref=${end} class="end" aria-hidden="true"></li>
@@ -50,15 +66,8 @@ function Chat({ turns }) {
 
 function Composer({ state }) {
   const { mode, draft, streams } = state;
-  const [, redraw] = useState(0);
-  const runs = openRuns(state);
+  const nRuns = useOpenRuns(state);
   const field = useRef(null);
-  useEffect(() => {
-    const stops = runs
-      .flatMap((run) => run.answers)
-      .map((answer) => answer.watch(() => redraw((n) => n + 1)));
-    return () => stops.forEach((stop) => stop());
-  }, [state.turns, state.compared]);
   useLayoutEffect(() => {
     field.current.style.height = "auto";
     field.current.style.height = `${Math.min(field.current.scrollHeight + 2, 220)}px`;
@@ -87,7 +96,7 @@ function Composer({ state }) {
         placeholder=${mode === "chat" ? "Message" : "One prompt for all streams"}
         onInput=${(event) => play.set({ draft: event.target.value })}></textarea>
       ${
-        runs.length
+        nRuns
           ? html`<button type="button" class="stop" onClick=${stopAll}>Stop</button>`
           : html`<button class="primary" disabled=${!draft.trim()}>Send</button>`
       }

@@ -12,26 +12,36 @@ export class LastMinute {
   constructor(seconds = 60) {
     this.seconds = seconds;
     this.bySecond = new Map();
+    this.newest = -Infinity;
   }
 
   /** Note samples that happened at `atS`. */
   add(atS, values) {
-    if (!values.length) return;
     const second = Math.floor(atS);
+    if (!values.length || second <= this.newest - this.seconds) return;
     let counts = this.bySecond.get(second);
-    if (!counts) this.bySecond.set(second, (counts = new Uint32Array(N_BUCKETS)));
+    if (!counts) {
+      counts = new Uint32Array(N_BUCKETS);
+      this.newest = Math.max(this.newest, second);
+      this.forget(this.newest);
+      this.bySecond.set(second, counts);
+    }
     for (const value of values) counts[bucketOf(value)] += 1;
   }
 
-  /** Return `{n, at: share => value}` of what happened in the minute before `nowS`. */
-  summary(nowS) {
+  /** Let go of what is older than a minute; also while nobody asks for a summary. */
+  forget(nowS) {
+    for (const second of this.bySecond.keys())
+      if (second <= nowS - this.seconds) this.bySecond.delete(second);
+  }
+
+  /** Return `{n, at: share => value}` of what happened in the minute before `nowS`, but not before `sinceS`. */
+  summary(nowS, sinceS = -Infinity) {
     const sum = new Uint32Array(N_BUCKETS);
     let n = 0;
+    this.forget(nowS);
     for (const [second, counts] of this.bySecond) {
-      if (second <= nowS - this.seconds) {
-        this.bySecond.delete(second);
-        continue;
-      }
+      if (second < Math.floor(sinceS)) continue;
       for (let i = 0; i < N_BUCKETS; i += 1) {
         sum[i] += counts[i];
         n += counts[i];

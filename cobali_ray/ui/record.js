@@ -14,8 +14,11 @@ const PHASES = [
 const MOST_SPANS = 12;
 
 /** Everything that the engine noted of a tick. */
-export function TickRecord({ history, tick, newest }) {
-  if (!tick) return null;
+export function TickRecord({ history, tick, pinned, newest }) {
+  if (!tick) {
+    return html`<section class="card record" aria-label="Record of a tick">
+      <header><h2>Tick ${count(pinned)}</h2></header><p class="muted">This tick is forgotten.</p></section>`;
+  }
   const gaps = middleAndMost(tick.gaps_s);
   const rows = [
     [

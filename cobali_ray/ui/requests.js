@@ -36,6 +36,7 @@ function Row({ request, nowS, chosen }) {
     assigned_s: assigned,
     first_token_s: first,
     ended_s: ended,
+    unseen,
   } = request;
   return html`<tr class=${chosen ? "chosen" : ""}>
     <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
@@ -44,9 +45,9 @@ function Row({ request, nowS, chosen }) {
     <td>${request.slot_id ?? "–"}</td>
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
-    <td>${count(request.n_output)}</td>
-    <td>${duration((assigned ?? ended ?? nowS) - arrived)}</td>
+    <td>${unseen ? "≥ " : ""}${count(request.n_output)}</td>
+    <td>${unseen && assigned === null ? "–" : duration((assigned ?? ended ?? nowS) - arrived)}</td>
     <td>${first === null ? "–" : duration(first - arrived)}</td>
-    <td>${duration((ended ?? nowS) - arrived)}</td>
+    <td>${unseen ? "–" : duration((ended ?? nowS) - arrived)}</td>
   </tr>`;
 }

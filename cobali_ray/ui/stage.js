@@ -11,6 +11,7 @@ const LANES = [
   ["prefill", "prefill"],
   ["cached", "taken from the cache"],
   ["prefill-rest", "still to read"],
+  ["waits", "waits for its turn"],
 ];
 
 /** Everything that shares the axis of ticks. */
@@ -64,8 +65,8 @@ export function Stage({ history }) {
     <${Cursor} history=${history} shown=${shown} from=${from} to=${to} />
     <${Tokens} ...${all} budget=${history.engine.token_budget} />
     <${Figure} title="Slots" legend=${LANES}
-        note="One lane per slot with the request in it. A prompt fills its lane from below as it is read.
-          Click a lane to follow its request.">
+        note="One lane per slot with the request in it. A prompt fills its lane from below as it is read;
+          it waits where a tick had no room for it. Click a lane to follow its request.">
       <${Lanes} history=${history} ...${all} selected=${state.request} lane=${state.lane} /><//>
     <${TickTime} ...${all} target=${history.engine.itl_target_s ?? 0} />
     <${Queue} ...${all} />

@@ -1,13 +1,13 @@
 // The live ticks: numbers, plots, the record of a tick, the life of a request.
 import { engineNow, feed } from "./feed.js";
 import { clockTime, count } from "./format.js";
-import { summaryOf } from "./history.js";
 import { Life } from "./life.js";
 import { html, useEffect, useState } from "./preact.js";
 import { TickRecord } from "./record.js";
 import { Requests } from "./requests.js";
 import { Stage } from "./stage.js";
 import { useStore } from "./store.js";
+import { summaryOf } from "./summary.js";
 import { Tiles } from "./tiles.js";
 import { SIZES, goLive, isLive, pan, pause, resize, shownOf, view, windowOf } from "./window.js";
 
@@ -37,7 +37,7 @@ export function Ticks() {
             <${Stage} history=${history} />
           </section>
           <div class="side">
-            <${TickRecord} history=${history} tick=${shownOf(history, state)}
+            <${TickRecord} history=${history} tick=${shownOf(history, state)} pinned=${state.pinned}
               newest=${state.hovered === null && state.pinned === null} />
             <${Life} history=${history} request=${request} nowS=${nowS} />
           </div>
@@ -86,6 +86,11 @@ function Bar({ history, state }) {
         html`<span class="badge wait">held, ${count(behind)} newer</span>`
       }
       ${!live && html`<span class="badge wait">paused${behind > 0 ? `, ${count(behind)} newer` : ""}</span>`}</p>
+    ${
+      !ticks.length &&
+      html`<p class="forgotten" role="status">These ticks are forgotten.
+        <button class="quiet" onClick=${goLive}>Go live</button></p>`
+    }
     <label class="sizes">show <select value=${state.size} onChange=${(event) => resize(Number(event.target.value))}>
       ${SIZES.map((size) => html`<option key=${size} value=${size}>${size} ticks</option>`)}</select></label>
   </div>`;

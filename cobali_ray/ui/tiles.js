@@ -9,16 +9,18 @@ const NAMES = {
 
 /** A row of numbers above the plots. */
 export function Tiles({ history, summary }) {
-  const { ttft, itl, last } = summary;
+  const { ttft, itl, last, ratesS, quantilesS } = summary;
   const { engine } = history;
   const busy = [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
   const waiting = [...history.requests.values()].filter((r) => r.state === "queued").length;
   const used = last ? (last.n_cells_used - last.n_cells_idle) / last.n_cells : 0;
   const target = last?.target_s || engine.itl_target_s;
+  const lately = `last ${some(Math.round(ratesS), "second")}`;
+  const minute = `last ${quantilesS > 59 ? "minute" : `${Math.max(1, Math.round(quantilesS))} s`}`;
   const tiles = [
-    ["Output", digits(summary.outputRate), "tokens/s", "last 5 seconds"],
-    ["Prefill", digits(summary.prefillRate), "tokens/s", "prompts read, last 5 seconds"],
-    ["Ticks", digits(summary.tickRate), "per second", "last 5 seconds"],
+    ["Output", digits(summary.outputRate), "tokens/s", lately],
+    ["Prefill", digits(summary.prefillRate), "tokens/s", `prompts read, ${lately}`],
+    ["Ticks", digits(summary.tickRate), "per second", lately],
     [
       "Slots busy",
       count(busy),
@@ -31,16 +33,16 @@ export function Tiles({ history, summary }) {
       duration(ttft.at(0.5)),
       "",
       ttft.n
-        ? `p95 ${duration(ttft.at(0.95))}, ${some(ttft.n, "request")}, last minute`
-        : "no first token in the last minute",
+        ? `p95 ${duration(ttft.at(0.95))}, ${some(ttft.n, "request")}, ${minute}`
+        : `no first token in the ${minute}`,
     ],
     [
       "ITL p50",
       duration(itl.at(0.5)),
       "",
       itl.n
-        ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, last minute`
-        : "no tokens in the last minute",
+        ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, ${minute}`
+        : `no tokens in the ${minute}`,
     ],
     [
       "ITL target",

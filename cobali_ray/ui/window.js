@@ -1,5 +1,5 @@
 // Which ticks are shown, which one is read, which request is followed.
-import { fetchOlder } from "./feed.js";
+import { REMEMBERED, feed, fetchOlder } from "./feed.js";
 import { forGood, keep, kept, makeStore } from "./store.js";
 
 export const SIZES = [60, 120, 240, 480, 960];
@@ -15,6 +15,14 @@ export const view = makeStore({
   lane: null,
 });
 
+/** What of that the history must not forget. */
+function keptOf({ size, end, held, pinned, request }) {
+  const to = end ?? held ?? Infinity;
+  return { from: to - size + 1, to, pinned, request };
+}
+
+view.watch(() => feed.get().history?.keep(keptOf(view.get())));
+
 export const isLive = () => view.get().end === null;
 
 /** Return the first and the last tick id of the window. */
@@ -23,23 +31,24 @@ export function windowOf(history, { size, end, held }) {
   return { from: to - size + 1, to };
 }
 
-/** Return the tick whose record is shown: pointed at, pinned, or the newest. */
+/** Return the tick whose record is shown: pointed at, pinned, or the newest; null for a pinned one that is gone. */
 export function shownOf(history, { hovered, pinned }) {
-  for (const id of [hovered, pinned]) {
-    const tick = id === null ? null : history.tick(id);
-    if (tick) return tick;
-  }
-  return history.ticks.at(-1) ?? null;
+  const pointed = hovered === null ? null : history.tick(hovered);
+  return pointed ?? (pinned === null ? (history.ticks.at(-1) ?? null) : history.tick(pinned));
 }
 
-let asked = null;
+let asked = null; // what was lacking when it was asked for
 
-/** Stop following, and fetch what the engine still knows of the past, once per engine. */
+/** Stop following, and fetch what the engine still knows of the past: once per pause, and again after a gap. */
 export function pause(history) {
-  if (isLive()) view.set({ end: view.get().held ?? Math.max(history.lastId, view.get().size - 1) });
-  if (asked === history) return;
-  asked = history;
-  fetchOlder().catch(() => (asked = null));
+  if (isLive()) {
+    view.set({ end: view.get().held ?? Math.max(history.lastId, view.get().size - 1) });
+    asked = null;
+  }
+  const lacking = `${history.engine.id} ${history.nGaps}`;
+  if (asked === lacking) return;
+  asked = lacking;
+  if (history.lacks(REMEMBERED)) fetchOlder().catch(() => (asked = null));
 }
 
 /** Follow the newest ticks again. */
@@ -92,19 +101,24 @@ export function move(history, key, far) {
     Home: history.firstId,
     End: history.lastId,
   }[key];
-  if (to !== undefined) choose(history, to);
+  if (to !== undefined) choose(history, to, to < at);
   else if (key === " ") isLive() ? pause(history) : goLive();
   else if (key === "ArrowUp" || key === "ArrowDown") {
     const next =
       (lane ?? (key === "ArrowDown" ? -1 : history.engine.n_slots)) + (key === "ArrowDown" ? 1 : -1);
     view.set({ lane: Math.max(0, Math.min(history.engine.n_slots - 1, next)) });
-  } else if (key === "Enter" && lane !== null) pick(history, shownOf(history, view.get()).tick_id, lane);
-  else return false;
+  } else if (key === "Enter" && lane !== null) {
+    const shown = shownOf(history, view.get());
+    if (shown) pick(history, shown.tick_id, lane);
+  } else return false;
   return true;
 }
 
-function choose(history, id) {
-  const pinned = Math.max(history.firstId, Math.min(history.lastId, id));
+/** Pin a tick; where it is missing, the next one before or after it. */
+function choose(history, id, before) {
+  const wanted = Math.max(history.firstId, Math.min(history.lastId, id));
+  const i = history.indexOf(before ? wanted + 1 : wanted);
+  const pinned = (history.ticks[before ? i - 1 : i] ?? history.ticks.at(-1)).tick_id;
   pause(history);
   const { from, to } = windowOf(history, view.get());
   view.set({ pinned });

@@ -31,6 +31,20 @@ def site():
         yield site
 
 
+@pytest.fixture(scope="module")
+def of(browser, site):
+    """Evaluate a function of a module's exports, and an argument."""
+    page = browser.new_page()
+    page.goto(f"{site.url}/ui/icon.svg")  # of the same origin, and with nothing going on
+
+    def evaluate(module, function, arg=None):
+        load = "([url, arg]) => import(url).then((module) => (%s)(module, arg))"
+        return page.evaluate(load % function, [f"{site.url}/ui/{module}", arg])
+
+    yield evaluate
+    page.close()
+
+
 @pytest.fixture
 def make_page(browser):
     """Open pages of a site. In the end none may have complained or asked another host."""

@@ -10,27 +10,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from hands import IDLE, compare, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
-IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
 KEY = "a-key-of-the-tests"
-
-
-def say(page, text, **settings):
-    for name, value in settings.items():
-        page.locator(f"[name={name}]").fill(str(value))
-    page.get_by_label("Your message").fill(text)
-    page.keyboard.press("Enter")
-
-
-def compare(page, n, **settings):
-    page.get_by_role("button", name="Compare").click()
-    page.locator(".streams input").fill(str(n))
-    say(page, "the same to all", **settings)
 
 
 def number(text):
@@ -86,7 +73,7 @@ def test_stop_ends_the_stream_and_frees_the_slot(make_page, site):
     answer = page.get_by_role("article")
     expect(answer).to_contain_text("stopped by you")
     assert len(answer.locator(".text").inner_text()) < 2900
-    page.wait_for_function(IDLE)
+    until(page, IDLE)
     say(page, "one more", max_tokens=5)
     expect(page.get_by_role("article").last).to_contain_text("length")
 
@@ -157,7 +144,7 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     page.get_by_role("link", name="Playground").click()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Stop").click()
-    page.wait_for_function(IDLE)
+    until(page, IDLE)
 
 
 def test_a_restart_of_the_engine_is_told_and_survived(make_page):

@@ -11,20 +11,6 @@ pytest.importorskip("playwright")
 EVENTS = ": hello\n\nevent: gone\ndata: {}\n\ndata: a\ndata: b\n\nid: 4\ndata: é → ✓\r\n\r\ndata\n\n"
 
 
-@pytest.fixture(scope="module")
-def of(browser, site):
-    """Evaluate a function of a module's exports, and an argument."""
-    page = browser.new_page()
-    page.goto(f"{site.url}/ui/icon.svg")  # of the same origin, and with nothing going on
-
-    def evaluate(module, function, arg=None):
-        load = "([url, arg]) => import(url).then((module) => (%s)(module, arg))"
-        return page.evaluate(load % function, [f"{site.url}/ui/{module}", arg])
-
-    yield evaluate
-    page.close()
-
-
 def test_events_are_the_same_wherever_the_wire_cuts_them(of):
     cut = """({ makeParser }, wires) => wires.map((pieces) => {
         const parse = makeParser();
@@ -58,6 +44,44 @@ def test_quantiles_are_right_within_a_bucket_and_forget_after_a_minute(of):
         assert math.isclose(found, values[math.ceil(2000 * share) - 1], rel_tol=0.02)
 
 
+def test_samples_of_a_minute_are_kept_and_no_more_though_nobody_asks(of):
+    ask = """({ LastMinute }, n) => {
+        const minute = new LastMinute();
+        for (let second = 0; second < n; second += 1) minute.add(second + 0.5, [0.01, 0.02]);
+        const size = minute.bySecond.size;
+        minute.add(3, [0.01]);
+        return [size, minute.summary(n - 0.5).n, minute.bySecond.size];
+    }"""
+    assert of("quantiles.js", ask, 600) == [60, 120, 60]
+
+
+def test_the_end_of_an_answer_is_when_its_last_token_came(of):
+    ask = r"""async ({ ask, speedOf, tokensOf }) => {
+        const { fetch } = window;
+        const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+        const chunk = (choice, more) => {
+            const choices = choice ? [{ index: 0, delta: {}, ...choice }] : [];
+            return new TextEncoder().encode(`data: ${JSON.stringify({ id: "r", choices, ...more })}\n\n`);
+        };
+        const pull = async (body) => {
+            for (const content of ["a", "bc"]) body.enqueue(chunk({ delta: { content } }));
+            await wait(400);
+            body.enqueue(chunk({ finish_reason: "stop" }));
+            body.enqueue(chunk(null, { usage: { completion_tokens: 5 } }));
+            body.enqueue(new TextEncoder().encode("data: [DONE]\n\n"));
+            body.close();
+        };
+        window.fetch = async () => new Response(new ReadableStream({ start: (body) => void pull(body) }));
+        const [answer] = ask({}).answers;
+        window.fetch = fetch;
+        while (answer.get().usage === null) await wait(10);
+        return [tokensOf(answer.get()), speedOf(answer.get())];
+    }"""
+    n_tokens, speed = of("chat.js", ask)
+    assert n_tokens == 5
+    assert 0 < speed < 4 / 0.39, "the end token took its time"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -81,58 +105,4 @@ def test_only_what_is_filled_in_is_sent(of):
         "stop": ["a", "b"],
         "stream": True,
         "stream_options": {"include_usage": True},
-    }
-
-
-PACKET = {
-    "engine": {
-        "id": "one",
-        "n_slots": 2,
-        "n_cells": 64,
-        "token_budget": 8,
-        "itl_target_s": None,
-        "model": "m",
-    },
-    "now_s": 10.0,
-    "unix_s": 1000.0,
-    "next": 3,
-    "ticks": [],
-    "requests": [],
-}
-
-
-def tick(number, started_s, spans=()):
-    return {"tick_id": number, "started_s": started_s, "total_s": 0.5, "gaps_s": [], "spans": spans}
-
-
-def request(name, stays, state="generating"):
-    moments = {"arrived_s": 0.0, "assigned_s": stays[0][1], "first_token_s": None, "ended_s": None}
-    return {"request_id": name, "state": state, "n_prompt": 4, "n_cached": 0, "stays": stays, **moments}
-
-
-def test_history_joins_packets_and_knows_who_held_a_slot(of):
-    ask = """({ History }, packets) => {
-        const history = new History(packets[0]);
-        for (const packet of packets.slice(1)) history.add(packet, 0);
-        const holder = (slot, tick) => history.holder(slot, tick)?.request_id ?? null;
-        const holders = history.ticks.map((tick) => [0, 1].map((slot) => holder(slot, tick)));
-        const states = [...history.requests.values()].map(({ request_id: id, state }) => [id, state]);
-        return { ids: history.ticks.map((tick) => tick.tick_id), holders, states, next: history.next };
-    }"""
-    packets = [
-        PACKET
-        | {"ticks": [tick(2, 2.0), tick(3, 3.0)], "next": 4, "requests": [request("a", [[0, 1.9, None]])]},
-        PACKET  # a was preempted, came back elsewhere; b took its slot
-        | {
-            "ticks": [tick(3, 3.0), tick(4, 4.0), tick(5, 5.0)],
-            "next": 6,
-            "requests": [request("a", [[0, 1.9, 3.9], [1, 4.9, None]]), request("b", [[0, 3.95, None]])],
-        },
-        PACKET | {"ticks": [tick(1, 1.0)], "next": 6, "requests": [request("b", [[0, 3.95, None]])]},
-    ]
-    assert of("history.js", ask, packets) == {
-        "ids": [1, 2, 3, 4, 5],
-        "holders": [[None, None], ["a", None], ["a", None], ["b", None], ["b", "a"]],
-        "states": [["a", "ended"], ["b", "generating"]],
-        "next": 6,
     }

@@ -1,0 +1,69 @@
+// The requests of the feed: how they stand or ended, and which slots they held when. No DOM.
+
+const MOST_ENDED = 1000;
+const MINUTE_S = 60;
+
+/** What is known of requests. An end that nobody told is `unseen`; its `ended_s` is when it was last heard of. */
+export class Lives {
+  constructor(nSlots) {
+    this.requests = new Map(); // by request_id
+    this.stays = Array.from({ length: nSlots }, () => []); // per slot, in order of time
+    this.firsts = new Map(); // first tokens of the last minute by request_id: {atS, ttftS}
+  }
+
+  /** Take the requests of a packet, which names all open ones; those open before were heard of at `heardS`. */
+  take(requests, heardS) {
+    const told = new Set();
+    for (const request of requests) {
+      told.add(request.request_id);
+      this.note(request);
+    }
+    for (const [id, request] of this.requests) {
+      // What is missing ended while nobody told us.
+      if (request.state !== "ended" && !told.has(id)) this.note(unseenEnd(request, heardS));
+    }
+  }
+
+  /** Take what is still news in a packet that a newer one overtook: ends that nobody told. */
+  takeEnds(requests) {
+    for (const request of requests) {
+      const known = this.requests.get(request.request_id);
+      if (request.state === "ended" && (known?.state !== "ended" || known.unseen)) this.note(request);
+    }
+  }
+
+  note(request) {
+    const { request_id: id, arrived_s: arrivedS, first_token_s: atS } = request;
+    this.requests.set(id, request);
+    if (atS !== null) this.firsts.set(id, { atS, ttftS: atS - arrivedS });
+    for (const [slot, fromS, untilS] of request.stays) {
+      const all = this.stays[slot];
+      const before = all.findLastIndex((stay) => stay.fromS <= fromS);
+      if (all[before]?.fromS === fromS) all[before] = { id, fromS, untilS };
+      else all.splice(before + 1, 0, { id, fromS, untilS });
+    }
+  }
+
+  /** Forget first tokens older than a minute, and who ended first, where too many ended; `kept` says who stays. */
+  forget(nowS, kept) {
+    for (const [id, { atS }] of this.firsts) if (atS <= nowS - MINUTE_S) this.firsts.delete(id);
+    const ended = [...this.requests.values()].filter(({ state }) => state === "ended");
+    if (ended.length <= MOST_ENDED) return;
+    ended.sort((a, b) => a.ended_s - b.ended_s);
+    const extra = ended.slice(0, ended.length - MOST_ENDED).filter((request) => !kept(request));
+    const gone = new Set(extra.map((request) => request.request_id));
+    for (const id of gone) this.requests.delete(id);
+    this.stays = this.stays.map((stays) => stays.filter((stay) => !gone.has(stay.id)));
+  }
+
+  /** Return the times to first token that are known of the last minute, but not before `sinceS`, in order. */
+  ttfts(nowS, sinceS) {
+    const recent = [...this.firsts.values()].filter(({ atS }) => atS > nowS - MINUTE_S && atS >= sinceS);
+    return recent.map(({ ttftS }) => ttftS).sort((a, b) => a - b);
+  }
+}
+
+function unseenEnd(request, heardS) {
+  const stays = request.stays.map(([slot, fromS, untilS]) => [slot, fromS, untilS ?? heardS]);
+  return { ...request, state: "ended", unseen: true, ended_s: heardS, stays };
+}

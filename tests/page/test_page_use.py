@@ -1,0 +1,198 @@
+"""What goes on around a visitor: keys, reconnects, long answers, small screens, many runs."""
+
+import re
+
+import httpx2
+import pytest
+from hands import IDLE, compare, say, until
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+KEY = "a-key-of-the-tests"
+LOCKED = {"status": 401, "json": {"error": {"message": "no", "type": "x", "code": "invalid_api_key"}}}
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+
+
+def enter(page, key):
+    page.get_by_role("form", name="API key").get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+
+
+def test_compare_counts_every_answer_by_itself_without_the_feed(make_page, site):
+    page = make_page(site, "playground", allow=["404", "ERR_"])
+    page.route("**/debug/**", lambda route: route.fulfill(status=404, json={}))
+    page.reload()
+    compare(page, 3, max_tokens=20)
+    expect(page.locator(".together")).to_contain_text("3 streams ended")
+    expect(page.locator(".together")).to_contain_text(re.compile(r"\b60 tokens in"))
+    for answer in page.get_by_role("article").all():
+        expect(answer).to_contain_text(re.compile(r"output\s*≥ (20|1\d|\d).tok"))  # one per delta, or more
+
+
+def test_a_stopped_answer_counts_what_the_engine_counted(make_page, site):
+    page = make_page(site, "playground")
+    say(page, "stopped", max_tokens=3000, temperature=3)  # so hot that characters take several tokens
+    page.wait_for_function("() => document.querySelector('.answer .text')?.innerText.length > 200")
+    page.get_by_role("button", name="Stop").click()
+    until(page, IDLE)
+    told = httpx2.get(f"{site.url}/debug/ticks").json()["requests"][-1]
+    assert told["error"] == "RequestCancelledError"
+    expect(page.get_by_role("article")).to_contain_text(re.compile(rf"output\s*{told['n_output']:,}.tok"))
+
+
+def test_the_same_key_again_is_tried_again(make_page):
+    with Site(api_keys=[KEY]) as site:
+        page = make_page(site, "ticks", allow=["401", "ERR_"])
+        form = page.get_by_role("form", name="API key")
+        enter(page, "wrong")
+        expect(form).to_contain_text("refused")
+        with page.expect_response(lambda r: "debug/ticks" in r.url and r.status == 401):
+            enter(page, "wrong")
+        expect(form).to_contain_text("refused")
+        enter(page, KEY)
+        expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
+
+
+def test_a_key_that_has_become_valid_opens_the_page(make_page, site):
+    page = make_page(site, "playground", allow=["401", "ERR_"])
+    for path in ("**/debug/**", "**/v1/**"):
+        page.route(path, lambda route: route.fulfill(**LOCKED))
+    page.reload()
+    form = page.get_by_role("form", name="API key")
+    enter(page, "soon")
+    expect(form).to_contain_text("refused")
+    expect(page.locator(".settings [role=alert]")).to_be_visible()
+    page.unroute_all()
+    enter(page, "soon")
+    expect(page.locator(".pill")).to_contain_text("of 8 slots busy")
+    expect(form).to_have_count(0)
+    expect(page.locator(".settings select")).to_have_value("scripted")
+
+
+HISTORY = "import('/ui/feed.js').then(({ feed }) => [feed.get().history, feed.get().status])"
+
+
+def look_away(page, hidden):
+    page.evaluate(
+        """(hidden) => {
+            Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+def test_what_happened_while_nobody_looked_is_fetched(make_page):
+    with Site(scripted_tick_s=0.001) as site:
+        page = make_page(site, "playground", allow=["ERR_"])
+        say(page, "before", max_tokens=10)
+        expect(page.get_by_role("article")).to_contain_text("length")
+        until(page, f"() => {HISTORY}.then(([history]) => history.lastId === 9)")
+        look_away(page, True)
+        until(page, f"() => {HISTORY}.then(([, status]) => status === 'asleep')")
+        page.evaluate(
+            """(body) => fetch("v1/completions", {
+                method: "POST",
+                headers: { "content-type": "application/json" },
+                body: JSON.stringify(body),
+            }).then((response) => response.text())""",
+            {"model": "scripted", "prompt": "x", "max_tokens": 1500, "ignore_eos": True},
+        )
+        until(page, IDLE)
+        look_away(page, False)
+        until(page, f"() => {HISTORY}.then(([history]) => history.lastId >= 1509)")
+        ids = page.evaluate(f"{HISTORY}.then(([history]) => history.ticks.map((tick) => tick.tick_id))")
+        assert ids == list(range(ids[0], ids[-1] + 1)), "no hole"
+        states = page.evaluate(f"{HISTORY}.then(([{{ requests }}]) => [...requests.values()])")
+        assert [(r["state"], r["n_output"], "unseen" in r) for r in states] == [
+            ("ended", 10, False),
+            ("ended", 1500, False),
+        ]
+
+
+def test_forgotten_ticks_are_told_and_left(make_page, site):
+    page = make_page(site, "playground")
+    say(page, "many ticks", max_tokens=150)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    page.get_by_role("link", name="Live ticks").click()
+    record = page.get_by_role("region", name="Record of a tick")
+    expect(record).to_contain_text("the newest")
+    page.evaluate(
+        """async () => {
+            const { feed } = await import("/ui/feed.js");
+            const { view } = await import("/ui/window.js");
+            const { history } = feed.get();
+            const end = history.firstId + 100;
+            view.set({ size: 60, end, pinned: end - 10 });
+            history.ticks.splice(1, 120);
+        }"""
+    )
+    told = page.locator(".forgotten")
+    expect(told).to_contain_text("These ticks are forgotten.")
+    expect(record).to_contain_text("This tick is forgotten.")
+    told.get_by_role("button", name="Go live").click()
+    expect(told).to_have_count(0)
+    expect(record).to_contain_text("the newest")
+
+
+def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_page):
+    with Site(scripted_tick_s=0.003) as site:
+        page = make_page(site, "playground", allow=["ERR_"], viewport={"width": 500, "height": 420})
+        page.locator(".settings summary").first.click()
+        say(page, "long", max_tokens=3900)
+        long = "(n) => document.querySelector('.answer .text')?.innerText.length > n"
+        page.wait_for_function(long, arg=1200)
+        caret, composer = page.locator(".caret").bounding_box(), page.locator(".composer").bounding_box()
+        assert caret["y"] < composer["y"]
+        page.evaluate("scrollTo(0, 0)")
+        page.wait_for_function(long, arg=len(page.locator(".answer .text").inner_text()) + 100)
+        assert page.evaluate("scrollY") == 0, "nobody who reads is pulled away"
+
+
+def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):
+    page = make_page(site, "playground")
+    compare(page, 2, max_tokens=3500)
+    words = page.locator(".grid .text").first
+    page.wait_for_function("() => document.querySelector('.grid .text')?.scrollTop > 40")
+    before = words.evaluate("(element) => ((element.scrollTop = 0), element.scrollHeight)")
+    grown = "(before) => document.querySelector('.grid .text').scrollHeight > before + 40"
+    page.wait_for_function(grown, arg=before)
+    assert words.evaluate("(element) => element.scrollTop") == 0
+    page.get_by_role("button", name="Stop").click()
+    until(page, IDLE)
+
+
+def test_a_request_that_is_chosen_is_shown_on_a_phone(make_page, site):
+    page = make_page(site, "playground", **PHONE)
+    page.locator(".settings summary").first.tap()
+    say(page, "one", max_tokens=5)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    page.get_by_role("link", name="Live ticks").tap()
+    page.locator(".requests tbody button").first.tap()
+    heading = page.get_by_role("region", name="Life of a request").get_by_role("heading", level=2)
+    expect(heading).to_have_text(re.compile("^Request"))
+    expect(heading).to_be_in_viewport()
+    expect(heading).to_be_focused()
+
+
+def test_asking_again_waits_for_other_runs_and_keeps_what_is_written(make_page, site):
+    page = make_page(site, "playground")
+    say(page, "first", max_tokens=5)
+    expect(page.get_by_role("article")).to_contain_text("length")
+    compare(page, 2, max_tokens=3000)
+    expect(page.locator(".caret").first).to_be_visible()
+    page.get_by_role("button", name="Chat").click()
+    again = page.get_by_role("button", name="Ask again")
+    expect(again).to_be_disabled()
+    page.evaluate("import('/ui/play.js').then(({ retry }) => retry())")
+    expect(page.locator(".asked")).to_have_text("You: first")
+    page.get_by_role("button", name="Stop").click()
+    until(page, IDLE)
+    page.get_by_label("Your message").fill("half a thought")
+    page.locator("[name=max_tokens]").fill("7")
+    again.click()
+    expect(page.get_by_role("article")).to_contain_text(re.compile(r"output\s*7.tok"))
+    expect(page.locator(".asked")).to_have_text("You: first")
+    expect(page.get_by_label("Your message")).to_have_value("half a thought")
