@@ -31,13 +31,17 @@ def build() -> dashboard.Dashboard:
 
 def _time(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Where the time goes"))
-    phases = per_tick(f"sum by (phase) ({rate('cobali_phase_seconds_total')})")
-    rest = f"sum({rate('cobali_tick_seconds_sum')}) - sum({rate('cobali_phase_seconds_total')})"
-    stack = [(phases, "{{phase}}"), (per_tick(f"clamp_min({rest}, 0)"), "other")]
-    text = "Mean seconds of a tick by phase; with overlap, forward contains the previous tick's publish."
+    ticks = f"sum by (instance) ({rate('cobali_tick_seconds_sum')})"
+    phases = f"sum by (instance) ({rate('cobali_phase_seconds_total')})"
+    # Where publish hides behind the next pass, both phases count that time: the phases exceed their tick.
+    parts = {phase: f"sum({rate('cobali_phase_seconds_total', phase=phase)})" for phase in PHASES}
+    parts["forward"] = f"({parts['forward']} - sum(clamp_min({phases} - {ticks}, 0)))"
+    parts["other"] = f"sum(clamp_min({ticks} - {phases}, 0))"
+    stack = [(per_tick(total), name) for name, total in parts.items()]
+    text = "Mean seconds of a tick by phase; with overlap, forward is shown without the publish inside it."
     made.with_panel(stacked("Phases of a mean tick", text, "s", stack, columns=3))
-    ticks = percentiles("cobali_tick_seconds")
-    made.with_panel(lines("Tick time", "One tick, start to end.", "s", ticks, columns=3))
+    times = percentiles("cobali_tick_seconds")
+    made.with_panel(lines("Tick time", "One tick, start to end.", "s", times, columns=3))
     text = "Ticks per bucket of their time: two bands are decode ticks and ticks with prefill."
     made.with_panel(heat("Tick time heatmap", text, "s", "cobali_tick_seconds", columns=3))
 

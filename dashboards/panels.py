@@ -39,6 +39,8 @@ TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS = (
     f"count:{word}" for word in ("tok", "tok/s", "req", "seq", "slots", "cells")
 )
 """Grafana's custom units: scaled to K and M, with a word behind."""
+HEAT_STEP = "20s"
+"""Least step of a heatmap: four scrapes, with fewer of which Prometheus cannot tell an increase well."""
 SILENT = "No such series here: let Prometheus scrape the server's /metrics and choose a longer time range."
 IDLE = "No request in this time range: send the server one, or choose a longer range."
 
@@ -122,8 +124,12 @@ def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
 
 
 def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> heatmap.Panel:
-    """Return a heatmap of a histogram: how many values fell into which bucket when."""
-    query = (f"sum by (le) (increase({series(f'{name}_bucket')}[$__rate_interval]))", "{{le}}")
+    """Return a heatmap of a histogram: how many values fell into which bucket when.
+
+    It looks back over exactly one step, so that a value is in one cell only.
+    """
+    query = (f"sum by (le) (increase({series(f'{name}_bucket')}[$__interval]))", "{{le}}")
+    text = f"{text} A cell counts one step of the time axis, {HEAT_STEP} at least."
     panel = heatmap.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.height(HEIGHT).span(WIDTH // columns).no_value(IDLE)
     panel.calculate(calculate=False).cell_gap(1)
@@ -132,7 +138,8 @@ def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> he
     color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Spectral").steps(64)
     panel.color(color.scale(HeatmapColorScale.EXPONENTIAL).exponent(0.5).reverse(reverse=False))
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
-    return panel.with_target(_target(query, 0).format(PromQueryFormat.HEATMAP))
+    target = _target(query, 0).format(PromQueryFormat.HEATMAP).interval(HEAT_STEP)
+    return panel.with_target(target)
 
 
 def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) -> stat.Panel:

@@ -7,8 +7,9 @@ import enum
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,14 +41,23 @@ def main(
     weights: Annotated[
         Path | None, typer.Option(help="Begin with the weights of this checkpoint, and with its tokenizer.")
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1e-6, max=0.1, help="Highest learning rate; less for a short last run."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of everything; another one, other examples.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads; all cores by default.")] = None,
 ) -> None:
     """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    given = {"n_examples": n_examples, "n_steps": n_steps, "rate": rate, "embedding_rate": rate, "seed": seed}
+    changes = {name: value for name, value in given.items() if value is not None}
     try:
         require_torch()
         require_room(folder)
-        _work(step, folder, n_examples, n_steps, weights, threads)
+        _work(step, folder, changes, weights, threads)
     except TrainingError as error:
         CONSOLE.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code=2) from error
@@ -57,12 +67,7 @@ def main(
 
 
 def _work(
-    step: Step,
-    folder: Path,
-    n_examples: int | None,
-    n_steps: int | None,
-    weights: Path | None,
-    threads: int | None,
+    step: Step, folder: Path, changes: Mapping[str, Any], weights: Path | None, threads: int | None
 ) -> None:
     import torch
 
@@ -72,9 +77,7 @@ def _work(
 
     if threads:
         torch.set_num_threads(threads)
-    recipe, workshop = Recipe(n_steps=n_steps), Workshop(folder)
-    if n_examples:
-        recipe = dataclasses.replace(recipe, n_examples=n_examples)
+    recipe, workshop = Recipe(**changes), Workshop(folder)
     begin = None
     if weights:
         begin, digest = load_weights(weights)

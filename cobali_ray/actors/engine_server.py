@@ -21,7 +21,7 @@ from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed, TickStats
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
@@ -29,28 +29,10 @@ from cobali_ray.errors import BadRequestError, CobaliError, InternalError, Refus
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
+from cobali_ray.telemetry.observer import Telemetry
 from cobali_ray.telemetry.snapshot import Snapshot
 
 _log = structlog.get_logger(__name__)
-
-
-class Telemetry:
-    """The collector, and the tick log where one is asked for."""
-
-    def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
-        self.collector, self._tick_log = collector, tick_log
-        self.on_submit, self.on_end, self.on_refusal, self.on_idle = (
-            collector.on_submit,
-            collector.on_end,
-            collector.on_refusal,
-            collector.on_idle,
-        )
-
-    def on_tick(self, stats: TickStats) -> None:
-        """Count the tick, and write its line if asked to."""
-        self.collector.on_tick(stats)
-        if self._tick_log is not None:
-            self._tick_log.write(stats)
 
 
 class EngineServer:

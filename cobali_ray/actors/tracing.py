@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Self
 
 from cobali_ray.core.events import End
@@ -14,11 +15,16 @@ if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
 
 def open_tracing(settings: EngineSettings, part: str) -> Tracing | None:
     """Return who makes the spans of a part of the server; None where nobody wants any."""
-    if settings.otlp_endpoint is None:
+    if settings.otlp_endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing
 
     return Tracing(settings.otlp_endpoint, service=f"cobali-{part}")
+
+
+def _sdk_is_disabled() -> bool:
+    """Ask as OpenTelemetry does, whose spans then have no identity that could travel."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 class EngineTracer:

@@ -1,7 +1,7 @@
 """The same values under the names that boards for vLLM and llama-server ask for.
 
 `vllm:*` carries the labels model_name and engine="0". Its histograms keep vLLM's bounds and add our finer
-ones below the lowest of them. They move when a request ends, except tokens per tick and ITL.
+ones below the lowest of them. They move when a request ends, except TTFT, tokens per tick and ITL.
 The reasons of `admission_rejections_total` are our words.
 Not filled, because nothing here measures it: everything about LoRA, speculative decoding, several engines,
 sleep states, external caches and image inputs; `cache_config_info` (there are no blocks); `*_created`.

@@ -45,19 +45,11 @@ TICK = (
     *(0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0),
 )
 RATIO = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+REQUEST_TOKENS = (*(float(step * 10**power) for power in range(6) for step in (1, 2, 5)), 1e6)
+"""Prompt or output tokens of a request: the same for every engine, so that sums over engines add up."""
+SEQUENCES = (1.0, *(float(2**power * half / 2) for power in range(1, 8) for half in (2, 3)), 256.0)
+"""Two per octave up to the most slots an engine may have; the same for every engine as well."""
 TICK_TOKENS = merged(VLLM_TICK_TOKENS, (0.0, 2.0, 4.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0))
-
-
-def up_to(most: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10, 20, 50 ... up to `most` and `most` itself: token counts of a request."""
-    series = (float(step * 10**power) for power in range(10) for step in (1, 2, 5))
-    return merged((bound for bound in series if bound < most), (float(most),))
-
-
-def sequences(n_slots: int) -> tuple[float, ...]:
-    """Return every count up to 4, then two per octave, ending in `n_slots`."""
-    octaves = (float(2**power * half / 2) for power in range(1, 16) for half in (2, 3))
-    return merged((1.0, 2.0), (bound for bound in octaves if bound < n_slots), (float(n_slots),))
 
 
 def from_below(finer: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, Seen
-from cobali_ray.telemetry.names import OUTCOMES, REFUSALS, histogram_specs, outcome_of
+from cobali_ray.telemetry.names import HISTOGRAMS, OUTCOMES, REFUSALS, outcome_of
+from cobali_ray.telemetry.pauses import Pauses
 from cobali_ray.telemetry.snapshot import Levels, Snapshot
 
 T = TypeVar("T")
@@ -51,9 +52,7 @@ class Collector:
         self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
         self._opened_at_s = opened_at_s
         self._histograms = {
-            (spec.name, value): Histogram(spec.bounds)
-            for spec in histogram_specs(n_slots, n_ctx_slot)
-            for value in spec.values
+            (spec.name, value): Histogram(spec.bounds) for spec in HISTOGRAMS for value in spec.values
         }
         pick = self._histograms.__getitem__
         self._tick, self._gap = pick(("tick_seconds", "")), pick(("tick_gap_seconds", ""))
@@ -63,7 +62,7 @@ class Collector:
         self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
         self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
         self._chunk = pick(("prefill_chunk_tokens", ""))
-        self._itl = pick(("itl_seconds", ""))
+        self._itl, self._ttft = pick(("itl_seconds", "")), pick(("ttft_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
         self._lives = Lives(ring)
@@ -72,10 +71,8 @@ class Collector:
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
-        self._idle_s = self._idle_shown_s = 0.0
-        self._idle_since: float | None = now() if now else None
-        self._forward_end: float | None = None
-        self._tick_end: float | None = None
+        self._idle_shown_s = 0.0
+        self._pauses = Pauses(now() if now else None)
         self._last: TickStats | None = None
         self._idle_levels = Levels(n_idle=n_slots, n_cells=n_cells)
         self._version = 0
@@ -105,6 +102,9 @@ class Collector:
                 self._chunk.observe(length)
             if len(stats.gaps_s):
                 self._itl.observe_many(stats.gaps_s)
+            if stats.n_sampled > len(stats.gaps_s):  # who gained a token but no gap gained its first one
+                for ttft_s in self._lives.first_tokens():
+                    self._ttft.observe(ttft_s)
             if stats.predicted_s:
                 self._error.observe(abs(stats.predicted_s - stats.total_s) / max(stats.total_s, 1e-9))
                 self._predicted_s += stats.predicted_s
@@ -113,22 +113,13 @@ class Collector:
             self._n_output += stats.n_sampled
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
-            self._add_pause(stats)
+            out_of_work = stats.n_idle == self._n_slots and not stats.n_queued
+            gap_s = self._pauses.add(stats, out_of_work=out_of_work)
+            if gap_s is not None:
+                self._gap.observe(gap_s)
             self._last = stats
         finally:
             self._version += 1
-
-    def _add_pause(self, stats: TickStats) -> None:
-        """Count the time since the last tick as idle time, or as a gap between two forward passes."""
-        forward_start = stats.started_s + stats.plan_s
-        if self._idle_since is not None:
-            self._idle_s += max(0.0, stats.started_s - self._idle_since)
-        elif self._forward_end is not None:
-            self._gap.observe(max(0.0, forward_start - self._forward_end))
-        self._forward_end = forward_start + stats.forward_s
-        self._tick_end = stats.started_s + stats.total_s
-        out_of_work = stats.n_idle == self._n_slots and not stats.n_queued
-        self._idle_since = self._tick_end if out_of_work else None
 
     def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None:
         """Note that the engine ran out of work; the gauges fall to zero until the next tick."""
@@ -143,8 +134,7 @@ class Collector:
                 n_cells_idle=n_cells_idle,
             )
             self._last = None
-            if self._idle_since is None:
-                self._idle_since = self._tick_end
+            self._pauses.begin()
         finally:
             self._version += 1
 
@@ -153,7 +143,7 @@ class Collector:
         stats = end.stats
         self._version += 1
         try:
-            self._lives.end(end, self._n_ticks)
+            untold_s = self._lives.end(end, self._n_ticks)
             self._requests[outcome_of(end)] += 1
             if stats.ttft_s is not None:  # its prompt was computed
                 self._n_prompt += stats.n_prompt
@@ -161,7 +151,7 @@ class Collector:
             self._n_tokens_max = max(self._n_tokens_max, stats.n_prompt + stats.n_output)
             for name, value in (
                 ("queue_seconds", stats.queue_s),
-                ("ttft_seconds", stats.ttft_s),
+                ("ttft_seconds", untold_s),
                 ("prefill_seconds", stats.prefill_s),
                 ("decode_seconds", stats.decode_s),
                 ("tpot_seconds", stats.tpot_s),
@@ -230,13 +220,7 @@ class Collector:
         return copy()
 
     def _copy(self) -> Snapshot:
-        last, since, now = self._last, self._idle_since, self._now
-        idle_s, age_s = self._idle_s, None
-        if now is not None:
-            at = now()
-            idle_s += max(0.0, at - since) if since is not None else 0.0
-            busy = since is None and self._tick_end is not None
-            age_s = max(0.0, at - self._tick_end) if busy and self._tick_end is not None else 0.0
+        last, now_s = self._last, self._now() if self._now else None
         return Snapshot(
             model_name=self._model_name,
             token_budget=self._token_budget,
@@ -253,10 +237,10 @@ class Collector:
                 "output_tokens": self._n_output,
                 "preemptions": self._n_preempted,
                 "graphs_reused": self._n_reused,
-                "idle_seconds": idle_s,
+                "idle_seconds": self._pauses.idle_s(now_s),
             },
             requests=dict(self._requests),
             refusals=dict(self._refusals),
             n_tokens_max=self._n_tokens_max,
-            last_tick_age_s=age_s,
+            last_tick_age_s=None if now_s is None else self._pauses.age_s(now_s),
         )

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import llamacpp_families, vllm_families
 from cobali_ray.telemetry.families import buckets, counter, gauge
-from cobali_ray.telemetry.names import KINDS, PHASES, histogram_specs
+from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.snapshot import Snapshot
 
 TOTALS = {
@@ -94,7 +94,7 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _histograms(snapshot: Snapshot) -> Iterator[Metric]:
-    for spec in histogram_specs(1, 1):  # the bounds come from the views
+    for spec in HISTOGRAMS:
         labels = (spec.label,) if spec.label else ()
         family = HistogramMetricFamily(f"cobali_{spec.name}", spec.help, labels=labels)
         for value in spec.values:

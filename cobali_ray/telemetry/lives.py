@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.events import End
 from cobali_ray.core.life import Life, ended_life, life_of
+from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
 
@@ -30,19 +31,38 @@ class Lives:
 
     def __init__(self, ring: int) -> None:
         self._open: dict[str, Sequence] = {}
+        self._silent: dict[str, Sequence] = {}
+        """Of those, who has no first token yet, as far as was told. Readers do not look at it."""
         self._ring: list[tuple[int, Life] | None] = [None] * ring
         self._n_ended = 0
 
     def enter(self, sequence: Sequence) -> None:
         """Remember an open request."""
-        self._open[sequence.request_id] = sequence
+        self._open[sequence.request_id] = self._silent[sequence.request_id] = sequence
 
-    def end(self, end: End, tick_id: int) -> None:
-        """Keep what was of a request that ended in a tick; one that was never seen is none of ours."""
+    def first_tokens(self) -> list[float]:
+        """Return the TTFT of each open request that has got its first token since the last call."""
+        spoke = []
+        for sequence in self._silent.values():
+            if sequence.first_token_s is not None:
+                spoke.append(sequence)
+            elif sequence.assigned_s is None and sequence.status is Status.WAITING:
+                break  # slots are given in the order of arrival, so the rest of the queue has none either
+        for sequence in spoke:
+            del self._silent[sequence.request_id]
+        return [s.first_token_s - s.arrived_s for s in spoke if s.first_token_s is not None]
+
+    def end(self, end: End, tick_id: int) -> float | None:
+        """Keep what was of a request that ended in a tick; one that was never seen is none of ours.
+
+        Returns its TTFT unless `first_tokens` told it: the first token may have come in its last tick.
+        """
         sequence = self._open.pop(end.request_id, None)
+        told = self._silent.pop(end.request_id, None) is None and sequence is not None
         if sequence is not None:
             self._ring[self._n_ended % len(self._ring)] = (tick_id, ended_life(sequence, end))
             self._n_ended += 1
+        return None if told else end.stats.ttft_s
 
     def open(self) -> list[Sequence]:
         """Return the open requests, oldest first."""

@@ -30,45 +30,43 @@ class HistogramSpec(NamedTuple):
     values: tuple[str, ...] = ("",)
 
 
-def histogram_specs(n_slots: int, n_ctx_slot: int) -> tuple[HistogramSpec, ...]:
-    """Return every histogram family; the last bounds follow the engine's limits."""
-    tokens, seqs = bounds.up_to(n_ctx_slot), bounds.sequences(n_slots)
-    return (
-        HistogramSpec("tick_seconds", "One tick, start to end.", bounds.TICK),
-        HistogramSpec(
-            "tick_phase_seconds",
-            "One phase of one tick; with overlap, forward contains the previous tick's publish.",
-            bounds.TICK,
-            "phase",
-            PHASES,
-        ),
-        HistogramSpec(
-            "tick_gap_seconds", "End of one forward pass to the start of the next, while busy.", bounds.TICK
-        ),
-        HistogramSpec("tick_tokens", "Tokens of one kind in one tick.", bounds.TICK_TOKENS, "kind", KINDS),
-        HistogramSpec(
-            "tick_batch_tokens", "Tokens in one tick, decode and prefill together.", bounds.TICK_TOKENS
-        ),
-        HistogramSpec(
-            "tick_prediction_error_ratio",
-            "|predicted - real| / real of a tick's time, once the model knows enough.",
-            bounds.RATIO,
-        ),
-        HistogramSpec(
-            "prefill_chunk_tokens", "Tokens of one prompt computed in one tick.", bounds.TICK_TOKENS[1:]
-        ),
-        HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", seqs),
-        HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),
-        HistogramSpec("queue_seconds", "Arrival to slot.", bounds.REQUEST),
-        HistogramSpec("ttft_seconds", "Arrival to first output token.", bounds.TTFT),
-        HistogramSpec("prefill_seconds", "Slot to first output token.", bounds.REQUEST),
-        HistogramSpec("decode_seconds", "First to last output token.", bounds.REQUEST),
-        HistogramSpec("inference_seconds", "Slot to last output token.", bounds.REQUEST),
-        HistogramSpec("tpot_seconds", "Seconds per output token after the first, per request.", bounds.ITL),
-        HistogramSpec("e2e_seconds", "Arrival to end event.", bounds.REQUEST),
-        HistogramSpec("request_prompt_tokens", "Prompt tokens of an ended request.", tokens),
-        HistogramSpec("request_output_tokens", "Output tokens of an ended request.", tokens),
-    )
+HISTOGRAMS = (
+    HistogramSpec("tick_seconds", "One tick, start to end.", bounds.TICK),
+    HistogramSpec(
+        "tick_phase_seconds",
+        "One phase of one tick; with overlap, forward contains the previous tick's publish.",
+        bounds.TICK,
+        "phase",
+        PHASES,
+    ),
+    HistogramSpec(
+        "tick_gap_seconds", "End of one forward pass to the start of the next, while busy.", bounds.TICK
+    ),
+    HistogramSpec("tick_tokens", "Tokens of one kind in one tick.", bounds.TICK_TOKENS, "kind", KINDS),
+    HistogramSpec(
+        "tick_batch_tokens", "Tokens in one tick, decode and prefill together.", bounds.TICK_TOKENS
+    ),
+    HistogramSpec(
+        "tick_prediction_error_ratio",
+        "|predicted - real| / real of a tick's time, once the model knows enough.",
+        bounds.RATIO,
+    ),
+    HistogramSpec(
+        "prefill_chunk_tokens", "Tokens of one prompt computed in one tick.", bounds.TICK_TOKENS[1:]
+    ),
+    HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", bounds.SEQUENCES),
+    HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),
+    HistogramSpec("queue_seconds", "Arrival to slot.", bounds.REQUEST),
+    HistogramSpec("ttft_seconds", "Arrival to first output token.", bounds.TTFT),
+    HistogramSpec("prefill_seconds", "Slot to first output token.", bounds.REQUEST),
+    HistogramSpec("decode_seconds", "First to last output token.", bounds.REQUEST),
+    HistogramSpec("inference_seconds", "Slot to last output token.", bounds.REQUEST),
+    HistogramSpec("tpot_seconds", "Seconds per output token after the first, per request.", bounds.ITL),
+    HistogramSpec("e2e_seconds", "Arrival to end event.", bounds.REQUEST),
+    HistogramSpec("request_prompt_tokens", "Prompt tokens of an ended request.", bounds.REQUEST_TOKENS),
+    HistogramSpec("request_output_tokens", "Output tokens of an ended request.", bounds.REQUEST_TOKENS),
+)
+"""Every histogram family. No bound depends on an engine's settings: boards add engines up by bucket."""
 
 
 def outcome_of(end: End) -> str:

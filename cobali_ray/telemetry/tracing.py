@@ -48,9 +48,9 @@ class Tracing:
         url = f"{endpoint.rstrip('/').removesuffix(PATH)}{PATH}"
         sender = exporter or OTLPSpanExporter(url, timeout=TIMEOUT_S)
         self._sender = _Reported(sender, endpoint)
-        # Its own words, for every batch that is not taken and every odd header, would fill the log.
-        for name in ("opentelemetry.exporter", "opentelemetry.trace.propagation"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        # It has words for every batch that is not taken, every span that finds the queue full and every odd
+        # header, and those quote what clients wrote. `_Reported` says what matters.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         resource = Resource.create({"service.name": service, "service.version": __version__})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._sender, schedule_delay_millis=delay_ms))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,12 +43,24 @@ def trace(
     """Write what the engine does, tick by tick, as a trace for the Perfetto UI."""
     console = Console(stderr=True)
     recording = Recording()
+    check_writable(output)
     if source is not None:
         recording.add(_saved(source))
-    else:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
-            _watch(Watcher(http, recording), seconds, console)
+        _save(recording, output, console)
+        return
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
+        watcher = Watcher(http, recording)
+        watcher.begin()
+        try:
+            with suppress(KeyboardInterrupt):  # enough was seen
+                _watch(watcher, seconds, console)
+        finally:
+            _save(recording, output, console)
+
+
+def _save(recording: Recording, output: Path, console: Console) -> None:
+    """Write the file and say what is in it."""
     write(recording, output)
     console.print(
         f"{recording.n_ticks} ticks and {recording.n_requests} requests in {output}; "
@@ -57,6 +70,19 @@ def trace(
     )
     if not recording.n_ticks:
         console.print("There was no tick: the engine had nothing to compute.", highlight=False)
+
+
+def check_writable(output: Path) -> None:
+    """Find out before the watching. What the file holds stays, and none is left. Raises ConfigError."""
+    try:
+        if output.exists():
+            output.open("ab").close()
+        else:
+            fresh = output.resolve()  # a link may lead to what is not there yet
+            fresh.open("xb").close()
+            fresh.unlink()
+    except OSError as error:
+        raise ConfigError("--output", f"cannot write {output}: {error.strerror}") from error
 
 
 def write(recording: Recording, output: Path) -> None:
@@ -94,7 +120,7 @@ class Watcher:
             feed = self._ask(last=MOST, since=self._next)
             self.recording.add(feed)
             if feed["engine"]["id"] != self._engine_id:  # a new engine counts from 0
-                self._engine_id = feed["engine"]["id"]
+                self._engine_id, self._next = feed["engine"]["id"], 0
                 feed = self._ask(last=MOST, since=0)
                 self.recording.add(feed)
         except _Unavailable:
@@ -104,13 +130,16 @@ class Watcher:
 
     def _ask(self, *, last: int, since: int) -> Any:
         where = f"{self._http.base_url}".rstrip("/")
+        begun = self._engine_id is not None  # whoever has answered once may come back
         try:
             answer = self._http.get("/debug/ticks", params={"last": last, "since": since})
         except httpx2.TransportError as error:
+            if begun:
+                raise _Unavailable from error
             raise ConfigError("--url", f"no server answers at {where}: {error}") from error
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             raise ConfigError("--api-key", f"{where} wants a key, and not this one")
-        if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE and self._engine_id is not None:
+        if answer.is_server_error and begun:
             raise _Unavailable
         if answer.status_code != httpx2.codes.OK:
             raise ConfigError(
@@ -120,7 +149,7 @@ class Watcher:
 
 
 class _Unavailable(Exception):  # noqa: N818 a signal inside this module
-    """The engine is being restarted."""
+    """The engine, or the server, is away: restarted, or too busy to answer."""
 
 
 def _watch(
@@ -131,7 +160,6 @@ def _watch(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    watcher.begin()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     started = now()
     with Progress(*columns, console=console, transient=True) as bars:

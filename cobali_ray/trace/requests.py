@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cobali_ray.core.spans import PREFILL
+from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.trace.recording import Json
 from cobali_ray.trace.shapes import Slice, in_order
 
@@ -43,26 +43,33 @@ def lanes(slices: Iterable[Slice]) -> list[tuple[Slice, ...]]:
     return [tuple(row) for row in rows]
 
 
-def slot_rows(requests: Iterable[Json], ticks: Iterable[Json], now_s: float) -> dict[int, tuple[Slice, ...]]:
+def slot_rows(requests: Iterable[Json], ticks: Sequence[Json], now_s: float) -> dict[int, tuple[Slice, ...]]:
     """Return who had each slot and when; inside, prefill with its chunks, and decode."""
-    chunks = _chunks(ticks)
+    chunks, decodes = _chunks(ticks), _decodes(ticks)
     rows: dict[int, list[Slice]] = defaultdict(list)
     for number, request in enumerate(requests):
         for n, (slot_id, since_s, left_s) in enumerate(_stays(request)):
             until_s = _until(request, now_s) if left_s is None else left_s
-            phases = _phases(request, since_s, until_s, chunks[slot_id])
+            phases = _phases(request, since_s, until_s, chunks[slot_id], decodes[slot_id])
             rows[slot_id].append(
                 Slice(since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n))
             )
     return {slot_id: in_order(rows[slot_id]) for slot_id in sorted(rows)}
 
 
-def _phases(request: Json, since_s: float, until_s: float, row: Sequence[Slice]) -> tuple[Slice, ...]:
+def _phases(
+    request: Json, since_s: float, until_s: float, row: Sequence[Slice], decodes: Sequence[float]
+) -> tuple[Slice, ...]:
+    """Return what was done in one stay, from the chunks and the moments of decode passes of its slot."""
     first = bisect_left(row, since_s, key=lambda chunk: chunk.start_s)
-    inside = row[first : bisect_right(row, until_s, key=lambda chunk: chunk.start_s)]
+    inside = row[first : bisect_left(row, until_s, key=lambda chunk: chunk.start_s)]
     prefill, token_s = "prefill", request["first_token_s"]
     if token_s is not None and token_s < since_s:  # preempted: what was said before is computed again
-        prefill, token_s = "prefill again", inside[-1].end_s if inside else since_s
+        decoded = decodes[bisect_left(decodes, since_s) : bisect_left(decodes, until_s)]
+        token_s = decoded[0] if decoded else None
+        if decoded and not inside:  # it was computed before the recording began
+            token_s = since_s
+        prefill = "prefill again"
     if token_s is None or token_s >= until_s:
         return (Slice(since_s, until_s, prefill, children=in_order(inside, since_s, until_s)),)
     return (
@@ -82,6 +89,16 @@ def _chunks(ticks: Iterable[Json]) -> dict[int, list[Slice]]:
                 name = f"{start}..{start + length}"
                 rows[slot_id].append(Slice(start_s, start_s + tick["forward_s"], name, args))
     return rows
+
+
+def _decodes(ticks: Iterable[Json]) -> dict[int, list[float]]:
+    """Return when the forward passes began that decoded for each slot."""
+    moments: dict[int, list[float]] = defaultdict(list)
+    for tick in ticks:
+        for slot_id, _, _, kind in tick["spans"]:
+            if kind == DECODE:
+                moments[slot_id].append(tick["started_s"] + tick["plan_s"])
+    return moments
 
 
 def _stays(request: Json) -> Sequence[tuple[int, float, float | None]]:

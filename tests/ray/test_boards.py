@@ -34,7 +34,7 @@ PATIENCE_S = 60.0  # a quiet machine needs 15 s for all of it
 N_WORKERS = 16  # 4 slots, 6 places in the queue: some are refused
 OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
 QUEUE_ALERT, RESTART_ALERT = "CobaliQueueNearBound", "CobaliEngineRestarted"
-VALUES = {"$__rate_interval": "60s", "$instance": ".+", "$model_name": ".+"}
+VALUES = {"$__rate_interval": "60s", "$__interval": "60s", "$instance": ".+", "$model_name": ".+"}
 
 
 def targets():

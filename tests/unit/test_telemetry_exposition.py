@@ -167,6 +167,15 @@ def test_a_scrape_before_the_first_tick_has_every_family(text):
     assert names == {family.name for family in text_string_to_metric_families(text)}
 
 
+def test_engines_of_any_size_have_the_same_buckets():
+    """Sums over instances would not be cumulative otherwise."""
+    small, large = (
+        set(samples_of(make_collector(n_slots=n_slots, n_ctx_slot=n_ctx).exposition()))
+        for n_slots, n_ctx in ((1, 90), (256, 131_072))
+    )
+    assert small == large
+
+
 def test_a_model_name_cannot_break_the_format():
     name = 'a"b\\c\nd'
     samples = samples_of(make_collector(model_name=name).exposition())

@@ -1,0 +1,87 @@
+"""Queries of the boards over made series, as Prometheus's own engine answers them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tools.monitoring import find
+
+DASHBOARDS = Path(__file__).parents[2] / "dashboards"
+PROMTOOL = find("promtool")
+pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool: `make monitoring-tools` fetches it")
+AT_S = 600
+INLINE = {"plan": 1.0, "forward": 6.0, "sample": 1.0, "publish": 2.0}  # of a tick of 11 ms
+OVERLAP = {"plan": 1.0, "forward": 8.0, "sample": 1.0, "publish": 5.0}  # publish inside forward: 10.5 ms
+
+
+def targets(board, title):
+    panels = json.loads((DASHBOARDS / board).read_text())["panels"]
+    (panel,) = (panel for panel in panels if panel["title"] == title)
+    return panel["targets"]
+
+
+def query(folder, series, expr, at_s=AT_S):
+    """Return the values of a query, by promtool's complaint that there should have been none."""
+    text = expr.replace("$__rate_interval", "60s").replace("$__interval", "20s").replace("$instance", ".+")
+    test = {"expr": text, "eval_time": f"{at_s}s", "exp_samples": []}
+    tests = [{"interval": "5s", "input_series": series, "promql_expr_test": [test]}]
+    file = folder / "query.yml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": tests}))
+    done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    (got,) = re.findall(r"^ *got: ?(.*)$", said, re.MULTILINE)
+    return [float(value) for value in re.findall(r"\} ([^\s,]+)", got)]
+
+
+def rising(name, labels, per_scrape):
+    pairs = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return {"series": f"{name}{{{pairs}}}", "values": f"0+{per_scrape}x200"}
+
+
+def engine(instance, phases_ms, tick_ms):
+    """Return the series of an engine with ten ticks per scrape."""
+    who = {"instance": instance}
+    return [
+        rising("cobali_ticks_total", who, 10),
+        rising("cobali_tick_seconds_sum", who, tick_ms / 100),
+        *(
+            rising("cobali_phase_seconds_total", {**who, "phase": phase}, ms / 100)
+            for phase, ms in phases_ms.items()
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engines", "mean_ms"),
+    [
+        pytest.param([("a", INLINE, 11.0)], 11.0, id="inline"),
+        pytest.param([("a", OVERLAP, 10.5)], 10.5, id="overlap"),
+        pytest.param([("a", INLINE, 11.0), ("b", OVERLAP, 10.5)], 10.75, id="both"),
+    ],
+)
+def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms):
+    series = [one for name, phases, tick in engines for one in engine(name, phases, tick)]
+    parts = {
+        target["legendFormat"]: query(tmp_path, series, target["expr"])
+        for target in targets("tick_anatomy.json", "Phases of a mean tick")
+    }
+    assert all(value >= 0 for values in parts.values() for value in values)
+    assert math.fsum(value for values in parts.values() for value in values) * 1000 == pytest.approx(mean_ms)
+
+
+@pytest.mark.parametrize("title", ["TTFT heatmap", "E2E heatmap"])
+def test_a_request_is_in_one_cell_of_a_heatmap(tmp_path, title):
+    (target,) = targets("requests.json", title)
+    (name,) = re.findall(r"cobali_\w+_bucket", target["expr"])
+    series = [rising(name, {"instance": "a", "le": le}, 3) for le in ("1.0", "+Inf")]
+    step_s = int(target.get("interval", "20s").removesuffix("s"))
+    steps = [query(tmp_path, series, target["expr"], at_s=200 + step_s * n) for n in range(6)]
+    counted = sum(values[0] for values in steps)
+    assert counted == pytest.approx(3 * len(steps) * step_s / 5, rel=0.01)

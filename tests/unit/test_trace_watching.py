@@ -1,0 +1,134 @@
+"""`cobali trace` keeps what it recorded, whatever becomes of the server or of the one who watches."""
+
+import httpx2
+import pytest
+from test_trace import FakeServer, Shown, busy
+from typer.testing import CliRunner
+
+from cobali_ray.cli import app as cli
+from cobali_ray.errors import ConfigError
+from cobali_ray.trace import command
+
+TROUBLES = [
+    *(pytest.param(httpx2.Response(status), id=str(status)) for status in (500, 502, 503, 504)),
+    pytest.param(httpx2.ConnectError("refused"), id="no-server"),
+    pytest.param(httpx2.ReadTimeout("slow"), id="read-timeout"),
+    pytest.param(httpx2.RemoteProtocolError("cut off"), id="cut-off"),
+]
+
+
+class Moody(FakeServer):
+    """Ticks before each answer, and answers the questions named in `moods` with something else."""
+
+    def __init__(self, **moods):
+        super().__init__()
+        self.moods = {int(number.removeprefix("q")): mood for number, mood in moods.items()}
+
+    def __call__(self, request):
+        mood = self.moods.get(len(self.asked))
+        if mood is not None:
+            self.asked.append(dict(request.url.params))
+            if isinstance(mood, httpx2.Response):
+                return mood
+            raise mood
+        if self.asked:
+            self.setup.tick()
+        return super().__call__(request)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.pftrace"
+
+
+@pytest.fixture
+def watch(monkeypatch, out):
+    """Return how to run the command against a server in this process."""
+    real = httpx2.Client
+
+    def run(server, *options):
+        def client(**kwargs):
+            return real(transport=httpx2.MockTransport(server), **kwargs)
+
+        monkeypatch.setattr(command.httpx2, "Client", client)
+        monkeypatch.setattr(command, "POLL_S", 0.01)
+        return CliRunner().invoke(cli, ["trace", "--seconds", "0.1", "-o", str(out), *options])
+
+    return run
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_server_that_is_away_for_a_while_is_asked_again(trouble):
+    server = Moody(q2=trouble, q3=trouble)
+    watcher = server.watcher()
+    watcher.begin()
+    assert [watcher.look() for _ in range(4)] == [True, False, False, True]
+    assert watcher.recording.n_ticks == 2
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_new_engine_that_is_gone_again_at_once_loses_none_of_its_ticks(trouble):
+    server = Moody(q3=trouble)
+    watcher = server.watcher()
+    watcher.begin()
+    assert watcher.look()
+    server.setup = busy()
+    n_ticks = len(server.setup.run())
+    assert not watcher.look()
+    assert watcher.look()
+    assert watcher.recording.n_ticks == 1 + n_ticks
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_before_anything_was_recorded_it_is_an_error(trouble):
+    with pytest.raises(ConfigError, match="--url"):
+        Moody(q0=trouble).watcher().begin()
+
+
+def test_a_server_that_never_comes_back_leaves_what_was_recorded(watch, out):
+    down = httpx2.ConnectError("refused")
+    result = watch(Moody(**{f"q{number}": down for number in range(3, 200)}))
+    assert result.exit_code == 0, result.output
+    assert "2 ticks" in result.output
+    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+
+
+def test_ctrl_c_writes_what_there_is(watch, out):
+    result = watch(Moody(q3=KeyboardInterrupt()))
+    assert result.exit_code == 0, result.output
+    assert "2 ticks" in result.output
+    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+
+
+def test_ctrl_c_before_the_first_answer_writes_nothing(watch, out):
+    assert watch(Moody(q0=KeyboardInterrupt())).exit_code != 0
+    assert not out.exists()
+
+
+def test_an_error_in_mid_watch_is_said_and_what_there_is_written(watch, out):
+    result = watch(Moody(q3=httpx2.Response(401)))
+    assert isinstance(result.exception, ConfigError)
+    assert "--api-key" in str(result.exception)
+    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_server_is_asked(watch, tmp_path):
+    server = Moody()
+    result = watch(server, "-o", str(tmp_path / "nowhere" / "out.pftrace"))
+    assert isinstance(result.exception, ConfigError)
+    assert "cannot write" in str(result.exception)
+    assert not server.asked
+
+
+def test_looking_whether_it_can_be_written_leaves_no_trace(watch, tmp_path, out):
+    nobody = httpx2.ConnectError("refused")
+    assert isinstance(watch(Moody(q0=nobody)).exception, ConfigError)
+    assert not out.exists()
+    out.write_bytes(b"an older trace")
+    assert isinstance(watch(Moody(q0=nobody)).exception, ConfigError)
+    assert out.read_bytes() == b"an older trace"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "target")
+    assert watch(Moody(), "-o", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert len(Shown(tmp_path / "target").slices) > 0
