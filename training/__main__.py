@@ -41,6 +41,10 @@ def main(
     weights: Annotated[
         Path | None, typer.Option(help="Begin with the weights of this checkpoint, and with its tokenizer.")
     ] = None,
+    mean_with: Annotated[
+        list[Path] | None,
+        typer.Option(help="Export the mean with the weights of this checkpoint; repeatable."),
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(min=1e-6, max=0.1, help="Highest learning rate; less for a short last run."),
@@ -57,7 +61,7 @@ def main(
     try:
         require_torch()
         require_room(folder)
-        _work(step, folder, changes, weights, threads)
+        _work(step, folder, changes, weights, mean_with or [], threads)
     except TrainingError as error:
         CONSOLE.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(code=2) from error
@@ -67,7 +71,12 @@ def main(
 
 
 def _work(
-    step: Step, folder: Path, changes: Mapping[str, Any], weights: Path | None, threads: int | None
+    step: Step,
+    folder: Path,
+    changes: Mapping[str, Any],
+    weights: Path | None,
+    mean_with: list[Path],
+    threads: int | None,
 ) -> None:
     import torch
 
@@ -93,9 +102,9 @@ def _work(
     if wanted(Step.TRAIN):
         steps.train_model(recipe, workshop, begin)
     if wanted(Step.EXPORT):
-        steps.export_model(recipe, workshop)
+        steps.export_model(recipe, workshop, mean_with)
     if wanted(Step.CHECK):
-        check.check_export(recipe, workshop)
+        check.check_export(recipe, workshop, mean_with)
     if wanted(Step.EVALUATE):
         evaluate.evaluate(workshop)
     if wanted(Step.MEASURE):

@@ -26,13 +26,13 @@ _N_GREEDY = 200
 _N_MOST = 120
 
 
-def check_export(recipe: Recipe, workshop: Workshop) -> None:
+def check_export(recipe: Recipe, workshop: Workshop, mean_with: Sequence[Path] = ()) -> None:
     """Compare on held-out prompts, and put the numbers into the report.
 
     Raises:
         TrainingError: the files do not agree with the model well enough.
     """
-    model, encoder = load_model(recipe, workshop), Encoder(load(workshop.tokenizer))
+    model, encoder = load_model(recipe, workshop, mean_with), Encoder(load(workshop.tokenizer))
     questions = held_out_set()
     prompts = [encoder.prompt(example.prompt) for example in questions]
     some = prompts[:: max(1, len(prompts) // _N_LOGITS)]

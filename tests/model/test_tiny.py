@@ -116,8 +116,9 @@ def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
     for i, question in enumerate(questions):
         right[question.kind].append(passes(question.check, report.texts[str(i)]))
     share = {kind: sum(some) / len(some) for kind, some in right.items()}
-    assert sum(map(sum, right.values())) / len(questions) >= 0.83, share  # 0.856 when it was made
-    assert min(share.values()) >= 0.60, share  # 0.688
+    # 0.906 and 0.750 where it was made; a few greedy answers hang on how a processor rounds.
+    assert sum(map(sum, right.values())) / len(questions) >= 0.89, share
+    assert min(share.values()) >= 0.71, share
     ended = sum(stats.n_output < 200 for stats in report.requests.values())
     assert ended / len(questions) >= 0.98
 

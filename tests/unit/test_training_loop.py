@@ -23,7 +23,8 @@ from training.dataset import Dataset
 from training.errors import TrainingError
 from training.loop import Run, train
 from training.model import Decoder, Shape, attend_long, attend_short
-from training.recipe import Recipe
+from training.recipe import Recipe, Workshop
+from training.steps import load_model
 
 SHAPE = Shape(n_layers=2, width=64, n_heads=2, n_kv_heads=1, ffn_width=96, n_vocab=32, n_ctx=64)
 RECIPE = Recipe(shape=SHAPE, tokens_per_pass=256, passes_per_step=2, n_steps=8, n_warmup=2, seed=7)
@@ -61,6 +62,24 @@ def test_a_run_can_begin_with_the_weights_of_another(data, tmp_path):
         Run.resume(RECIPE, tmp_path / "second.pt", "cpu")
     with pytest.raises(TrainingError, match="no checkpoint to begin with"):
         load_weights(tmp_path / "absent.pt")
+
+
+def test_the_mean_of_two_runs_is_what_is_exported(tmp_path):
+    here = Workshop(tmp_path / "run")
+    here.folder.mkdir()
+    runs = [Run.start(replace(RECIPE, seed=seed), "cpu") for seed in (7, 8)]
+    runs[0].save(here.checkpoint)
+    runs[1].save(tmp_path / "other.pt")
+    mean = load_model(RECIPE, here, [tmp_path / "other.pt"])
+    one, other, both = (
+        model.state_dict()["embedding.weight"] for model in (runs[0].model, runs[1].model, mean)
+    )
+    assert torch.allclose(both, (one + other) / 2)
+    assert torch.equal(load_model(RECIPE, here).state_dict()["embedding.weight"], one)
+    larger = replace(RECIPE, shape=replace(SHAPE, n_layers=3, width=96, n_heads=3))
+    Run.start(larger, "cpu").save(tmp_path / "larger.pt")
+    with pytest.raises(TrainingError, match="different shapes"):
+        load_model(RECIPE, here, [tmp_path / "larger.pt"])
 
 
 class StoppedError(Exception):
