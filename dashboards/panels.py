@@ -138,8 +138,7 @@ def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> he
     color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Spectral").steps(64)
     panel.color(color.scale(HeatmapColorScale.EXPONENTIAL).exponent(0.5).reverse(reverse=False))
     panel.y_axis(heatmap.YAxisConfig().unit(unit))
-    target = _target(query, 0).format(PromQueryFormat.HEATMAP).interval(HEAT_STEP)
-    return panel.with_target(target)
+    return panel.interval(HEAT_STEP).with_target(_target(query, 0).format(PromQueryFormat.HEATMAP))
 
 
 def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) -> stat.Panel:

@@ -17,6 +17,7 @@ DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 PROMTOOL = find("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="no promtool: `make monitoring-tools` fetches it")
 AT_S = 600
+STEP_S = 20  # the least step of the boards' heatmaps
 INLINE = {"plan": 1.0, "forward": 6.0, "sample": 1.0, "publish": 2.0}  # of a tick of 11 ms
 OVERLAP = {"plan": 1.0, "forward": 8.0, "sample": 1.0, "publish": 5.0}  # publish inside forward: 10.5 ms
 
@@ -29,7 +30,11 @@ def targets(board, title):
 
 def query(folder, series, expr, at_s=AT_S):
     """Return the values of a query, by promtool's complaint that there should have been none."""
-    text = expr.replace("$__rate_interval", "60s").replace("$__interval", "20s").replace("$instance", ".+")
+    text = (
+        expr.replace("$__rate_interval", "60s")
+        .replace("$__interval", f"{STEP_S}s")
+        .replace("$instance", ".+")
+    )
     test = {"expr": text, "eval_time": f"{at_s}s", "exp_samples": []}
     tests = [{"interval": "5s", "input_series": series, "promql_expr_test": [test]}]
     file = folder / "query.yml"
@@ -81,7 +86,6 @@ def test_a_request_is_in_one_cell_of_a_heatmap(tmp_path, title):
     (target,) = targets("requests.json", title)
     (name,) = re.findall(r"cobali_\w+_bucket", target["expr"])
     series = [rising(name, {"instance": "a", "le": le}, 3) for le in ("1.0", "+Inf")]
-    step_s = int(target.get("interval", "20s").removesuffix("s"))
-    steps = [query(tmp_path, series, target["expr"], at_s=200 + step_s * n) for n in range(6)]
+    steps = [query(tmp_path, series, target["expr"], at_s=200 + STEP_S * n) for n in range(6)]
     counted = sum(values[0] for values in steps)
-    assert counted == pytest.approx(3 * len(steps) * step_s / 5, rel=0.01)
+    assert counted == pytest.approx(3 * len(steps) * STEP_S / 5, rel=0.01)
