@@ -1,8 +1,11 @@
-"""Test doubles, shipped: a clock that tests drive and a sink that remembers."""
+"""Test doubles, shipped: a clock that tests drive, a sink that remembers, a Serve handle without Ray."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Coroutine, Generator
+from typing import Any
 
 from cobali_ray.core.events import Delta, End, Event
 
@@ -43,3 +46,58 @@ class Recorder:
     def ends(self, request_id: str) -> list[End]:
         """Return the end events of a request: exactly one, once it ended."""
         return [e for e in self.events[request_id] if isinstance(e, End)]
+
+
+class LocalResponse:
+    """A Serve response over a coroutine of this process: cancelled only by `cancel`, failed by `die`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.task = asyncio.ensure_future(coroutine)
+        self.n_cancels = 0
+        self._outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._outcome.add_done_callback(lambda outcome: outcome.cancelled() or outcome.exception())
+        self.task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Task[Any]) -> None:
+        if self._outcome.done():
+            return
+        if task.cancelled():
+            self._outcome.cancel()
+        elif error := task.exception():
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(task.result())
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.shield(self._outcome).__await__()
+
+    def cancel(self) -> None:
+        """Cancel the call, as its caller would."""
+        self.n_cancels += 1
+        self.task.cancel()
+
+    def die(self, error: Exception) -> None:
+        """Fail the call, unless it is over, as the end of the process that answers it would."""
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
+        self.task.cancel()
+
+
+class LocalHandle:
+    """A Serve handle: `handle.name.remote(*args)` becomes `call(name, args)`, which subclasses define."""
+
+    def __getattr__(self, name: str) -> _LocalMethod:
+        return _LocalMethod(self, name)
+
+    def call(self, name: str, args: tuple[Any, ...]) -> LocalResponse:
+        """Begin a call."""
+        raise NotImplementedError
+
+
+class _LocalMethod:
+    def __init__(self, handle: LocalHandle, name: str) -> None:
+        self._handle, self._name = handle, name
+
+    def remote(self, *args: Any) -> LocalResponse:
+        """Begin the call."""
+        return self._handle.call(self._name, args)

@@ -8,7 +8,7 @@ export const BASE = new URL("../", import.meta.url);
 export const access = makeStore({ key: kept(forSession, "key", ""), asked: false, wrong: false, entered: 0 });
 
 /** An answer that is no success. `status` 0: there was no answer. */
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, { message, type = null, code = null } = {}, retryAfterS = null) {
     super(message || `HTTP ${status}`);
     Object.assign(this, { status, type, code, retryAfterS });

@@ -73,7 +73,7 @@ function bringUp(card) {
 }
 
 /** The phases of a request: how long each took, as far as it came. */
-export function partsOf(request, nowS) {
+function partsOf(request, nowS) {
   const { arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = request;
   const until = (moment) => moment ?? ended ?? nowS;
   const parts = [

@@ -19,6 +19,7 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
+from cobali_ray.testing import LocalHandle, LocalResponse
 
 SCRIPTED = {
     "model": "builtin:scripted",
@@ -31,49 +32,15 @@ SCRIPTED = {
 }
 
 
-class Response:
-    """A Serve response: awaitable, cancelled only by `cancel`, failed by the engine's death."""
-
-    def __init__(self, coroutine):
-        self.task = asyncio.ensure_future(coroutine)
-        self.outcome = asyncio.get_running_loop().create_future()
-        self.outcome.add_done_callback(lambda outcome: outcome.cancelled() or outcome.exception())
-        self.task.add_done_callback(self._settle)
-
-    def _settle(self, task):
-        if self.outcome.done():
-            return
-        if task.cancelled():
-            self.outcome.cancel()
-        elif error := task.exception():
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(task.result())
-
-    def __await__(self):
-        return asyncio.shield(self.outcome).__await__()
-
-    def cancel(self):
-        self.task.cancel()
-
-    def die(self):
-        if not self.outcome.done():
-            self.outcome.set_exception(ActorDiedError())
-        self.task.cancel()
-
-
-class Handle:
+class Handle(LocalHandle):
     """A Serve handle of an engine in this process."""
 
     def __init__(self, settings):
         self._settings, self._open = settings, set()
         self.server = EngineServer(settings)
 
-    def __getattr__(self, name):
-        return _Method(self, name)
-
     def call(self, name, args):
-        response = Response(getattr(self.server, name)(*args) if self.server else _dead())
+        response = LocalResponse(getattr(self.server, name)(*args) if self.server else _dead())
         self._open.add(response)
         response.task.add_done_callback(lambda _: self._open.discard(response))
         return response
@@ -83,19 +50,11 @@ class Handle:
         server, self.server = self.server, None
         server._pusher.send = lambda _: None  # the dead say nothing
         for response in list(self._open):
-            response.die()
+            response.die(ActorDiedError())
         server.__del__()
 
     def revive(self):
         self.server = EngineServer(self._settings)
-
-
-class _Method:
-    def __init__(self, handle, name):
-        self._handle, self._name = handle, name
-
-    def remote(self, *args):
-        return self._handle.call(self._name, args)
 
 
 async def _dead():

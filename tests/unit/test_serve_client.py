@@ -26,6 +26,7 @@ from cobali_ray.errors import (
     RequestCancelledError,
 )
 from cobali_ray.settings import EngineSettings
+from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 10
 
@@ -35,64 +36,24 @@ def anyio_backend():
     return "asyncio"
 
 
-class Response:
-    """A Serve response: awaitable, cancelled only by `cancel`, ended by the replica's death."""
-
-    def __init__(self, coroutine):
-        self.task = asyncio.ensure_future(coroutine)
-        self.outcome = asyncio.get_running_loop().create_future()
-        self.task.add_done_callback(self.settle)
-        self.n_cancels = 0
-
-    def settle(self, task):
-        if self.outcome.done():
-            return
-        if task.cancelled():
-            self.outcome.cancel()
-        elif error := task.exception():
-            self.outcome.set_exception(error)
-        else:
-            self.outcome.set_result(task.result())
-
-    def __await__(self):
-        return asyncio.shield(self.outcome).__await__()
-
-    def cancel(self):
-        self.n_cancels += 1
-        self.task.cancel()
-
-
-class Method:
-    def __init__(self, handle, name):
-        self.handle, self.name = handle, name
-
-    def remote(self, *args):
-        return self.handle.call(self.name, args)
-
-
-class Handle:
+class Handle(LocalHandle):
     """A Serve handle of an engine in this process; `kill` is what kill -9 looks like from the ingress."""
 
     def __init__(self, settings):
         self.server = EngineServer(settings)
         self.responses, self.before_run = [], None
 
-    def __getattr__(self, name):
-        return Method(self, name)
-
     def call(self, name, args):
         if name == "run" and self.before_run is not None:
             self.before_run(*args)
-        response = Response(getattr(self.server, name)(*args))
+        response = LocalResponse(getattr(self.server, name)(*args))
         if name == "run":
             self.responses.append(response)
         return response
 
     def kill(self):
         for response in self.responses:
-            if not response.outcome.done():
-                response.outcome.set_exception(ActorDiedError())
-                response.task.cancel()
+            response.die(ActorDiedError())
 
 
 class Setup:
