@@ -196,9 +196,10 @@ async def test_a_server_that_stops_sends_its_viewers_away(app, client, clock):
     viewer = await Viewer.come(app)
     await poll(clock, client)
     app.state.viewers.close()
-    await viewer.task
-    late = await Viewer.come(app)
-    await late.task
+    async with asyncio.timeout(5):
+        await viewer.task
+        late = await Viewer.come(app)
+        await late.task
     assert viewer.ticks == list(range(10))
     assert late.ticks == []
 

@@ -21,7 +21,7 @@ from training.answer import greedy
 from training.checkpoint import load_weights
 from training.dataset import Dataset
 from training.errors import TrainingError
-from training.loop import Run, train
+from training.loop import _SCORES, Run, _scored, train
 from training.model import Decoder, Shape, attend_long, attend_short
 from training.recipe import Recipe, Workshop
 from training.steps import load_model
@@ -64,6 +64,15 @@ def test_a_run_can_begin_with_the_weights_of_another(data, tmp_path):
         load_weights(tmp_path / "absent.pt")
 
 
+def test_what_comes_before_a_spoken_token_is_scored():
+    weights = np.array([[0, 0, 0.6, 0.5], [0, 0.7, 0, 0]], np.float32)
+    places, wanted = _scored(weights)
+    assert len(places) == len(wanted) == _SCORES
+    assert places[:3].tolist() == [1, 2, 4]
+    assert wanted[:3] == pytest.approx([0.6, 0.5, 0.7])
+    assert not wanted[3:].any()
+
+
 def test_the_mean_of_two_runs_is_what_is_exported(tmp_path):
     here = Workshop(tmp_path / "run")
     here.folder.mkdir()
@@ -98,7 +107,7 @@ def test_it_learns(data, tmp_path):
     run = Run.start(replace(RECIPE, n_steps=40), "cpu")
     train(run, data, tmp_path / "c.pt", quiet)
     assert run.losses[-1] < 0.5 * run.losses[0]
-    assert greedy(run.model.eval(), [[5, 5, 5, 1]], end=END, n_most=4)
+    assert greedy(run.model.eval(), [[5, 5, 5, 1]], end=END, n_most=4) == [[5]]
 
 
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(data, tmp_path):
