@@ -38,20 +38,41 @@ class UnknownParameterError(InvalidParameterError):
 
 
 class PromptTooLongError(BadRequestError):
-    """Prompt and answer together do not fit one slot."""
+    """Prompt and answer together do not fit one slot.
+
+    Clients such as litellm tell this error from others by OpenAI's wording, so the text begins with it.
+    """
 
     param = "prompt"
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, max_tokens: int, n_ctx_slot: int) -> None:
-        super().__init__(n_prompt, max_tokens, n_ctx_slot)
+    def __init__(self, n_prompt: int, max_tokens: int, n_ctx_slot: int, at_least: bool = False) -> None:
+        """`at_least`: the prompt was refused before all of it was tokenised; it has `n_prompt` or more."""
+        super().__init__(n_prompt, max_tokens, n_ctx_slot, at_least)
         self.n_prompt, self.max_tokens, self.n_ctx_slot = n_prompt, max_tokens, n_ctx_slot
+        self.at_least = at_least
 
     def __str__(self) -> str:
+        more = "at least " if self.at_least else ""
         return (
-            f"The prompt has {self.n_prompt} tokens and {self.max_tokens} more were asked for, "
-            f"but one request has room for {self.n_ctx_slot} (setting n_ctx)."
+            f"This model's maximum context length is {self.n_ctx_slot} tokens. However, you requested "
+            f"{more}{self.n_prompt + self.max_tokens} tokens ({more}{self.n_prompt} in the prompt, "
+            f"{self.max_tokens} in the completion). Shorten the prompt or lower max_tokens; "
+            "operators can raise the setting n_ctx."
         )
+
+
+class TooManyTokensError(BadRequestError):
+    """A text has more tokens than whoever asked can use; it was not tokenised to its end."""
+
+    code = "too_many_tokens"
+
+    def __init__(self, n_least: int, n_most: int) -> None:
+        super().__init__(n_least, n_most)
+        self.n_least, self.n_most = n_least, n_most
+
+    def __str__(self) -> str:
+        return f"The text has at least {self.n_least} tokens; at most {self.n_most} are accepted."
 
 
 class BodyTooLargeError(BadRequestError):
@@ -65,6 +86,35 @@ class BodyTooLargeError(BadRequestError):
 
     def __str__(self) -> str:
         return f"The request body is larger than {self.limit_bytes} bytes (setting max_body_bytes)."
+
+
+class BodyTimeoutError(BadRequestError):
+    """The sender of a body stopped in the middle of it."""
+
+    code = "body_timeout"
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self.timeout_s = timeout_s
+
+    def __str__(self) -> str:
+        return f"The request body did not go on for {self.timeout_s:g} s."
+
+
+class UnsupportedEncodingError(BadRequestError):
+    """The HTTP body has a content encoding that is not read here."""
+
+    code = "unsupported_encoding"
+
+    def __init__(self, encoding: str, known: tuple[str, ...]) -> None:
+        super().__init__(encoding, known)
+        self.encoding, self.known = encoding, known
+
+    def __str__(self) -> str:
+        return (
+            f"The content encoding {self.encoding!r} is not read here; send the body plain, or as one of "
+            + (", ".join(self.known) + ".")
+        )
 
 
 class MalformedBodyError(BadRequestError):
@@ -117,7 +167,8 @@ class QueueFullError(RefusedError):
         self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
 
     def __str__(self) -> str:
-        setting = "max_queue" if self.what == "requests" else "max_queue_tokens"
+        settings = {"requests": "max_queue", "tokens": "max_queue_tokens"}
+        setting = settings.get(self.what, "max_body_bytes")
         return (
             f"The queue is full ({self.limit} {self.what}, setting {setting}); "
             f"try again in {self.retry_after_s:.0f} s."

@@ -10,6 +10,8 @@ from cobali_ray.errors import InvalidParameterError
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1000
+"""Of one stop string. The engine prepares each for its search."""
 
 
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
@@ -104,6 +106,8 @@ class Request:
         if len(self.stop) > MAX_STOP_STRINGS:
             n_stop = len(self.stop)
             raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {n_stop}")
+        if any(len(text) > MAX_STOP_CHARS for text in self.stop):
+            raise InvalidParameterError("stop", f"stop strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", "stop strings must not be empty")
 

@@ -9,23 +9,23 @@ class StopScanner:
     The stop string itself is never shown. Where several match, the one that begins first ends the text.
     """
 
-    __slots__ = ("_held", "_stops")
+    __slots__ = ("_held", "_searches")
 
     def __init__(self, stops: tuple[str, ...]) -> None:
-        self._stops = stops
+        self._searches = [_Search(stop) for stop in stops]
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
         """Add text; return what may be shown and whether a stop string ended it."""
-        if not self._stops:
+        if not self._searches:
             return text, False
+        ends = [(search.feed(text), len(search.stop)) for search in self._searches]
+        begins = [len(self._held) + end - length for end, length in ends if end]
         text = self._held + text
-        hits = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if hits:
+        if begins:
             self._held = ""
-            return text[: min(hits)], True
-        n_held = max(_overlap(text, stop) for stop in self._stops)
-        cut = len(text) - n_held
+            return text[: min(begins)], True
+        cut = len(text) - max(search.n_matched for search in self._searches)
         self._held = text[cut:]
         return text[:cut], False
 
@@ -40,9 +40,35 @@ class StopScanner:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest proper prefix of `stop` that `text` ends with."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
-    return 0
+class _Search:
+    """Looks for one string in text that comes in pieces, each character once.
+
+    Source: Knuth, Morris, Pratt, "Fast pattern matching in strings", 1977.
+    """
+
+    __slots__ = ("_fallbacks", "n_matched", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.n_matched = 0
+        """Length of the longest beginning of `stop` that the text so far ends with."""
+        self._fallbacks = [0] * len(stop)
+        for i in range(1, len(stop)):
+            self._fallbacks[i] = self._step(self._fallbacks[i - 1], stop[i])
+
+    def _step(self, n: int, char: str) -> int:
+        while n and self.stop[n] != char:
+            n = self._fallbacks[n - 1]
+        return n + 1 if self.stop[n] == char else 0
+
+    def feed(self, text: str) -> int:
+        """Return how many characters of `text` complete the string; 0 if they do not."""
+        n, length = self.n_matched, len(self.stop)
+        if n == 0 and self.stop[0] not in text:  # what nearly all text is like
+            return 0
+        for i, char in enumerate(text, 1):
+            n = self._step(n, char)
+            if n == length:
+                return i
+        self.n_matched = n
+        return 0
