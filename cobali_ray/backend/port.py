@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
 
+Gone: TypeAlias = Callable[[], bool]
+"""Asked now and then by long work: does nobody want its result any longer?"""
+
+
+def never() -> bool:
+    """Say that somebody waits for the result."""
+    return False
+
 
 class Words(Protocol):
-    """A vocabulary: text to tokens and back, and the chat template."""
+    """A vocabulary: text to tokens and back, and the chat template. Thread-safe."""
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Turn text into token ids; `add_special` adds what the model wants at the start."""
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        n_most: int | None = None,
+        gone: Gone = never,
+    ) -> list[int]:
+        """Turn text into token ids; `add_special` adds what the model wants at the start.
+
+        Stops early once `gone` says so. Raises TooManyTokensError as soon as there are more than `n_most`.
+        """
         ...
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
-        """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
+        """Turn token ids into text; stops early once `gone` says so.
+
+        Raises InvalidParameterError for an id outside the vocabulary.
+        """
         ...
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:

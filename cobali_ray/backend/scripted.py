@@ -15,9 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
-from cobali_ray.backend.port import Words
+from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
-from cobali_ray.errors import BackendError, CacheFullError, InvalidParameterError, SlotFaultError
+from cobali_ray.errors import (
+    BackendError,
+    CacheFullError,
+    InvalidParameterError,
+    SlotFaultError,
+    TooManyTokensError,
+)
 
 N_BYTES = 256
 END_TOKEN = 256
@@ -166,14 +172,25 @@ class ByteVocab:
 
     has_chat_template = True
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        n_most: int | None = None,
+        gone: Gone = never,
+    ) -> list[int]:
         """Return the bytes as tokens; there is nothing special to add or to parse."""
-        del add_special, parse_special
-        return list(text.encode("utf-8", "replace"))
+        del add_special, parse_special, gone
+        data = text.encode("utf-8", "replace")
+        if n_most is not None and len(data) > n_most:
+            raise TooManyTokensError(len(data), n_most)
+        return list(data)
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
         """Return the text of byte tokens. Raises InvalidParameterError for others."""
-        del special
+        del special, gone
         for token in tokens:
             if not 0 <= token < N_VOCAB:
                 raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {N_VOCAB - 1}")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from cobali_ray.backend import library
-from cobali_ray.errors import BadRequestError, InvalidParameterError, ModelNotFoundError
+from cobali_ray.backend.cutting import find_specials, parts
+from cobali_ray.backend.port import Gone, never
+from cobali_ray.errors import (
+    BadRequestError,
+    InvalidParameterError,
+    ModelNotFoundError,
+    TooManyTokensError,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -19,6 +27,19 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _PIECE_BYTES = 256
+_SHORT_BYTES = 8192
+
+
+class Specials(NamedTuple):
+    """The texts of a vocabulary's special tokens, longest first."""
+
+    all: tuple[bytes, ...]
+    user_defined: tuple[bytes, ...]
+    """Those that are found also where control tokens are read as plain text."""
+    may_cut: bool
+    """Whether a text cut in front of a special token has the tokens of the whole."""
+    longest_bytes: int
+    """No token stands for more bytes of a text that may be cut."""
 
 
 class Vocab:
@@ -89,9 +110,43 @@ class Vocab:
             raise InvalidParameterError("messages", f"the chat template refuses them: {error}") from error
         return prompt
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Turn text into token ids; `add_special` adds what the model wants at the start."""
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        n_most: int | None = None,
+        gone: Gone = never,
+    ) -> list[int]:
+        """Turn text into token ids; `add_special` adds what the model wants at the start.
+
+        Stops early once `gone` says that nobody wants them any longer. Raises TooManyTokensError as soon as
+        there are more than `n_most`.
+        """
         data = text.encode("utf-8", "surrogatepass")
+        # Many times shorter than anything whose special tokens would take long to find.
+        if len(data) <= _SHORT_BYTES or not self._specials.may_cut:
+            tokens = self._tokenize(data, add_special=add_special, parse_special=parse_special)
+            return _at_most(tokens, n_most)
+        n_least = -(-len(data) // self._specials.longest_bytes)
+        if n_most is not None and n_least > n_most:
+            raise TooManyTokensError(n_least, n_most)
+        places = find_specials(data, self._specials.all if parse_special else self._specials.user_defined)
+        _at_most(places, n_most)  # each of them is a token
+        lc, tokens = self._lc, []
+        if add_special and lc.llama_vocab_get_add_bos(self._vocab):
+            tokens.append(lc.llama_vocab_bos(self._vocab))
+        for part in parts(data, places):
+            tokens += self._tokenize(part, add_special=False, parse_special=parse_special)
+            _at_most(tokens, n_most)
+            if gone():
+                return tokens
+        if add_special and lc.llama_vocab_get_add_eos(self._vocab):
+            tokens.append(lc.llama_vocab_eos(self._vocab))
+        return _at_most(tokens, n_most)
+
+    def _tokenize(self, data: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
         room = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * room)()
@@ -104,12 +159,47 @@ class Vocab:
                 raise BadRequestError("the text is too long to tokenise")
             room = -n
 
-    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
-        """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
+    @cached_property
+    def _specials(self) -> Specials:
+        """Read the special tokens; only long texts need them."""
+        lc, vocab = self._lc, self._vocab
+        user: int = lc.LLAMA_TOKEN_ATTR_USER_DEFINED
+        found: list[tuple[bytes, int]] = []
+        longest = 1
+        for token in range(self.n_vocab):
+            text: bytes = lc.llama_vocab_get_text(vocab, token)
+            longest = max(longest, len(text))  # no piece has more bytes than its text
+            attr: int = lc.llama_vocab_get_attr(vocab, token)
+            if text and attr & (lc.LLAMA_TOKEN_ATTR_CONTROL | user | lc.LLAMA_TOKEN_ATTR_UNKNOWN):
+                found.append((text, attr))
+        found.sort(key=lambda one: -len(one[0]))
+        # A special token that swallows spaces beside it moves the borders of its neighbours; other
+        # tokenizers than these two change the text first.
+        strips = lc.LLAMA_TOKEN_ATTR_LSTRIP | lc.LLAMA_TOKEN_ATTR_RSTRIP
+        may_cut = lc.llama_vocab_type(vocab) in {
+            lc.LLAMA_VOCAB_TYPE_BPE,
+            lc.LLAMA_VOCAB_TYPE_SPM,
+        } and not any(attr & strips for _, attr in found)
+        return Specials(
+            all=tuple(text for text, _ in found),
+            user_defined=tuple(text for text, attr in found if attr & user),
+            may_cut=may_cut,
+            longest_bytes=longest,
+        )
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
+        """Turn token ids into text; stops early once `gone` says that nobody wants it.
+
+        Raises InvalidParameterError for an id outside the vocabulary.
+        """
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {self.n_vocab - 1}")
-        pieces = [self._token_piece(token, special=special) for token in tokens]
+        pieces: list[bytes] = []
+        for token in tokens:
+            pieces.append(self._token_piece(token, special=special))
+            if gone():
+                break
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token_id: int) -> bytes:
@@ -127,3 +217,9 @@ class Vocab:
             if n >= 0:
                 return buffer.raw[:n]
             room = -n
+
+
+def _at_most(tokens: list[int], n_most: int | None) -> list[int]:
+    if n_most is not None and len(tokens) > n_most:
+        raise TooManyTokensError(len(tokens), n_most)
+    return tokens

@@ -3,16 +3,18 @@
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cobali_ray.backend import library
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import InvalidParameterError, TooManyTokensError
 
 pytestmark = pytest.mark.model
 
@@ -171,3 +173,79 @@ def test_the_wait_policy_set_from_python_reaches_libgomp(asked, spins):
         check=True,
     )
     assert f"GOMP_SPINCOUNT = {spins}" in done.stderr
+
+
+# -- long texts, which are tokenised in parts
+
+QWEN = Path(__file__).parents[3] / "shared" / "data" / "ggml-vocab-qwen2.gguf"
+
+
+@pytest.fixture(scope="module", params=["tiny", "qwen2"])
+def cut(request, tiny):
+    """Return a vocabulary of which every text counts as long."""
+    path = {"tiny": tiny, "qwen2": QWEN}[request.param]
+    if not path.exists():
+        pytest.skip("shared/data/ggml-vocab-qwen2.gguf is not beside this checkout")
+    vocab = Vocab.load(path)
+    yield vocab
+    vocab.close()
+
+
+def pieces_of(vocab):
+    """Texts made of special tokens, of halves of them, and of what stands between them."""
+    specials = [text.decode() for text in vocab._specials.all]
+    halves = [text[: len(text) // 2] for text in specials] + [text[len(text) // 2 :] for text in specials]
+    return st.lists(st.sampled_from(specials + halves + ["a", " ", "\n", "é", "hello "]), max_size=40)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), parse_special=st.booleans(), add_special=st.booleans(), per_part=st.integers(1, 5))
+def test_a_text_in_parts_has_the_tokens_of_the_whole(
+    cut, monkeypatch, data, parse_special, add_special, per_part
+):
+    text = "".join(data.draw(pieces_of(cut)))
+    how = {"parse_special": parse_special, "add_special": add_special}
+    whole = cut.tokenize(text, **how)  # short: llama.cpp sees all of it at once
+    monkeypatch.setattr("cobali_ray.backend.vocab._SHORT_BYTES", -1)
+    monkeypatch.setattr("cobali_ray.backend.cutting.MOST_PER_PART", per_part)
+    assert cut.tokenize(text, **how) == whole
+    monkeypatch.undo()
+
+
+def test_special_tokens_take_time_in_proportion_to_their_number(cut):
+    """The square of it took 140 times as long for 12 times as many."""
+    special = cut._specials.all[0].decode()
+
+    def seconds(n):
+        text = special * n
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            assert len(cut.tokenize(text)) >= n
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    assert seconds(48_000) < 40 * seconds(4_000)
+
+
+def test_tokenising_ends_when_there_are_too_many_or_nobody_waits(cut):
+    special = cut._specials.all[0].decode()
+    text = (special + "word ") * 4_000
+    n = len(cut.tokenize(text))
+    with pytest.raises(TooManyTokensError) as caught:
+        cut.tokenize(text, n_most=100)
+    assert 100 < caught.value.n_least <= n
+    with pytest.raises(TooManyTokensError):
+        cut.tokenize(text, n_most=n - 1)
+    assert len(cut.tokenize(text, n_most=n)) == n
+    asked = iter([False, True])
+    assert 0 < len(cut.tokenize(text, gone=lambda: next(asked))) < n
+
+
+def test_a_text_too_long_for_any_token_is_refused_unread(cut, monkeypatch):
+    text = "word " * 100_000
+    monkeypatch.setattr(cut, "_tokenize", None)
+    with pytest.raises(TooManyTokensError) as caught:
+        cut.tokenize(text, n_most=100)
+    monkeypatch.undo()
+    assert 100 < caught.value.n_least <= len(cut.tokenize(text))
