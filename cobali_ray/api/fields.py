@@ -27,45 +27,123 @@ NEUTRAL_FIELDS = frozenset(
     }
 )
 
-# They would change the answer and are not done here. The values beside each name ask for nothing.
+# They would change the answer and are not done here, under every name that clients give them. The values
+# beside each name ask for nothing: what other servers do anyway. Checked in this order, so `tools` is what a
+# request with tools hears about, not the `tool_choice` that came with them.
 REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
-    "allowed_token_ids": ([],),
-    "audio": (),
-    "bad_words": ([],),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "dry_multiplier": (0,),
-    "dynatemp_range": (0,),
-    "function_call": ("none", "auto"),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
     "functions": ([],),
+    "function_call": ("none", "auto"),
+    # The shape of the answer.
+    "response_format": ({"type": "text"},),
+    "json_schema": (),
+    "structured_outputs": (),
     "grammar": ("",),
     "guided_choice": ([],),
+    "guided_decoding_backend": (),
     "guided_grammar": ("",),
     "guided_json": (),
     "guided_regex": ("",),
-    "include_stop_str_in_output": (False,),
-    "json_schema": (),
+    "guided_whitespace_pattern": (),
+    "regex": ("",),
+    "ebnf": ("",),
+    # What the prompt becomes.
+    "add_special_tokens": (True,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "enable_thinking": (),
+    "include_reasoning": (),
+    "reasoning": (),
+    "reasoning_budget": (-1,),
+    "reasoning_effort": (),
+    "reasoning_format": (),
+    "suffix": ("",),
+    "thinking": (),
+    "thinking_budget": (),
+    "thinking_budget_tokens": (),
+    "truncate_prompt_tokens": (),
+    "truncation": ("disabled",),
+    # How tokens are drawn; beside each, llama.cpp's own neutral values and defaults.
+    "adaptive_target": (-1,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "dry_allowed_length": (2,),
+    "dry_base": (1.75,),
+    "dry_multiplier": (0,),
+    "dry_penalty_last_n": (-1, 0),
+    "dry_range": (0,),
+    "dry_sequence_breakers": ([], ["\n", ":", '"', "*"]),
+    "dynatemp_exponent": (1,),
+    "dynatemp_high": (0,),
+    "dynatemp_low": (0,),
+    "dynatemp_range": (0,),
+    "early_stopping": (False,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
     "length_penalty": (1,),
+    "min_keep": (0, 1),
     "mirostat": (0,),
+    "mirostat_eta": (0.1,),
+    "mirostat_mode": (0,),
+    "mirostat_tau": (5,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
+    "penalty_last_n": (-1,),
+    "repeat_last_n": (-1,),
+    "repetition_penalty_range": (-1, 0),
+    "samplers": (),
+    "sampler_order": (),
+    "sampler_priority": (),
+    "smoothing_curve": (1,),
+    "smoothing_factor": (0,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "top_n_sigma": (-1, 0),
+    "typical": (1,),
+    "use_beam_search": (False,),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0.1,),
+    # Where the answer ends, and what of it is shown.
+    "include_stop_str_in_output": (False,),
+    "max_length": (),
+    "max_new_tokens": (),
+    "min_length": (0,),
+    "n_predict": (),
+    "num_predict": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_sequences": ([],),
+    "stop_token_ids": ([],),
+    "stopping_strings": ([],),
+    # What else comes with it.
+    "audio": (),
+    "lora": ([],),
     "modalities": ([], ["text"]),
     "moderation": (),
-    "n_predict": (),
+    "n_probs": (0,),
     "prediction": (),
     "prompt_logprobs": (),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
-    "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_n_sigma": (-1, 0),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),
-    "xtc_probability": (0,),
 }
+SUPPORTED_NAMES: Mapping[str, str] = {
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "min_length": "min_tokens",
+    "n_probs": "logprobs",
+    "stop_sequences": "stop",
+    "stopping_strings": "stop",
+    "typical": "typical_p",
+}
+"""What to send instead of a name that only other servers know."""
 
 # The same for the fields of one message.
 NEUTRAL_MESSAGE_FIELDS = frozenset({"annotations"})
@@ -103,18 +181,28 @@ def _judge(
     *,
     strict: bool,
 ) -> tuple[str, ...]:
-    unknown = []
-    for name, value in extra.items():
-        if value is None or name in neutral:
-            continue
-        if name not in refused:
-            unknown.append(name)
-        elif value not in refused[name]:
-            raise UnsupportedParameterError(where + name, f"{where}{name} is not supported by this server")
+    for name, harmless in refused.items():
+        value = extra.get(name)
+        if value is not None and not _asks_for_nothing(value, harmless):
+            instead = SUPPORTED_NAMES.get(name)
+            hint = f"; send {instead} instead" if instead else ""
+            raise UnsupportedParameterError(
+                where + name, f"{where}{name} is not supported by this server{hint}"
+            )
+    unknown = [
+        name
+        for name, value in extra.items()
+        if value is not None and name not in neutral and name not in refused
+    ]
     if unknown and strict:
         name = where + unknown[0][:MAX_NAME_LENGTH]
         raise UnknownParameterError(name, f"unknown parameter: {name} (setting strict)")
     return tuple(named_as + name for name in unknown)
+
+
+def _asks_for_nothing(value: Any, harmless: tuple[Any, ...]) -> bool:
+    # True == 1 in Python, but a boolean where a number is expected asks for something.
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in harmless)
 
 
 def header_value(names: tuple[str, ...]) -> str:

@@ -11,6 +11,22 @@ USER = {"role": "user", "content": "hi"}
 
 REFUSED = [
     pytest.param({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter", id="tools"),
+    pytest.param({"tool_choice": "x", "tools": [{}]}, "tools", "unsupported_parameter", id="tools-first"),
+    pytest.param({"mirostat_mode": 2}, "mirostat_mode", "unsupported_parameter", id="mirostat"),
+    pytest.param({"tfs_z": 0.9}, "tfs_z", "unsupported_parameter", id="tfs"),
+    pytest.param({"xtc_threshold": 0.2}, "xtc_threshold", "unsupported_parameter", id="xtc"),
+    pytest.param({"dry_base": 2}, "dry_base", "unsupported_parameter", id="dry-base"),
+    pytest.param({"dry_multiplier": True}, "dry_multiplier", "unsupported_parameter", id="dry-bool"),
+    pytest.param({"enable_thinking": False}, "enable_thinking", "unsupported_parameter", id="no-thinking"),
+    pytest.param({"thinking": {"type": "enabled"}}, "thinking", "unsupported_parameter", id="thinking"),
+    pytest.param({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_parameter", id="stop-sequences"),
+    pytest.param({"n_predict": 5}, "n_predict", "unsupported_parameter", id="n-predict"),
+    pytest.param({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "invalid_value", id="min-over-max"),
+    pytest.param({"min_tokens": 64}, "min_tokens", "invalid_value", id="min-over-the-rest"),
+    pytest.param({"stop": ["x" * 1001]}, "stop", "invalid_value", id="long-stop"),
+    pytest.param(
+        {"logit_bias": dict.fromkeys(map(str, range(4097)), 1)}, "logit_bias", "invalid_value", id="biases"
+    ),
     pytest.param({"tool_choice": "required"}, "tool_choice", "unsupported_parameter", id="tool-choice"),
     pytest.param(
         {"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter", id="json"
@@ -105,6 +121,20 @@ NEUTRAL = {
     "stream_options": None,
     "n": None,
     "top_k": -1,
+    # what chat front ends send with every request, at its defaults
+    "dry_multiplier": 0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": ["\n", ":", '"', "*"],
+    "mirostat": 0,
+    "mirostat_mode": 0,
+    "mirostat_tau": 5,
+    "mirostat_eta": 0.1,
+    "tfs_z": 1,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "skip_special_tokens": True,
     "nobody_knows": None,
 }
 
@@ -113,6 +143,11 @@ async def test_what_asks_for_nothing_is_accepted_even_when_strict(make_app, post
     wire = await post(CHAT, ASK | NEUTRAL, app=make_app(strict=True))
     assert wire.status == 200
     assert "x-cobali-ignored-fields" not in wire.headers
+
+
+async def test_a_refusal_says_what_to_send_instead(post):
+    wire = await post(CHAT, ASK | {"stop_sequences": ["x"]})
+    assert wire.json["error"]["message"].endswith("send stop instead")
 
 
 async def test_unknown_fields_are_named_in_header_and_log(post):
