@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -31,7 +31,6 @@ STATE_TIMEOUT_S = 2.0
 CONNECT_RETRY_S = 0.5
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
-N_TOKENIZERS = 2
 
 
 def load_words(path: Path | None) -> Words:
@@ -50,7 +49,7 @@ class ServeEngineClient:
         self._engine, self._end_grace_s = engine, end_grace_s
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
-        self._pool = ThreadPoolExecutor(N_TOKENIZERS, thread_name_prefix="tokenize")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
         self._card: ModelCard | None = None
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -97,26 +96,12 @@ class ServeEngineClient:
             raise LoadingError
         return self._card
 
-    def _vocabulary(self) -> Words:
+    @property
+    def words(self) -> Words:
+        """The vocabulary of the engine's model."""
         if self._words is None:
             raise LoadingError
         return self._words
-
-    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Turn text into token ids, in the pool."""
-        words = self._vocabulary()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pool,
-            lambda: words.tokenize(text, add_special=add_special, parse_special=parse_special),
-        )
-
-    async def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
-        """Turn token ids into text."""
-        return self._vocabulary().detokenize(tokens, special=special)
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the model's chat template."""
-        return self._vocabulary().render_chat(messages)
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.

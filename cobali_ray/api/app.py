@@ -14,6 +14,7 @@ from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
 from cobali_ray.api.frame import Frame, fault_response
 from cobali_ray.api.generation import Generation
+from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.page import Page
 from cobali_ray.api.settings import ApiSettings
@@ -32,8 +33,9 @@ def build_api(
     """Build the OpenAI-compatible ASGI app over an engine client."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
-    app.include_router(Generation(client, settings, clock).router())
-    app.include_router(Facts(client, settings).router())
+    intake = Intake(settings.max_body_bytes)
+    app.include_router(Generation(client, settings, clock, intake).router())
+    app.include_router(Facts(client, settings, intake).router())
     app.state.viewers = Viewers(client, clock)
     app.include_router(Debug(client, app.state.viewers).router())
     app.include_router(Page().router())

@@ -1,35 +1,89 @@
-"""The bytes of a body -> a wire model, read once and never beyond the limit."""
+"""The bytes of a body -> a wire model, read once and never beyond the limits."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import orjson
 from fastapi import Request as HttpRequest
 from pydantic import ValidationError
 
 from cobali_ray.api.schema import Shape
-from cobali_ray.errors import BodyTooLargeError, InvalidParameterError, MalformedBodyError
+from cobali_ray.errors import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    InvalidParameterError,
+    MalformedBodyError,
+    UnsupportedEncodingError,
+)
 
 ShapeT = TypeVar("ShapeT", bound=Shape)
 
+PIECE_TIMEOUT_S: Final = 30.0
+"""How long a sender may pause in the middle of a body."""
+MAX_FIELDS: Final = 256
+"""Fields of one JSON object that is read by name."""
+MAX_VALUES: Final = 1_000_000
+"""Of one body, by WEIGHTS. Nothing interrupts the reading of JSON; so many values take some 50 ms."""
+WEIGHTS: Final = {b",": 1, b"[": 2, b"{": 2, b'"': 2}
+ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""Content encodings, with what zlib calls them."""
 
-async def read_body(http: HttpRequest, limit_bytes: int) -> bytes:
-    """Return the whole body. Raises BodyTooLargeError as soon as it is over the limit, announced or not."""
+
+async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
+    """Return the whole body, as it was before any content encoding.
+
+    `hold` is told of every piece before it is kept, and may raise. Raises BodyTooLargeError as soon as the
+    body is over the limit, announced or not, BodyTimeoutError, and UnsupportedEncodingError.
+    """
+    encoding = http.headers.get("content-encoding", "identity").strip().lower()
+    unpack = None
+    if encoding in ENCODINGS:
+        unpack = zlib.decompressobj(ENCODINGS[encoding])
+    elif encoding != "identity":
+        raise UnsupportedEncodingError(encoding[:64], tuple(ENCODINGS))
     announced = http.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > limit_bytes:
         raise BodyTooLargeError(limit_bytes)
     pieces, n_bytes = [], 0
-    async for piece in http.stream():
+    stream = aiter(http.stream())
+    while True:
+        try:
+            async with asyncio.timeout(PIECE_TIMEOUT_S):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise BodyTimeoutError(PIECE_TIMEOUT_S) from None
+        if piece is None:
+            break
+        if unpack is not None:
+            piece = _unpacked(unpack, piece, limit_bytes + 1 - n_bytes)
         n_bytes += len(piece)
         if n_bytes > limit_bytes:
             raise BodyTooLargeError(limit_bytes)
+        hold(len(piece))
         pieces.append(piece)
+    if unpack is not None and not unpack.eof:
+        raise MalformedBodyError(f"it ends in the middle of its {encoding} encoding")
     return b"".join(pieces)
+
+
+def _unpacked(unpack: Any, piece: bytes, most_bytes: int) -> bytes:
+    """Return what a piece unpacks to, at most `most_bytes`: a few bytes can become gigabytes."""
+    try:
+        unpacked: bytes = unpack.decompress(piece, most_bytes)
+    except zlib.error as error:
+        raise MalformedBodyError(f"its content encoding is broken: {error}") from None
+    return unpacked
 
 
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     """Return the body as its model. Raises MalformedBodyError or InvalidParameterError."""
+    # What stands inside texts counts as well; a text with so much of it would fit no context.
+    if sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items()) > MAX_VALUES:
+        raise MalformedBodyError(f"it has more than {MAX_VALUES} values, names and separators")
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -37,15 +91,25 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
         raise MalformedBodyError(f"no valid JSON at line {error.lineno} column {error.colno}") from None
     if not isinstance(value, dict):
         raise MalformedBodyError("the outermost value is something else")
+    return model_of(shape, value)
+
+
+def model_of(shape: type[ShapeT], value: dict[str, Any], where: str = "") -> ShapeT:
+    """Return a JSON object as its model; `where` is its place in the body.
+
+    Raises MalformedBodyError or InvalidParameterError.
+    """
+    if len(value) > MAX_FIELDS:
+        raise MalformedBodyError(f"{where or 'it'} has more than {MAX_FIELDS} fields")
     try:
         return shape.model_validate(value)
     except ValidationError as error:
-        raise _first(error) from None
+        raise _first(error, where) from None
 
 
-def _first(error: ValidationError) -> InvalidParameterError:
+def _first(error: ValidationError, where: str) -> InvalidParameterError:
     detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = ""
+    param = where
     for step in detail["loc"]:
         # Steps may be keys of the client's making, hence the cut.
         param += f"[{step}]" if isinstance(step, int) else f".{step[:64]}" if param else step[:64]

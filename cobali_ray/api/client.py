@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
+from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
@@ -18,16 +19,9 @@ class EngineClient(Protocol):
         """What is served. Raises LoadingError until it is known."""
         ...
 
-    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Turn text into token ids, off the event loop. `parse_special` reads control tokens in the text."""
-        ...
-
-    async def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
-        """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
-        ...
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the model's chat template. Raises BadRequestError where the template refuses."""
+    @property
+    def words(self) -> Words:
+        """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:

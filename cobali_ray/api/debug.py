@@ -79,8 +79,7 @@ class ViewerReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         """Send until somebody leaves."""
-        if not await unless_gone(receive, self._send(send)):
-            self._account.cancelled = True
+        await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})

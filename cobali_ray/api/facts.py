@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -10,25 +13,30 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import account_of
-from cobali_ray.api.body import parse, read_body
+from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
+from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import Responses, errors, takes
 from cobali_ray.api.schema import DetokenizeBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_model, check_tokens
+from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import InvalidParameterError, LoadingError
+from cobali_ray.errors import InvalidParameterError, LoadingError, TooManyTokensError
 
+MAX_TOKENS = 1_000_000
+"""Of one text to tokenise or to detokenise."""
+PIECE = 8192
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Facts:
     """Everything but generation."""
 
-    def __init__(self, client: EngineClient, settings: ApiSettings) -> None:
-        self._client, self._settings = client, settings
+    def __init__(self, client: EngineClient, settings: ApiSettings, intake: Intake) -> None:
+        self._client, self._settings, self._intake = client, settings, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -65,28 +73,45 @@ class Facts:
 
     async def tokenize(self, http: HttpRequest) -> Response:
         """Turn text into token ids."""
-        body = parse(TokenizeBody, await read_body(http, self._settings.max_body_bytes))
-        self._check(body, http)
-        texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
-        if len(texts) != 1:
-            raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
-        tokens = await self._client.tokenize(
-            texts[0],
-            add_special=bool(body.add_special),
-            parse_special=body.parse_special is None or body.parse_special,
-        )
-        if not body.with_pieces:
-            return _json({"tokens": tokens, "count": len(tokens)})
-        pieces = {token: await self._client.detokenize([token]) for token in dict.fromkeys(tokens)}
-        named = [{"id": token, "piece": pieces[token]} for token in tokens]
-        return _json({"tokens": named, "count": len(tokens)})
+        return await self._answer(http, self._tokens)
 
     async def detokenize(self, http: HttpRequest) -> Response:
         """Turn token ids into text."""
-        body = parse(DetokenizeBody, await read_body(http, self._settings.max_body_bytes))
-        self._check(body, http)
-        check_tokens(body.tokens, self._client.card.n_vocab, "tokens")
-        return _json({"content": await self._client.detokenize(body.tokens)})
+        return await self._answer(http, self._text)
+
+    async def _answer(self, http: HttpRequest, work: Callable[[Source, bytes, Gone], bytes]) -> Response:
+        source = Source(self._client.card, self._client.words, account_of(http))
+        body = await self._intake.take(http, partial(work, source))
+        return Response(body, media_type="application/json")
+
+    # -- in a thread of the intake
+
+    def _tokens(self, source: Source, raw: bytes, gone: Gone) -> bytes:
+        body = parse(TokenizeBody, raw)
+        self._check(body, source)
+        texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
+        if len(texts) != 1:
+            raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
+        words = source.words
+        tokens = words.tokenize(
+            texts[0],
+            add_special=bool(body.add_special),
+            parse_special=body.parse_special is None or body.parse_special,
+            n_most=MAX_TOKENS,
+            gone=gone,
+        )
+        if not body.with_pieces:
+            return _token_list(tokens, gone)
+        pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
+        return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
+
+    def _text(self, source: Source, raw: bytes, gone: Gone) -> bytes:
+        body = parse(DetokenizeBody, raw)
+        self._check(body, source)
+        if len(body.tokens) > MAX_TOKENS:
+            raise TooManyTokensError(len(body.tokens), MAX_TOKENS)
+        check_tokens(body.tokens, source.card.n_vocab, "tokens")
+        return orjson.dumps({"content": source.words.detokenize(body.tokens, gone=gone)})
 
     async def health(self) -> Response:
         """Say that this process answers, and how the engine is; always 200."""
@@ -106,9 +131,9 @@ class Facts:
         """Return the Prometheus exposition."""
         return Response(await self._client.metrics(), headers={"content-type": EXPOSITION})
 
-    def _check(self, body: TokenizeBody | DetokenizeBody, http: HttpRequest) -> None:
-        check_model(body.model, self._client.card, self._settings)
-        account_of(http).ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+    def _check(self, body: TokenizeBody | DetokenizeBody, source: Source) -> None:
+        check_model(body.model, source.card, self._settings)
+        source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
 
 
 def _model(name: str, card: ModelCard) -> dict[str, Any]:
@@ -125,3 +150,12 @@ def _model(name: str, card: ModelCard) -> dict[str, Any]:
 
 def _json(body: dict[str, Any]) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _token_list(items: Iterable[Any], gone: Gone) -> bytes:
+    """Return tokens and their count as JSON, made in pieces that leave others the interpreter."""
+    pieces, n_items, items = [], 0, iter(items)
+    while (some := list(islice(items, PIECE))) and not gone():
+        n_items += len(some)
+        pieces.append(orjson.dumps(some)[1:-1])
+    return b'{"tokens":[%b],"count":%d}' % (b",".join(pieces), n_items)

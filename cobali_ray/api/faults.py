@@ -11,6 +11,7 @@ import orjson
 
 from cobali_ray.errors import (
     BadRequestError,
+    BodyTimeoutError,
     BodyTooLargeError,
     CobaliError,
     DeadlineExceededError,
@@ -21,6 +22,7 @@ from cobali_ray.errors import (
     RefusedError,
     RequestCancelledError,
     UnknownModelError,
+    UnsupportedEncodingError,
     WrongKeyError,
 )
 
@@ -98,16 +100,26 @@ def is_our_fault(error: BaseException) -> bool:
     return not isinstance(error, CobaliError) or not isinstance(error, expected)
 
 
+_STATUSES: Mapping[type[BadRequestError], int] = {
+    WrongKeyError: 401,
+    UnknownModelError: 404,
+    BodyTimeoutError: 408,
+    BodyTooLargeError: 413,
+    UnsupportedEncodingError: 415,
+}
+
+
 def _bad_request(error: BadRequestError) -> Fault:
-    status, kind, headers = 400, "invalid_request_error", {}
+    kind, headers = "invalid_request_error", {}
     if isinstance(error, WrongKeyError):
-        status, kind, headers = 401, "authentication_error", {"www-authenticate": "Bearer"}
-    elif isinstance(error, UnknownModelError):
-        status = 404
-    elif isinstance(error, BodyTooLargeError):
-        status = 413
+        kind, headers = "authentication_error", {"www-authenticate": "Bearer"}
     return Fault(
-        status=status, type=kind, message=str(error), param=error.param, code=error.code, headers=headers
+        status=_STATUSES.get(type(error), 400),
+        type=kind,
+        message=str(error),
+        param=error.param,
+        code=error.code,
+        headers=headers,
     )
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.answer import chat_answer, completion_answer
-from cobali_ray.api.body import parse, read_body
+from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fields import judge_fields
+from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
+from cobali_ray.api.params import asked_max_tokens
 from cobali_ray.api.replies import Answer, Reply, StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
@@ -29,17 +33,22 @@ from cobali_ray.api.translate import (
     messages_of,
     prompts_of,
 )
+from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import PromptTooLongError, TooManyTokensError
 
 PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
 """What the ids of an operation's answers begin with."""
 
 
+Translate = Callable[[Source, bytes, Gone], Call]
+
+
 class Generation:
     """The two routes that ask the engine for tokens."""
 
-    def __init__(self, client: EngineClient, settings: ApiSettings, clock: ApiClock) -> None:
-        self._client, self._settings, self._clock = client, settings, clock
+    def __init__(self, client: EngineClient, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
+        self._client, self._settings, self._clock, self._intake = client, settings, clock, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -60,53 +69,82 @@ class Generation:
 
     async def chat(self, http: HttpRequest) -> Response:
         """Continue a chat."""
-        account = account_of(http)
-        card = self._client.card
-        body = parse(ChatBody, await read_body(http, self._settings.max_body_bytes))
-        self._check(body, card, account, n_prompts=1)
-        messages, ignored = messages_of(body, strict=self._settings.strict)
-        account.ignore(ignored)
-        # The template writes the model's opening tokens itself.
-        prompt = await self._client.tokenize(
-            self._client.render_chat(messages), add_special=False, parse_special=True
-        )
-        call = chat_call(body, prompt, self._origin("chat", card, body, account))
-        return self._reply(call, account, ChatFrames, chat_answer)
+        return await self._answer(http, self._chat, ChatFrames, chat_answer)
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
+        return await self._answer(http, self._completion, CompletionFrames, completion_answer)
+
+    async def _answer(
+        self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: Answer
+    ) -> Response:
         account = account_of(http)
-        card = self._client.card
-        body = parse(CompletionBody, await read_body(http, self._settings.max_body_bytes))
+        source = Source(self._client.card, self._client.words, account)
+        call = await self._intake.take(http, partial(translate, source))
+        return self._reply(call, account, frames, answer)
+
+    # -- in a thread of the intake
+
+    def _chat(self, source: Source, raw: bytes, gone: Gone) -> Call:
+        body = parse(ChatBody, raw)
+        card, words = source.card, source.words
+        self._check(body, source, n_prompts=1)
+        if len(body.messages) > card.n_ctx_slot:  # each has a token at least
+            raise self._too_long(len(body.messages), body, card)
+        messages, ignored = messages_of(body, strict=self._settings.strict)
+        source.account.ignore(ignored)
+        # The template writes the model's opening tokens itself.
+        text = words.render_chat(messages)
+        prompt = self._tokenize(text, body, source, gone, add_special=False)
+        return chat_call(body, prompt, self._origin("chat", source, body))
+
+    def _completion(self, source: Source, raw: bytes, gone: Gone) -> Call:
+        body = parse(CompletionBody, raw)
+        card, words = source.card, source.words
         prompts = prompts_of(body)
-        self._check(body, card, account, n_prompts=len(prompts))
+        self._check(body, source, n_prompts=len(prompts))
         tokens, echoes = [], []
         for prompt in prompts:
             if isinstance(prompt, str):
-                tokens.append(await self._client.tokenize(prompt, add_special=True, parse_special=True))
+                tokens.append(self._tokenize(prompt, body, source, gone, add_special=True))
                 echoes.append(prompt if body.echo else "")
             else:
+                if len(prompt) > card.n_ctx_slot:
+                    raise self._too_long(len(prompt), body, card)
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
-                echoes.append(await self._client.detokenize(prompt) if body.echo else "")
-        call = completion_call(body, tokens, echoes, self._origin("text_completion", card, body, account))
-        return self._reply(call, account, CompletionFrames, completion_answer)
+                echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
+        return completion_call(body, tokens, echoes, self._origin("text_completion", source, body))
 
-    def _check(self, body: GenerationBody, card: ModelCard, account: Account, *, n_prompts: int) -> None:
-        check_model(body.model, card, self._settings)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+    def _tokenize(
+        self, text: str, body: GenerationBody, source: Source, gone: Gone, *, add_special: bool
+    ) -> list[int]:
+        try:
+            return source.words.tokenize(
+                text, add_special=add_special, parse_special=True, n_most=source.card.n_ctx_slot, gone=gone
+            )
+        except TooManyTokensError as error:
+            raise self._too_long(error.n_least, body, source.card) from None
+
+    @staticmethod
+    def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
+        return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
+
+    def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
+        check_model(body.model, source.card, self._settings)
+        source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
-            account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
+            source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         check_choices(body, n_prompts, self._settings)
 
-    def _origin(self, operation: str, card: ModelCard, body: GenerationBody, account: Account) -> Origin:
-        span = account.span
+    def _origin(self, operation: str, source: Source, body: GenerationBody) -> Origin:
+        span = source.account.span
         return Origin(
             call_id=f"{PREFIXES[operation]}-{uuid.uuid4().hex}",
             created=self._clock.unix(),
-            card=card,
+            card=source.card,
             settings=self._settings,
-            trace=None if span is None else span.link(operation, body.model or card.model_id),
+            trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
     def _reply(self, call: Call, account: Account, frames: type[Frames], answer: Answer) -> Reply:

@@ -48,8 +48,7 @@ class Reply(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
         """Answer, unless the client leaves first."""
         try:
-            if not await unless_gone(receive, self._reply(send)):
-                self._account.cancelled = True
+            await unless_gone(receive, self._reply(send))
         finally:
             self._account.settle(self._tally.ends, self._tally.n_tokens)
 

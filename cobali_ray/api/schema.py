@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
+
+MAX_BIASES = 4096
+"""More would be most of a vocabulary, and travel to the engine with every request."""
 
 Prompt: TypeAlias = str | list[str] | list[int] | list[list[int]]
 
@@ -61,6 +64,19 @@ Stop: TypeAlias = Annotated[
 ]
 
 
+def _messages(value: Any) -> list[dict[str, Any]]:
+    # Each is checked on its own (`translate.messages_of`): all at once would hold the interpreter.
+    if isinstance(value, list) and value and all(isinstance(message, dict) for message in value):
+        return value
+    raise PydanticCustomError("messages", "must be a list of messages, not empty")
+
+
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise PydanticCustomError("logit_bias", f"must have at most {MAX_BIASES} entries, got {len(value)}")
+    return value
+
+
 class Shape(BaseModel):
     """What all bodies share."""
 
@@ -87,7 +103,7 @@ class GenerationBody(Shape):
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
     repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_few_biases)] = None
     seed: int | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -112,7 +128,7 @@ class Message(Shape):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], FailFast()] = Field(min_length=1)
+    messages: Annotated[list[dict[str, Any]], PlainValidator(_messages, json_schema_input_type=list[Message])]
     logprobs: bool | None = None
     top_logprobs: int | None = None
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, Event, RequestStats
+
+ResultT = TypeVar("ResultT")
 
 
 def events_of(client: EngineClient, call: Call) -> AsyncGenerator[list[Event], None]:
@@ -64,11 +67,10 @@ async def _prompt_only(call: Call) -> AsyncGenerator[list[Event], None]:
         yield [End(request.request_id, "length", None, stats)]
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work; cancel it as soon as the client goes away, however long the next token takes.
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Do the work and return its result; cancel it as soon as the client goes away.
 
-    Returns whether the work came to its end. Cancelling the caller cancels the work, and waits until it has
-    cleaned up.
+    Cancelling the caller cancels the work, and waits until it has cleaned up. Raises ClientDisconnect.
     """
 
     async def gone() -> None:
@@ -79,9 +81,8 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            return False
-        task.result()
-        return True
+            raise ClientDisconnect
+        return task.result()
     finally:
         task.cancel()
         watcher.cancel()

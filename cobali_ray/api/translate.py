@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cobali_ray.api.body import model_of
 from cobali_ray.api.fields import judge_message_fields
 from cobali_ray.api.params import (
     asked_max_tokens,
@@ -81,9 +82,10 @@ def fingerprint(card: ModelCard) -> str:
 def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return the messages as a chat template takes them, and the names of ignored fields."""
     messages: list[dict[str, Any]] = []
-    ignored: list[str] = []
-    for index, message in enumerate(body.messages):
-        ignored += judge_message_fields(message.model_extra, index, strict=strict)
+    ignored: dict[str, None] = {}
+    for index, raw in enumerate(body.messages):
+        message = model_of(Message, raw, f"messages[{index}]")
+        ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
         if message.role not in ROLES:
             known = ", ".join(ROLES)
             raise InvalidParameterError(
@@ -145,8 +147,9 @@ def _call(
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     n_choices = n * len(prompts)
     requests = []
+    tuples = [tuple(prompt) for prompt in prompts]
     for choice in range(n_choices):
-        prompt = tuple(prompts[choice // n])
+        prompt = tuples[choice // n]
         # Counted per prompt, so that a prompt is answered the same alone and in a list.
         seed = None if sampling.seed is None else sampling.seed + choice % n
         request = Request(
@@ -158,6 +161,11 @@ def _call(
             timeout_s=timeout_s,
             trace=origin.trace,
         )
+        if sampling.min_tokens > request.max_tokens:
+            raise InvalidParameterError(
+                "min_tokens",
+                f"min_tokens {sampling.min_tokens} is more than max_tokens, here {request.max_tokens}",
+            )
         if request.n_most > card.n_ctx_slot:
             raise PromptTooLongError(request.n_prompt, request.max_tokens, card.n_ctx_slot)
         requests.append(request)

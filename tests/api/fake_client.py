@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+import time
 from contextlib import suppress
 
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
-from cobali_ray.errors import BadRequestError, InvalidParameterError
+from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
@@ -68,16 +69,22 @@ class FakeClient:
             raise self.the_card
         return self.the_card
 
-    async def tokenize(self, text, *, add_special=True, parse_special=True):
+    @property
+    def words(self):
+        return self
+
+    def tokenize(self, text, *, add_special=True, parse_special=True, n_most=None, gone=None):
         self.tokenized.append((text, add_special, parse_special))
         tokens = [BOS] if add_special else []
         for word in words(text):
             if word not in self.vocabulary:
                 self.vocabulary.append(word)
             tokens.append(self.vocabulary.index(word))
+        if n_most is not None and len(tokens) > n_most:
+            raise TooManyTokensError(len(tokens), n_most)
         return tokens
 
-    async def detokenize(self, tokens, *, special=True):
+    def detokenize(self, tokens, *, special=True, gone=None):
         if any(token >= len(self.vocabulary) for token in tokens):
             raise InvalidParameterError("tokens", "no such token")
         return "".join(self.vocabulary[token] for token in tokens)
@@ -222,8 +229,9 @@ class Wire:
 
 
 async def until(condition):
-    """Let other tasks run until the condition holds; fail rather than hang."""
-    for _ in range(1000):
+    """Let other tasks and threads run until the condition holds; fail rather than hang."""
+    given_up_s = time.monotonic() + 5
+    while time.monotonic() < given_up_s:
         if condition():
             return
         await asyncio.sleep(0)

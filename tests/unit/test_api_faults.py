@@ -74,8 +74,12 @@ def test_every_error_has_its_answer(error, status, kind, param, code):
 
 
 def test_messages_carry_the_numbers():
-    assert "9 tokens" in fault_of(PromptTooLongError(9, 2, 8)).message
-    assert "room for 8" in fault_of(PromptTooLongError(9, 2, 8)).message
+    message = fault_of(PromptTooLongError(9, 2, 8)).message
+    assert message.startswith(
+        "This model's maximum context length is 8 tokens. However, you requested 11 tokens"
+    )
+    assert "(9 in the prompt, 2 in the completion)" in message
+    assert "at least 11 tokens (at least 9 in" in fault_of(PromptTooLongError(9, 2, 8, True)).message
     assert fault_of(QueueFullError("requests", 3, 2.1)).headers == {"retry-after": "3"}
 
 

@@ -43,6 +43,9 @@ ERRORS = (
     errors.WrongKeyError(),
     errors.UnknownModelError("a", "b"),
     errors.BodyTooLargeError(1),
+    errors.BodyTimeoutError(1.0),
+    errors.UnsupportedEncodingError("br", ("gzip",)),
+    errors.TooManyTokensError(2, 1),
     errors.QueueFullError("requests", 1, 1.0),
     errors.EngineDiedError(),
     errors.RequestCancelledError(),
@@ -243,7 +246,7 @@ def test_set_values_in_the_text_are_valid():
 def test_the_curl_body_is_a_chat():
     (command,) = [shlex.split(block) for block in blocks("bash") if block.startswith("curl")]
     body = command[command.index("-d") + 1]
-    assert parse(ChatBody, body.encode()).messages[0].role == "user"
+    assert parse(ChatBody, body.encode()).messages[0]["role"] == "user"
     answer = json.loads(blocks("json")[0])
     assert list(answer)[-2:] == ["usage", "timings"]
 

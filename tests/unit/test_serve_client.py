@@ -303,8 +303,8 @@ async def test_before_the_engine_answers_everything_is_loading():
         assert (await s.client.state()).status is EngineStatus.LOADING
         await s.connect()
         assert s.client.card.model_id == "scripted"
-        assert await s.client.tokenize("hi") == ByteVocab().tokenize("hi")
-        assert await s.client.detokenize([104, 105]) == "hi"
+        assert s.client.words.tokenize("hi") == ByteVocab().tokenize("hi")
+        assert s.client.words.detokenize([104, 105]) == "hi"
     finally:
         s.client.close()
         s.handle.server.__del__()

@@ -1,0 +1,95 @@
+"""Intake: bodies are read on the event loop, and what they ask is worked out off it.
+
+Reading JSON, checking it, applying a chat template and tokenising take milliseconds for what people send and
+seconds for what they can send, and the event loop belongs to all streams. So this work runs in threads: there
+Python changes hands every few milliseconds, and llama.cpp holds nobody up. What would hold the interpreter
+longer in one piece is refused by counting first (`body.py`, `schema.py`). Small bodies have threads of their
+own, so that none waits behind a large one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.account import Account
+from cobali_ray.api.body import read_body
+from cobali_ray.api.sources import unless_gone
+from cobali_ray.backend.port import Gone, Words
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import QueueFullError
+
+ResultT = TypeVar("ResultT")
+
+SMALL_BYTES = 65_536
+"""Larger bodies queue for a thread of their own."""
+N_SMALL, N_LARGE = 2, 1
+"""Threads. More of them would only take the interpreter from the event loop more often."""
+HELD_BODIES = 8
+"""So many bodies of the largest size may be inside at once, together; then comes 429."""
+RETRY_AFTER_S = 1.0
+
+
+class Source(NamedTuple):
+    """What a body is read with: known when the request arrives, used by one thread."""
+
+    card: ModelCard
+    words: Words
+    account: Account
+
+
+class Intake:
+    """One per process. Call it on the event loop."""
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._n_held_bytes = 0
+        self._small = ThreadPoolExecutor(N_SMALL, thread_name_prefix="intake")
+        self._large = ThreadPoolExecutor(N_LARGE, thread_name_prefix="intake-large")
+
+    async def take(self, http: HttpRequest, work: Callable[[bytes, Gone], ResultT]) -> ResultT:
+        """Read the body and return what `work` makes of it in a thread.
+
+        `work` gets the body and a function that says whether it may stop, because nobody waits any longer.
+
+        Raises:
+            BodyTooLargeError, BodyTimeoutError, UnsupportedEncodingError: the body cannot be read.
+            QueueFullError: too many bytes are inside already.
+            ClientDisconnect: the client left meanwhile.
+        """
+        n_mine = 0
+
+        def hold(n_bytes: int) -> None:
+            nonlocal n_mine
+            most = HELD_BODIES * self._max_body_bytes
+            if self._n_held_bytes + n_bytes > most:
+                raise QueueFullError("bytes of bodies", most, RETRY_AFTER_S)
+            self._n_held_bytes += n_bytes
+            n_mine += n_bytes
+
+        try:
+            body = await read_body(http, self._max_body_bytes, hold)
+            pool = self._small if len(body) <= SMALL_BYTES else self._large
+            return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+        finally:
+            self._n_held_bytes -= n_mine
+
+    async def _off_the_loop(
+        self, pool: ThreadPoolExecutor, body: bytes, work: Callable[[bytes, Gone], ResultT]
+    ) -> ResultT:
+        gone = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, work, body, gone.is_set)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    def close(self) -> None:
+        """Take nothing more."""
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)

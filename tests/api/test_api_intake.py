@@ -1,0 +1,238 @@
+"""Bodies of every size and encoding: within limits, off the event loop, dropped with their sender."""
+
+import asyncio
+import gc
+import gzip
+import json
+import threading
+import time
+import zlib
+
+import pytest
+from fake_client import CARD, Wire, until
+
+from cobali_ray.api import body as body_module
+from cobali_ray.api import intake as intake_module
+from cobali_ray.core.stats import ModelCard
+
+pytestmark = pytest.mark.anyio
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+ROOMY = ModelCard(model_id="fake", n_vocab=1_000_000, n_ctx_slot=1_000_000, created_s=1)
+LONGEST_GAP_S = 0.1
+
+
+def many(n, value):
+    return [value] * n
+
+
+HEAVY = [
+    pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(150_000)}, 400, id="unknown-fields"),
+    pytest.param(CHAT, {"messages": many(200_000, {"role": "king", "content": "x"})}, 400, id="wrong-roles"),
+    pytest.param(CHAT, {"messages": many(40_000, {"role": "user", "content": ""})}, 200, id="empty-messages"),
+    pytest.param(
+        CHAT,
+        {"messages": [{"role": "user", "content": many(40_000, {"type": "text", "text": ""})}]},
+        200,
+        id="parts",
+    ),
+    pytest.param(
+        CHAT, {"messages": [ASK["messages"][0] | {f"f{i}": 1 for i in range(150_000)}]}, 400, id="message"
+    ),
+    pytest.param(CHAT, ASK | {"logit_bias": {str(i): 1 for i in range(150_000)}}, 400, id="biases"),
+    pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(300_000)}, 400, id="far-too-many-fields"),
+    pytest.param(CHAT, ASK | {"stop": many(900_000, "x")}, 400, id="stops"),
+    pytest.param(CHAT, ASK | {"metadata": many(2_000_000, [])}, 400, id="values"),
+    pytest.param(COMPLETIONS, {"prompt": many(900_000, "x")}, 400, id="prompts"),
+    pytest.param(COMPLETIONS, {"prompt": many(900_000, 1)}, 200, id="ids"),
+    pytest.param("/detokenize", {"tokens": many(2_000_000, 0)}, 400, id="detokenize-too-many"),
+    pytest.param("/detokenize", {"tokens": many(900_000, 0)}, 200, id="detokenize"),
+    pytest.param("/tokenize", {"content": "a " * 400_000, "with_pieces": True}, 200, id="tokenize"),
+    pytest.param(CHAT, ASK | {"model": "x" * 8_000_000}, 404, id="long-model"),
+]
+
+
+@pytest.fixture
+def frozen():
+    """Spare the garbage collector what this process is made of, as Serve does in every replica."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
+@pytest.mark.parametrize(("path", "body", "status"), HEAVY)
+async def test_no_body_holds_the_event_loop(app, client, path, body, status):
+    """What other streams see: the longest time in which the event loop did not come round.
+
+    In CPU time of this process and the best of three, so that others on this machine do not count.
+    """
+    client.the_card, client.vocabulary = ROOMY, ["<s>"]
+    data, longest_s = json.dumps(body).encode(), []
+    for _ in range(3):
+        longest_s.append(await longest_gap_s(wire := Wire(app, path, data)))
+        assert wire.status == status, wire.body[:200]
+        if longest_s[-1] < LONGEST_GAP_S:
+            return
+    raise AssertionError(f"the event loop stood still for {longest_s} s")
+
+
+async def longest_gap_s(wire):
+    """Return the longest CPU time between two turns of the event loop while a request is answered."""
+    answering, gaps = wire.start(), []
+    last = time.process_time()
+    while not answering.done():
+        await asyncio.sleep(0.001)
+        now = time.process_time()
+        gaps.append(now - last)
+        last = now
+    await answering
+    return max(gaps)
+
+
+class Gate:
+    """Stands in the tokeniser of marked texts until it is opened, or until nobody waits."""
+
+    def __init__(self, client, monkeypatch):
+        self.open, self.inside, self.gave_up = threading.Event(), threading.Event(), threading.Event()
+        tokenize = client.tokenize
+
+        def slow(text, *, gone, **how):
+            if "slow" in text:
+                self.inside.set()
+                while not self.open.wait(0.001):
+                    if gone():
+                        self.gave_up.set()
+                        break
+            return tokenize(text, gone=gone, **how)
+
+        monkeypatch.setattr(client, "tokenize", slow)
+
+
+@pytest.fixture
+def gate(client, monkeypatch):
+    client.the_card = ROOMY
+    gate = Gate(client, monkeypatch)
+    yield gate
+    gate.open.set()
+
+
+def chat(text):
+    return ASK | {"messages": [{"role": "user", "content": text}]}
+
+
+async def test_a_small_request_does_not_wait_for_large_ones(app, gate):
+    large = [
+        Wire(app, CHAT, chat("slow" + "x" * intake_module.SMALL_BYTES)).start()
+        for _ in range(2 * (intake_module.N_SMALL + intake_module.N_LARGE))
+    ]
+    await until(gate.inside.is_set)
+    small = await Wire(app, CHAT, chat("hello")).run()
+    assert small.status == 200
+    assert not any(task.done() for task in large)
+    gate.open.set()
+    assert {wire.status for wire in await asyncio.gather(*large)} == {200}
+
+
+@pytest.mark.parametrize("leaves", ["hangs up", "is cancelled"])
+async def test_work_stops_when_its_sender_is_gone(app, client, gate, leaves):
+    wire = Wire(app, CHAT, chat("slow"))
+    task = wire.start()
+    await until(gate.inside.is_set)
+    if leaves == "hangs up":
+        wire.hang_up()
+        await task
+    else:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await until(gate.gave_up.is_set)
+    assert not client.requests
+    assert not wire.sent
+
+
+async def test_bodies_inside_are_bounded(make_app, gate, monkeypatch):
+    app = make_app(max_body_bytes=1000)
+    monkeypatch.setattr(intake_module, "HELD_BODIES", 2)
+    slow = [Wire(app, CHAT, chat("slow" + "x" * 800)).start() for _ in range(2)]
+    await until(gate.inside.is_set)
+    refused = await Wire(app, CHAT, chat("x" * 800)).run()
+    assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+    assert "max_body_bytes" in refused.json["error"]["message"]
+    gate.open.set()
+    await asyncio.gather(*slow)
+    assert (await Wire(app, CHAT, chat("x" * 800)).run()).status == 200, "what is over makes room"
+
+
+async def test_a_body_that_stops_is_answered(app, monkeypatch):
+    monkeypatch.setattr(body_module, "PIECE_TIMEOUT_S", 0.01)
+    wire = Wire(app, CHAT, chunks=[b'{"mess'])
+    wire.inbox = asyncio.Queue()
+    wire.inbox.put_nowait({"type": "http.request", "body": b'{"mess', "more_body": True})
+    await wire.run()
+    assert (wire.status, wire.json["error"]["code"]) == (408, "body_timeout")
+
+
+# -- content encodings
+
+PLAIN = json.dumps(ASK).encode()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("gzip", gzip.compress(PLAIN)),
+        ("x-gzip", gzip.compress(PLAIN)),
+        ("deflate", zlib.compress(PLAIN)),
+        ("identity", PLAIN),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_packed_bodies_are_read(post, client, encoding, packed):
+    chunks = [packed[:9], packed[9:20], packed[20:]]
+    wire = await post(CHAT, b"", chunks=chunks, headers=[("Content-Encoding", encoding)])
+    assert wire.status == 200
+    assert client.messages[0][0]["content"] == "hi"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "code"),
+    [
+        pytest.param("br", PLAIN, 415, "unsupported_encoding", id="unknown"),
+        pytest.param("gzip", PLAIN, 400, "invalid_json", id="not-packed"),
+        pytest.param("gzip", gzip.compress(PLAIN)[:-9], 400, "invalid_json", id="cut-off"),
+        pytest.param("gzip", gzip.compress(bytes(100_000_000)), 413, "body_too_large", id="bomb"),
+    ],
+)
+async def test_bodies_that_do_not_unpack_are_refused(post, encoding, body, status, code):
+    wire = await post(CHAT, body, headers=[("content-encoding", encoding)])
+    assert (wire.status, wire.json["error"]["code"]) == (status, code)
+
+
+# -- prompts that cannot fit
+
+LONG = "word " * (CARD.n_ctx_slot + 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(CHAT, chat(LONG), id="chat"),
+        pytest.param(
+            CHAT, {"messages": many(CARD.n_ctx_slot + 1, {"role": "user", "content": ""})}, id="messages"
+        ),
+        pytest.param(COMPLETIONS, {"prompt": LONG}, id="text"),
+        pytest.param(COMPLETIONS, {"prompt": many(CARD.n_ctx_slot + 1, 1)}, id="ids"),
+    ],
+)
+async def test_what_cannot_fit_is_refused_in_the_words_that_clients_know(post, client, path, body):
+    wire = await post(path, body | {"max_tokens": 7})
+    error = wire.json["error"]
+    assert (wire.status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
+    assert error["message"].startswith(
+        f"This model's maximum context length is {CARD.n_ctx_slot} tokens. However"
+    )
+    assert "7 in the completion" in error["message"]
+    assert not client.requests
