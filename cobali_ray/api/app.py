@@ -12,7 +12,7 @@ from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
-from cobali_ray.api.frame import Frame, fault_response
+from cobali_ray.api.frame import Frame, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import describe
@@ -42,7 +42,7 @@ def build_api(
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock, tracer=tracer)
-    describe(app)
+    describe(app, keyed=bool(settings.api_keys), is_open=is_open)
     return app
 
 

@@ -54,7 +54,9 @@ class Debug:
         router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
             self.ticks
         )
-        router.get("/stream", response_model=None, responses=_EVENTS | errors(401, 500))(self.stream)
+        router.get(
+            "/stream", response_model=None, response_class=Response, responses=_EVENTS | errors(401, 500)
+        )(self.stream)
         return router
 
     async def ticks(self, http: HttpRequest) -> Response:

@@ -18,7 +18,7 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
-from cobali_ray.api.openapi import Responses, errors, takes
+from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
 from cobali_ray.api.schema import DetokenizeBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_model, check_tokens
@@ -42,21 +42,25 @@ class Facts:
         """Return the routes."""
         router = APIRouter(tags=["facts"])
         keyed = errors(401, 500, 503)
-        body = errors(400, 401, 404, 413, 500, 503)
-        not_ready: Responses = {503: {"description": "Loading, draining or stalled; `Retry-After` is set."}}
-        router.get("/v1/models", response_model=None, responses=keyed)(self.models)
-        router.get("/v1/models/{model_id:path}", response_model=None, responses=keyed | errors(404))(
-            self.model
-        )
+        body = errors(*READING)
+        not_ready: Responses = {
+            503: {
+                "description": "Loading, draining or stalled; `Retry-After` is set.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            }
+        }
+        get(router, "/v1/models", self.models, responses=keyed)
+        get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
         router.post("/tokenize", response_model=None, responses=body, openapi_extra=takes(TokenizeBody))(
             self.tokenize
         )
         router.post("/detokenize", response_model=None, responses=body, openapi_extra=takes(DetokenizeBody))(
             self.detokenize
         )
-        router.get("/health", response_model=None)(self.health)
-        router.get("/ready", response_model=None, responses=not_ready)(self.ready)
-        router.get("/metrics", response_model=None, responses=keyed)(self.metrics)
+        get(router, "/health", self.health)
+        get(router, "/ready", self.ready, responses=not_ready)
+        exposition = content(EXPOSITION, "Prometheus text format.")
+        get(router, "/metrics", self.metrics, response_class=Response, responses=exposition | keyed)
         return router
 
     async def models(self) -> Response:

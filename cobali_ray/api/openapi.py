@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -16,8 +17,10 @@ SHAPES: tuple[type[BaseModel], ...] = (ChatBody, CompletionBody, TokenizeBody, D
 _ERRORS = {
     400: "The request cannot be done as asked; `param` names the field.",
     401: "A key is needed.",
-    404: "No such model.",
+    404: "No such model, or no such path.",
+    408: "The body stopped before its end.",
     413: "The body is too large.",
+    415: "The body has a content encoding that is not read here.",
     429: "The queue is full; `Retry-After` says when to come back.",
     500: "The server failed.",
     503: "The engine is loading or draining; `Retry-After` says when to come back.",
@@ -34,6 +37,26 @@ def errors(*statuses: int) -> Responses:
         status: {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
         for status in statuses
     }
+
+
+READING: tuple[int, ...] = (400, 401, 404, 408, 413, 415, 429, 500, 503)
+"""What may go wrong wherever a body is read."""
+KEYS: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+"""The two ways to show one of `api_keys`."""
+
+
+def get(router: APIRouter, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
+    """Add a route for GET, and for HEAD, of which the server sends only the headers."""
+    router.get(path, response_model=None, **declared)(endpoint)
+    router.head(path, response_model=None, include_in_schema=False)(endpoint)
+
+
+def content(media_type: str, description: str) -> Responses:
+    """Return the declaration of an answer that is no JSON."""
+    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
 def generation_responses() -> Responses:
@@ -54,8 +77,11 @@ def takes(body: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def describe(app: FastAPI) -> None:
-    """Add the schemas that `takes` and `errors` point to."""
+def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
+    """Make the document true: add the schemas that `takes` and `errors` point to, and how keys are shown.
+
+    `keyed`: keys are asked for. `is_open` says of a path that it wants none.
+    """
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -63,7 +89,17 @@ def describe(app: FastAPI) -> None:
         _, definitions = models_json_schema(
             [(model, "validation") for model in SHAPES], ref_template=SCHEMA_REF
         )
-        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(definitions["$defs"])
+        components["securitySchemes"] = KEYS
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                # FastAPI's own answer to bad input, which our routes judge themselves.
+                operation["responses"].pop("422", None)
+                if keyed and not is_open(path):
+                    operation["security"] = [{name: []} for name in KEYS]
+        for name in ("HTTPValidationError", "ValidationError"):
+            components["schemas"].pop(name, None)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -15,6 +15,8 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
 
+from cobali_ray.api.openapi import Responses, content, errors, get
+
 DOCUMENT = "index.html"
 TYPES: Mapping[str, str] = MappingProxyType({
     "html": "text/html; charset=utf-8",
@@ -67,15 +69,23 @@ def _collect(folder: Traversable, prefix: str, found: dict[str, Asset]) -> None:
             found[name] = Asset(body, media_type, etag, FOR_GOOD if VERSIONED.search(name) else ASK_AGAIN)
 
 
+_NOT_MODIFIED: Responses = {304: {"description": "The browser's copy is current."}}
+_MOVED: Responses = {308: {"description": "The page lies one level above."}}
+
+
 class Page:
     """The page's routes. It needs no key: what it shows comes from routes that do."""
 
     def router(self) -> APIRouter:
-        """Return the routes; HEAD answers wherever GET does."""
+        """Return the routes."""
         router = APIRouter(tags=["page"])
-        for path, endpoint in (("/", self.document), ("/ui", self.document), ("/ui/{path:path}", self.file)):
-            router.get(path, response_model=None)(endpoint)
-            router.head(path, response_model=None, include_in_schema=False)(endpoint)
+        html = content("text/html", "The page.") | _NOT_MODIFIED
+        for path in ("/", "/ui"):
+            get(router, path, self.document, response_class=Response, responses=html)
+        kinds = {media_type: {"schema": {"type": "string"}} for media_type in TYPES.values()}
+        file: Responses = {200: {"description": "A file of the page.", "content": kinds}}
+        other = _NOT_MODIFIED | _MOVED | errors(404)
+        get(router, "/ui/{path:path}", self.file, response_class=Response, responses=file | other)
         return router
 
     async def document(self, http: HttpRequest) -> Response:

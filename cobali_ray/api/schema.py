@@ -14,7 +14,8 @@ from pydantic_core import PydanticCustomError
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
-Prompt: TypeAlias = str | list[str] | list[int] | list[list[int]]
+TokenId: TypeAlias = Annotated[int, Field(ge=0)]
+Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
 def _is_tokens(value: Any) -> bool:
@@ -54,6 +55,8 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
         return value
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 Content: TypeAlias = Annotated[
     str | list[dict[str, Any]] | None,
@@ -119,7 +122,7 @@ class GenerationBody(Shape):
 class Message(Shape):
     """One turn of a chat."""
 
-    role: str
+    role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
     content: Content = None
     name: str | None = None
     tool_call_id: str | None = None
@@ -158,7 +161,7 @@ class DetokenizeBody(Shape):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: Annotated[list[int], FailFast()]
+    tokens: Annotated[list[TokenId], FailFast()]
 
 
 class ErrorDetail(BaseModel):

@@ -17,7 +17,7 @@ from cobali_ray.api.params import (
     sampling_of,
     wants_usage,
 )
-from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody, Message
+from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBody, Message
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.core.stats import ModelCard
@@ -27,8 +27,6 @@ from cobali_ray.errors import (
     UnknownModelError,
     UnsupportedParameterError,
 )
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +89,10 @@ def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], 
             raise InvalidParameterError(
                 f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
             )
-        plain: dict[str, Any] = {"role": ROLES[message.role], "content": _text_of(message, index)}
+        plain: dict[str, Any] = {
+            "role": "system" if message.role == "developer" else message.role,
+            "content": _text_of(message, index),
+        }
         for name in ("name", "tool_call_id"):
             if (value := getattr(message, name)) is not None:
                 plain[name] = value

@@ -1,0 +1,115 @@
+"""The OpenAPI document says what the routes do."""
+
+import json
+
+import pytest
+from fake_client import Wire
+
+from cobali_ray.errors import LoadingError
+
+pytestmark = pytest.mark.anyio
+
+KEY = ("x-api-key", "right")
+ASK = {"messages": [{"role": "user", "content": "hi"}]}
+GOOD = {
+    "/v1/chat/completions": ASK,
+    "/v1/completions": {"prompt": "hi"},
+    "/tokenize": {"content": "hi"},
+    "/detokenize": {"tokens": [0]},
+}
+ADDRESSES = {
+    "/v1/models/{model_id}": ["/v1/models/fake", "/v1/models/nope"],
+    "/ui/{path}": ["/ui/app.js", "/ui/base.css", "/ui/no"],
+}
+ENDLESS = {"/debug/stream"}
+
+
+@pytest.fixture
+def keyed(make_app):
+    return make_app(api_keys=("right",))
+
+
+@pytest.fixture
+def document(keyed):
+    return json.loads(json.dumps(keyed.openapi()))
+
+
+def operations(document):
+    return [(path, verb, one) for path, verbs in document["paths"].items() for verb, one in verbs.items()]
+
+
+def declared(operation, wire):
+    """Say whether the document knows the status and, if there is a body, its type."""
+    answer = operation["responses"].get(str(wire.status))
+    return answer is not None and (
+        not wire.body or any(wire.headers["content-type"].startswith(kind) for kind in answer["content"])
+    )
+
+
+async def test_every_answer_is_declared(keyed, client, document):
+    for path, verb, operation in operations(document):
+        if path in ENDLESS:
+            continue
+        bodies = (
+            [GOOD[path], [], {"model": "nope"}, {"model": "fake"} | GOOD[path]] if verb == "post" else [b""]
+        )
+        for address in ADDRESSES.get(path, [path]):
+            for body in bodies:
+                for headers in ([], [KEY], [KEY, ("content-encoding", "br")]):
+                    wire = Wire(keyed, address, body, method=verb.upper(), headers=headers)
+                    await wire.run()
+                    assert declared(operation, wire), (path, wire.status, wire.headers)
+    client.the_card = LoadingError()
+    for path, verb, operation in operations(document):
+        if path not in ENDLESS:
+            wire = Wire(keyed, path, GOOD.get(path, b""), method=verb.upper(), headers=[KEY])
+            assert declared(operation, await wire.run()), (path, wire.status)
+
+
+async def test_a_stream_is_declared(keyed, document):
+    wire = await Wire(keyed, "/v1/chat/completions", ASK | {"stream": True}, headers=[KEY]).run()
+    assert declared(document["paths"]["/v1/chat/completions"]["post"], wire)
+    assert document["paths"]["/debug/stream"]["get"]["responses"]["200"]["content"].keys() == {
+        "text/event-stream"
+    }
+
+
+def test_no_answer_is_declared_that_never_comes(document):
+    assert not [path for path, _, operation in operations(document) if "422" in operation["responses"]]
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+async def test_who_wants_a_key_is_declared(keyed, document):
+    assert set(document["components"]["securitySchemes"]) == {"bearer", "header"}
+    for path, verb, operation in operations(document):
+        wire = await Wire(keyed, path, method=verb.upper(), chunks=[b""]).run()
+        assert ("security" in operation) == (wire.status == 401), path
+
+
+def test_without_keys_nobody_wants_one(app):
+    assert not [path for path, _, operation in operations(app.openapi()) if "security" in operation]
+
+
+def test_what_values_a_field_takes_is_declared(document):
+    schemas = document["components"]["schemas"]
+    assert schemas["Message"]["properties"]["role"]["enum"] == [
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert schemas["DetokenizeBody"]["properties"]["tokens"]["items"]["minimum"] == 0
+    _, _, ids, lists = schemas["CompletionBody"]["properties"]["prompt"]["anyOf"]
+    assert ids["items"]["minimum"] == lists["items"]["items"]["minimum"] == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/ready", "/v1/models", "/v1/models/fake", "/metrics", "/", "/ui/app.js"]
+)
+async def test_head_is_answered_as_get_is(app, get, path):
+    head = await Wire(app, path, method="HEAD").run()
+    full = await get(path)
+    same = ("content-type", "content-length", "etag")
+    assert head.status == full.status == 200
+    assert [head.headers.get(name) for name in same] == [full.headers.get(name) for name in same]
