@@ -106,15 +106,12 @@ class UnsupportedEncodingError(BadRequestError):
 
     code = "unsupported_encoding"
 
-    def __init__(self, encoding: str, known: tuple[str, ...]) -> None:
+    def __init__(self, encoding: str, known: str) -> None:
         super().__init__(encoding, known)
         self.encoding, self.known = encoding, known
 
     def __str__(self) -> str:
-        return (
-            f"The content encoding {self.encoding!r} is not read here; send the body plain, or as one of "
-            + (", ".join(self.known) + ".")
-        )
+        return f"The content encoding {self.encoding!r} is not read here; send the body plain, or as {self.known}."
 
 
 class MalformedBodyError(BadRequestError):

@@ -212,7 +212,9 @@ async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: flo
 
     The two travel apart: the call may be over before the last events arrive, so they get `end_grace_s`.
     """
-    if not call.done():
+    if call.done():
+        await asyncio.sleep(0)  # there may be much left to take, and others wait for their turn
+    else:
         await stream.arrived()
     if events := stream.take():
         return events

@@ -27,6 +27,8 @@ _log = structlog.get_logger(__name__)
 
 MAX_BACKLOG = 512
 """Messages (ticks) that may wait for one ingress before its requests are cancelled."""
+MOST_AT_ONCE = 32
+"""Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
 MAX_PENDING = 4096
 """Events that may wait for one reader before its request is cancelled."""
 FORGET_S = 600.0
@@ -168,16 +170,22 @@ class EventStream:
         self._arrived.set()
 
     async def arrived(self) -> None:
-        """Wait for an event or a nudge since the last `take`."""
+        """Wait for an event or a nudge since the last `take`; where it left some, for the others' turn."""
+        if self._pending:
+            await asyncio.sleep(0)
         await self._arrived.wait()
 
     def take(self) -> list[Event]:
-        """Return everything pending, possibly nothing. Raises RequestCancelledError if it overflowed."""
+        """Return what is pending, possibly nothing, at most MOST_AT_ONCE. RequestCancelledError: too much."""
         if self._full:
             raise RequestCancelledError
+        if len(self._pending) > MOST_AT_ONCE:
+            taken = self._pending[:MOST_AT_ONCE]
+            del self._pending[:MOST_AT_ONCE]
+            return taken
         self._arrived.clear()
-        pending, self._pending = self._pending, []
-        return pending
+        taken, self._pending = self._pending, []
+        return taken
 
 
 class Puller:

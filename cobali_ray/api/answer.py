@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
+from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import End, FinishReason, RequestStats, TokenLogprob
+from cobali_ray.core.events import End, FinishReason, RequestStats
 
 
 @dataclass(slots=True)
 class Choice:
     """One answer as it grows."""
 
+    logprobs: WholeLogprobs
     texts: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
     end: End | None = None
 
     @property
@@ -30,44 +31,69 @@ class Choice:
         return self.end.finish_reason if self.end else None
 
 
-def chat_answer(call: Call, choices: Sequence[Choice]) -> dict[str, Any]:
-    """Return the body of POST /v1/chat/completions."""
-    return _answer(
-        call,
-        "chat.completion",
-        choices,
-        [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": {"content": chat_logprob_items(choice.logprobs), "refusal": None}
-                if call.with_logprobs
-                else None,
-                "finish_reason": choice.finish_reason,
-            }
-            for index, choice in enumerate(choices)
-        ],
-    )
+class Answer(ABC):
+    """The body of one call's answer, as its choices grow."""
+
+    kind: str
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.choices = [Choice(self._logprobs(index)) for index in range(len(call.requests))]
+
+    def body(self) -> dict[str, Any]:
+        """Return the body; every choice has ended."""
+        call = self._call
+        stats = [choice.end.stats for choice in self.choices if choice.end]
+        return {
+            "id": call.call_id,
+            "object": self.kind,
+            "created": call.created,
+            "model": call.model,
+            "system_fingerprint": call.fingerprint,
+            "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
+            "usage": usage(call, stats),
+            "timings": timings(stats),
+        }
+
+    @abstractmethod
+    def _logprobs(self, index: int) -> WholeLogprobs: ...
+
+    @abstractmethod
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
 
 
-def completion_answer(call: Call, choices: Sequence[Choice]) -> dict[str, Any]:
-    """Return the body of POST /v1/completions."""
-    return _answer(
-        call,
-        "text_completion",
-        choices,
-        [
-            {
-                "index": index,
-                "text": call.echoes[index] + choice.text,
-                "logprobs": CompletionLogprobs(len(call.echoes[index])).take(choice.logprobs)
-                if call.with_logprobs
-                else None,
-                "finish_reason": choice.finish_reason,
-            }
-            for index, choice in enumerate(choices)
-        ],
-    )
+class ChatAnswer(Answer):
+    """The answer of POST /v1/chat/completions."""
+
+    kind = "chat.completion"
+
+    def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+        return WholeLogprobs(ChatLogprobs())
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+
+class CompletionAnswer(Answer):
+    """The answer of POST /v1/completions."""
+
+    kind = "text_completion"
+
+    def _logprobs(self, index: int) -> WholeLogprobs:
+        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": self._call.echoes[index] + choice.text,
+            "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
 
 
 def usage(call: Call, stats: Sequence[RequestStats]) -> dict[str, Any]:
@@ -104,19 +130,3 @@ def timings(stats: Sequence[RequestStats]) -> dict[str, float | None]:
 def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
     """Return the numbers of the choice that ended last."""
     return max(stats, key=lambda one: one.e2e_s)
-
-
-def _answer(
-    call: Call, kind: str, choices: Sequence[Choice], wire_choices: list[dict[str, Any]]
-) -> dict[str, Any]:
-    stats = [choice.end.stats for choice in choices if choice.end]
-    return {
-        "id": call.call_id,
-        "object": kind,
-        "created": call.created,
-        "model": call.model,
-        "system_fingerprint": call.fingerprint,
-        "choices": wire_choices,
-        "usage": usage(call, stats),
-        "timings": timings(stats),
-    }

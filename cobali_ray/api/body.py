@@ -44,7 +44,7 @@ async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], N
     if encoding in ENCODINGS:
         unpack = zlib.decompressobj(ENCODINGS[encoding])
     elif encoding != "identity":
-        raise UnsupportedEncodingError(encoding[:64], tuple(ENCODINGS))
+        raise UnsupportedEncodingError(encoding[:64], " or ".join(ENCODINGS))
     announced = http.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > limit_bytes:
         raise BodyTooLargeError(limit_bytes)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.answer import chat_answer, completion_answer
+from cobali_ray.api.answer import Answer, ChatAnswer, CompletionAnswer
 from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
@@ -18,7 +18,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens
-from cobali_ray.api.replies import Answer, Reply, StreamReply, WholeReply
+from cobali_ray.api.replies import Reply, StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
@@ -69,14 +69,14 @@ class Generation:
 
     async def chat(self, http: HttpRequest) -> Response:
         """Continue a chat."""
-        return await self._answer(http, self._chat, ChatFrames, chat_answer)
+        return await self._answer(http, self._chat, ChatFrames, ChatAnswer)
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
-        return await self._answer(http, self._completion, CompletionFrames, completion_answer)
+        return await self._answer(http, self._completion, CompletionFrames, CompletionAnswer)
 
     async def _answer(
-        self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: Answer
+        self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
     ) -> Response:
         account = account_of(http)
         source = Source(self._client.card, self._client.words, account)
@@ -147,9 +147,9 @@ class Generation:
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
-    def _reply(self, call: Call, account: Account, frames: type[Frames], answer: Answer) -> Reply:
+    def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Reply:
         if not call.stream:
-            return WholeReply(self._client, call, account, answer)
+            return WholeReply(self._client, call, account, answer(call))
         return StreamReply(
             self._client,
             call,

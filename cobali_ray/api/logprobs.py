@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import orjson
 
 from cobali_ray.core.events import TokenLogprob
 
@@ -19,6 +21,14 @@ def chat_logprob_items(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]
         | {"top_logprobs": [_chat_item(piece, logprob) for _, piece, logprob in item.top]}
         for item in logprobs
     ]
+
+
+class ChatLogprobs:
+    """The logprobs of one chat choice."""
+
+    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
+        """Return the list for further tokens."""
+        return {"content": chat_logprob_items(logprobs)}
 
 
 class CompletionLogprobs:
@@ -49,6 +59,28 @@ class CompletionLogprobs:
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+
+class WholeLogprobs:
+    """The logprobs of a choice that is answered in one piece, encoded as they come.
+
+    A long answer with 20 alternatives has a hundred thousand of them: all at once, at its end, they would
+    hold the event loop.
+    """
+
+    def __init__(self, kind: ChatLogprobs | CompletionLogprobs) -> None:
+        self._kind = kind
+        self._lists: dict[str, list[bytes]] = {name: [] for name in kind.take(())}
+
+    def add(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Add the logprobs of further tokens."""
+        if logprobs:
+            for name, items in self._kind.take(logprobs).items():
+                self._lists[name].append(orjson.dumps(items)[1:-1])
+
+    def json(self) -> dict[str, orjson.Fragment]:
+        """Return all lists, ready to stand in an answer."""
+        return {name: orjson.Fragment(b"[%b]" % b",".join(parts)) for name, parts in self._lists.items()}
 
 
 def _chat_item(piece: bytes, logprob: float) -> dict[str, Any]:

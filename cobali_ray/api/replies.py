@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import orjson
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Choice
+from cobali_ray.api.answer import Answer
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.sources import events_of, unless_gone
@@ -21,8 +20,6 @@ from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Event
 from cobali_ray.errors import InvariantError
-
-Answer = Callable[[Call, Sequence[Choice]], dict[str, Any]]
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -65,17 +62,17 @@ class WholeReply(Reply):
 
     def __init__(self, client: EngineClient, call: Call, account: Account, answer: Answer) -> None:
         super().__init__(client, call, account)
-        self._body_of = answer
+        self._whole = answer
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
-        choices = [Choice() for _ in self._call.requests]
+        choices = self._whole.choices
         while self._tally.n_open:
             for index, text, logprobs, end in self._tally.sort(await next_batch(events)):
                 choices[index].texts.append(text)
-                choices[index].logprobs.extend(logprobs)
+                choices[index].logprobs.add(logprobs)
                 choices[index].end = end
             self._tally.check()
-        body = orjson.dumps(self._body_of(self._call, choices))
+        body = orjson.dumps(self._whole.body())
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

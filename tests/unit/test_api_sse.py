@@ -2,13 +2,14 @@
 
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api.answer import timings, usage
 from cobali_ray.api.faults import fault_of
-from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
+from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, failure
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -181,3 +182,17 @@ def test_impossible_logprobs_are_finite_on_the_wire(logprob):
 def test_halves_of_characters_keep_their_bytes():
     (wire,) = chat_logprob_items([TokenLogprob(1, b"\xf0\x9f", -1.0, ())])
     assert (wire["token"], wire["bytes"]) == ("�", [0xF0, 0x9F])
+
+
+@given(
+    st.lists(
+        st.lists(st.builds(TokenLogprob, st.just(1), st.binary(max_size=4), st.floats(-9, 0), st.just(())))
+    )
+)
+def test_logprobs_encoded_as_they_come_are_those_of_all_at_once(batches):
+    flat = [item for batch in batches for item in batch]
+    for make in (ChatLogprobs, lambda: CompletionLogprobs(3)):
+        whole = WholeLogprobs(make())
+        for batch in batches:
+            whole.add(batch)
+        assert orjson.loads(orjson.dumps(whole.json())) == orjson.loads(orjson.dumps(make().take(flat)))

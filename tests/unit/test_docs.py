@@ -44,7 +44,7 @@ ERRORS = (
     errors.UnknownModelError("a", "b"),
     errors.BodyTooLargeError(1),
     errors.BodyTimeoutError(1.0),
-    errors.UnsupportedEncodingError("br", ("gzip",)),
+    errors.UnsupportedEncodingError("br", "gzip"),
     errors.TooManyTokensError(2, 1),
     errors.QueueFullError("requests", 1, 1.0),
     errors.EngineDiedError(),

@@ -11,14 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
-from cobali_ray.actors.wire import FORGET_S, MAX_BACKLOG, EventStream, Puller, Pusher, decode, encode
+from cobali_ray.actors.wire import (
+    FORGET_S,
+    MAX_BACKLOG,
+    MAX_PENDING,
+    MOST_AT_ONCE,
+    EventStream,
+    Puller,
+    Pusher,
+    decode,
+    encode,
+)
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 WAIT_S = 10
 NONSENSE = [5, {"a": 1}, [5], [{}], [["a"]], [["a", 5]], [[[], "text", 1, []]], [["a", "text", 1, [5]]]]
-VALUES = {"str": "what", "int": 7, "float": 2.5}
+VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True}
 
 
 def error_classes(root=CobaliError):
@@ -231,4 +241,25 @@ async def test_a_nudge_wakes_the_reader_with_nothing():
     stream = EventStream(never, n_most=3)
     stream.nudge()
     await asyncio.wait_for(stream.arrived(), WAIT_S)
+    assert stream.take() == []
+
+
+async def test_a_reader_who_is_far_behind_leaves_others_their_turn():
+    stream, turns, taken = EventStream(never, n_most=MAX_PENDING), 0, []
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    for i in range(MAX_PENDING):
+        stream.put(Delta("a", str(i), 1))
+    task = asyncio.ensure_future(other())
+    while len(taken) < MAX_PENDING:
+        await stream.arrived()
+        taken += stream.take()
+    task.cancel()
+    assert [event.text for event in taken] == [str(i) for i in range(MAX_PENDING)]
+    assert turns >= MAX_PENDING // MOST_AT_ONCE - 1
     assert stream.take() == []
