@@ -114,9 +114,23 @@ class ServeEngineClient:
         """Turn token ids into text."""
         return self._vocabulary().detokenize(tokens, special=special)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the model's chat template."""
-        return self._vocabulary().render_chat(messages)
+    async def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Apply the model's chat template, in the pool."""
+        chat = self._vocabulary().chat
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool,
+            lambda: chat.render(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            ),
+        )
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.

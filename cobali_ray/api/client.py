@@ -26,8 +26,14 @@ class EngineClient(Protocol):
         """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
         ...
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the model's chat template. Raises BadRequestError where the template refuses."""
+    async def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Apply the model's chat template, off the event loop. Raises BadRequestError where it refuses."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:

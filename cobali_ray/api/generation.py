@@ -26,6 +26,7 @@ from cobali_ray.api.translate import (
     check_model,
     check_tokens,
     completion_call,
+    ending_of,
     messages_of,
     prompts_of,
 )
@@ -66,10 +67,9 @@ class Generation:
         self._check(body, card, account, n_prompts=1)
         messages, ignored = messages_of(body, strict=self._settings.strict)
         account.ignore(ignored)
+        text = await self._client.render_chat(messages, **ending_of(body))
         # The template writes the model's opening tokens itself.
-        prompt = await self._client.tokenize(
-            self._client.render_chat(messages), add_special=False, parse_special=True
-        )
+        prompt = await self._client.tokenize(text, add_special=False, parse_special=True)
         call = chat_call(body, prompt, self._origin("chat", card, body, account))
         return self._reply(call, account, ChatFrames, chat_answer)
 

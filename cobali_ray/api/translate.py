@@ -27,7 +27,7 @@ from cobali_ray.errors import (
     UnsupportedParameterError,
 )
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,27 @@ def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], 
             raise InvalidParameterError(
                 f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
             )
-        plain: dict[str, Any] = {"role": ROLES[message.role], "content": _text_of(message, index)}
+        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index)}
         for name in ("name", "tool_call_id"):
             if (value := getattr(message, name)) is not None:
                 plain[name] = value
         messages.append(plain)
     return messages, tuple(ignored)
+
+
+def ending_of(body: ChatBody) -> dict[str, bool]:
+    """Return how the prompt ends: the words of `ChatTemplate.render` for it."""
+    if not body.continue_final_message:
+        return {"add_generation_prompt": body.add_generation_prompt is not False}
+    if body.add_generation_prompt:
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
+        )
+    if body.messages[-1].role != "assistant":
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message wants an assistant's message as the last"
+        )
+    return {"continue_final_message": True}
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.chat.template import ChatTemplate
 
 
 class Words(Protocol):
     """A vocabulary: text to tokens and back, and the chat template."""
+
+    @property
+    def chat(self) -> ChatTemplate:
+        """The template, with the names of the tokens that it writes."""
+        ...
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Turn text into token ids; `add_special` adds what the model wants at the start."""
@@ -18,10 +24,6 @@ class Words(Protocol):
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
         """Turn token ids into text. Raises InvalidParameterError for an id outside the vocabulary."""
-        ...
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the chat template, ready for the assistant's turn. Raises BadRequestError."""
         ...
 
 

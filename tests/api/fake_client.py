@@ -57,6 +57,7 @@ class FakeClient:
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
+        self.endings = []
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
@@ -82,8 +83,9 @@ class FakeClient:
             raise InvalidParameterError("tokens", "no such token")
         return "".join(self.vocabulary[token] for token in tokens)
 
-    def render_chat(self, messages):
+    async def render_chat(self, messages, **ending):
         self.messages.append(messages)
+        self.endings.append(ending)
         if any(message["content"] == "refuse me" for message in messages):
             raise BadRequestError("the template refuses")
         return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)

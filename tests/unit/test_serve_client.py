@@ -2,6 +2,8 @@
 
 import asyncio
 import warnings
+from datetime import UTC, datetime
+from threading import get_ident as here
 
 import orjson
 import pytest
@@ -14,12 +16,14 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     EngineDiedError,
     InternalError,
+    InvalidParameterError,
     LoadingError,
     PromptTooLongError,
     QueueFullError,
@@ -29,6 +33,7 @@ from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 10
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -115,6 +120,25 @@ async def test_a_request_runs_to_its_one_end(make):
     assert len(text_of(events)) == 5
     await s.idle()
     assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
+
+
+async def test_chats_are_rendered_and_tokenised_off_the_event_loop(make):
+    s = await make()
+    seen = []
+    s.client._words.chat = ChatTemplate("{{ strftime_now('x') }}", clock=lambda: seen.append(here()) or EPOCH)
+    seen.clear()  # the probes of loading
+    assert await s.client.render_chat([{"role": "user", "content": "hi"}]) == "x"
+    assert seen == [seen[0]] != [here()]
+
+
+async def test_the_ending_of_a_prompt_reaches_the_template(make):
+    s = await make()
+    chat = [{"role": "developer", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert await s.client.render_chat(chat) == "system: a\nassistant: b\nassistant: "
+    assert await s.client.render_chat(chat, add_generation_prompt=False) == "system: a\nassistant: b\n"
+    assert await s.client.render_chat(chat, continue_final_message=True) == "system: a\nassistant: b"
+    with pytest.raises(InvalidParameterError):
+        await s.client.render_chat([], continue_final_message=True)
 
 
 async def test_requests_side_by_side_answer_as_alone(make):
