@@ -9,7 +9,7 @@ from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 
 USER = says("user", "hi")
-NOVEMBER = datetime(2026, 11, 21, tzinfo=UTC)
+LEAP_DAY = datetime(2024, 2, 29, tzinfo=UTC)
 LLAMA = """<s><|start_header_id|>system<|end_header_id|>
 
 Cutting Knowledge Date: December 2023
@@ -28,7 +28,7 @@ hi<end_of_sentence>
 """
 PROMPTS = {
     "meta-llama-Llama-3.1-8B-Instruct": LLAMA.format("26 Jul 2024"),
-    "meta-llama-Llama-3.2-3B-Instruct": LLAMA.format("21 Nov 2026"),
+    "meta-llama-Llama-3.2-3B-Instruct": LLAMA.format("29 Feb 2024"),
     "meta-llama-Llama-3.3-70B-Instruct": LLAMA.format("26 Jul 2024"),
     "mistralai-Mistral-Nemo-Instruct-2407": "<s>[INST]hi[/INST]",
     "Mistral-Small-3.2-24B-Instruct-2506": "<s>[SYSTEM_PROMPT]...[/SYSTEM_PROMPT][INST]hi[/INST]",
@@ -39,7 +39,7 @@ PROMPTS = {
 
 @pytest.mark.parametrize("name", PROMPTS)
 def test_without_tools_the_prompt_says_nothing_of_tools(name):
-    template = ChatTemplate(sources()[name], bos="<s>", eos="</s>", clock=lambda: NOVEMBER)
+    template = ChatTemplate(sources()[name], bos="<s>", eos="</s>", clock=lambda: LEAP_DAY)
     start, _, end = PROMPTS[name].partition("...")
     for prompt in (template.render([USER]), template.render([USER], tools=[])):
         assert prompt == PROMPTS[name] or (end and prompt.startswith(start) and prompt.endswith(end))
@@ -129,6 +129,9 @@ PARTS = CHATML.replace("message['content']", "message['content'] | map(attribute
         pytest.param(TRIMS, " Once upon \n", "assistant\nOnce upon", id="space-is-trimmed"),
         pytest.param(TRIMS, "", "assistant", id="empty-trimmed"),
         pytest.param(
+            "{% if add_generation_prompt %}>{% endif %}" + CHATML, "a", "\na", id="no-generation-prompt"
+        ),
+        pytest.param(
             PARTS, [{"type": "text", "text": "a"}, {"type": "text", "text": "b "}], "\na|b ", id="parts"
         ),
     ],
@@ -176,7 +179,7 @@ def test_the_generation_prompt_is_there_unless_unwanted():
     ("source", "prompt"),
     [
         pytest.param("{{ bos_token }}-{{ eos_token }}", "<s>-</s>", id="token-names"),
-        pytest.param("{{ strftime_now('%d %b %Y') }}", "21 Nov 2026", id="clock"),
+        pytest.param("{{ strftime_now('%d %b %Y') }}", "29 Feb 2024", id="clock"),
         pytest.param("{{ {'b': '<ł & \"', 'a': 1} | tojson }}", '{"b": "<ł & \\"", "a": 1}', id="json"),
         pytest.param(
             "{{ {'b': 'ł', 'a': 1} | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}",
@@ -196,7 +199,7 @@ def test_the_generation_prompt_is_there_unless_unwanted():
     ],
 )
 def test_what_templates_find(source, prompt):
-    template = ChatTemplate(source, bos="<s>", eos="</s>", clock=lambda: NOVEMBER)
+    template = ChatTemplate(source, bos="<s>", eos="</s>", clock=lambda: LEAP_DAY)
     assert template.render([USER], mode="deep", documents=[{"title": "t"}]) == prompt
 
 
@@ -230,7 +233,8 @@ def test_a_template_may_change_its_messages_and_nobody_elses():
     template = ChatTemplate(source)
     assert template.render(messages) == template.render(messages) == "0user1"
     assert messages == [says("user", "hi")]
-    assert ChatTemplate(source).render(messages) == "0user1", "nor what templates are tried with"
+    picky = "{% if messages[0].role == 'x' %}{{ 1 / 0 }}{% endif %}{% for tool in tools %}{% endfor %}y"
+    assert ChatTemplate(picky).render(messages) == "y", "nor what other templates are tried with"
 
 
 @pytest.mark.parametrize("arguments", [{"city": "Łódź"}, '{"city": "Łódź"}'], ids=["dict", "text"])
