@@ -111,7 +111,7 @@ class UnsupportedEncodingError(BadRequestError):
         self.encoding, self.known = encoding, known
 
     def __str__(self) -> str:
-        return f"The content encoding {self.encoding!r} is not read here; send the body plain, or as {self.known}."
+        return f"Bodies with the content encoding {self.encoding!r} are not read; send {self.known} or none."
 
 
 class MalformedBodyError(BadRequestError):

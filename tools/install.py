@@ -1,5 +1,7 @@
 """Make the environment: .venv, llama.cpp compiled once, everything else from constraints.txt.
 
+With --dev also what tests need, the chat templates among it that lie in the source package of llama.cpp.
+
 Standard library only, because it runs before anything is installed. A second run takes under a second:
 a stamp in .venv records what was installed.
 
@@ -14,20 +16,21 @@ import platform
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-WHEELS = (
-    Path(
-        os.environ.get("COBALI_CACHE")
-        or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobali_ray"
-    )
-    / "wheels"
+CACHE = Path(
+    os.environ.get("COBALI_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobali_ray"
 )
+WHEELS = CACHE / "wheels"
 LLAMA = "llama-cpp-python==0.3.36"
+TEMPLATES = CACHE / "templates" / LLAMA.rsplit("=", 1)[1]
 UV = "uv==0.13.8"
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
@@ -38,10 +41,19 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file runs on whatever python3 is
         print(f"cobali_ray needs Python 3.11 or newer; this is {platform.python_version()}.")
         return 1
-    groups = ["--group", "dev"] if "--dev" in sys.argv[1:] else []
-    stamp, wanted = VENV / f"installed{'-dev' if groups else ''}", fingerprint()
-    if stamp.exists() and stamp.read_text() == wanted:
-        return 0
+    dev = "--dev" in sys.argv[1:]
+    stamp, wanted = VENV / f"installed{'-dev' if dev else ''}", fingerprint()
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        install(["--group", "dev"] if dev else [])
+        stamp.write_text(wanted)
+    # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
+    if dev and not TEMPLATES.exists():
+        fetch_templates()
+    return 0
+
+
+def install(groups: list[str]) -> None:
+    """Make .venv if there is none, and put the packages in it."""
     if not PYTHON.exists():
         print("Making .venv ...", flush=True)
         run([sys.executable, "-m", "venv", str(VENV)])
@@ -50,8 +62,6 @@ def main() -> int:
     print("Installing packages ...", flush=True)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
     run([*uv, str(wheel), "--constraint", "constraints.txt", *groups, "--editable", "."])
-    stamp.write_text(wanted)
-    return 0
 
 
 def fingerprint() -> str:
@@ -88,6 +98,32 @@ def llama_wheel() -> Path:
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
     build([*command, "--wheel-dir", str(folder), LLAMA], environ)
     return next(iter(sorted(folder.glob("llama_cpp_python-*.whl"))))
+
+
+def fetch_templates() -> None:
+    """Take the chat templates out of the source package that the wheel is compiled from."""
+    print("Fetching chat templates for the tests ...", flush=True)
+    TEMPLATES.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TEMPLATES.parent) as scratch:
+        command = [
+            str(PYTHON),
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        run([*command, "--no-binary", LLAMA.partition("=")[0], "--dest", scratch, LLAMA])
+        found = Path(scratch) / "templates"
+        found.mkdir()
+        with tarfile.open(next(Path(scratch).glob("*.tar.gz"))) as package:
+            for member in package:
+                path = Path(member.name)
+                content = package.extractfile(member) if path.match("models/templates/*.jinja") else None
+                if content is not None:
+                    (found / path.name).write_bytes(content.read())
+        found.rename(TEMPLATES)  # whole or not at all
 
 
 def build(command: list[str], environ: dict[str, str]) -> None:

@@ -30,6 +30,7 @@ from cobali_ray.api.translate import (
     check_model,
     check_tokens,
     completion_call,
+    ending_of,
     messages_of,
     prompts_of,
 )
@@ -94,7 +95,7 @@ class Generation:
         messages, ignored = messages_of(body, strict=self._settings.strict)
         source.account.ignore(ignored)
         # The template writes the model's opening tokens itself.
-        text = words.render_chat(messages)
+        text = words.chat.render(messages, **ending_of(body))
         prompt = self._tokenize(text, body, source, gone, add_special=False)
         return chat_call(body, prompt, self._origin("chat", source, body))
 

@@ -132,6 +132,10 @@ class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[dict[str, Any]], PlainValidator(_messages, json_schema_input_type=list[Message])]
+    add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; default true.")
+    continue_final_message: bool | None = Field(
+        None, description="Leave the last message open, for the answer to go on from; default false."
+    )
     logprobs: bool | None = None
     top_logprobs: int | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.fields import judge_message_fields
@@ -89,15 +89,34 @@ def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], 
             raise InvalidParameterError(
                 f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
             )
-        plain: dict[str, Any] = {
-            "role": "system" if message.role == "developer" else message.role,
-            "content": _text_of(message, index),
-        }
+        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index)}
         for name in ("name", "tool_call_id"):
             if (value := getattr(message, name)) is not None:
                 plain[name] = value
         messages.append(plain)
     return messages, tuple(ignored)
+
+
+class Ending(TypedDict, total=False):
+    """How a prompt ends: words of `ChatTemplate.render`."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+
+def ending_of(body: ChatBody) -> Ending:
+    """Return how the prompt of a chat ends. Raises InvalidParameterError."""
+    if not body.continue_final_message:
+        return {"add_generation_prompt": body.add_generation_prompt is not False}
+    if body.add_generation_prompt:
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
+        )
+    if body.messages[-1].get("role") != "assistant":
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message wants an assistant's message as the last"
+        )
+    return {"continue_final_message": True}
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.chat.template import ChatTemplate
 
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
@@ -19,6 +20,11 @@ def never() -> bool:
 
 class Words(Protocol):
     """A vocabulary: text to tokens and back, and the chat template. Thread-safe."""
+
+    @property
+    def chat(self) -> ChatTemplate:
+        """The template, with the names of the tokens that it writes."""
+        ...
 
     def tokenize(
         self,
@@ -40,10 +46,6 @@ class Words(Protocol):
 
         Raises InvalidParameterError for an id outside the vocabulary.
         """
-        ...
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the chat template, ready for the assistant's turn. Raises BadRequestError."""
         ...
 
 

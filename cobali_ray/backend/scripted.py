@@ -8,8 +8,8 @@ that mixes up slots, skips a token or computes one twice changes the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,
@@ -31,6 +32,10 @@ N_VOCAB = 260
 _N_ROWS = 1024
 _MASK = (1 << 64) - 1
 _PRINTABLE = range(32, 127)
+_ONE_BELOW_THE_OTHER = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
 
 
 def _chain(state: int, token: int) -> int:
@@ -172,6 +177,11 @@ class ByteVocab:
 
     has_chat_template = True
 
+    @cached_property
+    def chat(self) -> ChatTemplate:
+        """The messages one below the other."""
+        return ChatTemplate(_ONE_BELOW_THE_OTHER)
+
     def tokenize(
         self,
         text: str,
@@ -195,7 +205,3 @@ class ByteVocab:
             if not 0 <= token < N_VOCAB:
                 raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {N_VOCAB - 1}")
         return bytes(t for t in tokens if t < N_BYTES).decode("utf-8", "replace")
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Write the messages one below the other."""
-        return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant: "

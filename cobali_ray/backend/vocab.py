@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import structlog
 from cobali_ray.backend import library
 from cobali_ray.backend.cutting import find_specials, parts
 from cobali_ray.backend.port import Gone, never
+from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
     BadRequestError,
     InvalidParameterError,
@@ -22,10 +23,6 @@ from cobali_ray.errors import (
 
 _log = structlog.get_logger(__name__)
 
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
 
@@ -53,10 +50,13 @@ class Vocab:
         is_end = lc.llama_vocab_is_eog
         self.end_tokens = frozenset(i for i in range(self.n_vocab) if is_end(self._vocab, i))
         self._pieces: list[bytes | None] = [None] * self.n_vocab
-        self._template_error = ""
         template = lc.llama_model_chat_template(model, None)
         self.has_chat_template = bool(template)
-        self._chat = self._formatter(template.decode("utf-8", "replace") if template else CHATML)
+        bos, eos = lc.llama_vocab_bos(self._vocab), lc.llama_vocab_eos(self._vocab)
+        source = template.decode("utf-8", "replace") if template else CHATML
+        self.chat = ChatTemplate(source, bos=self._name(bos), eos=self._name(eos))
+        if self.chat.unreadable:  # plain completions need no template, so the model is served
+            _log.warning("chat_template", detail=f"it cannot be read: {self.chat.unreadable}")
 
     @classmethod
     def load(cls, path: Path) -> Vocab:
@@ -76,39 +76,9 @@ class Vocab:
             self._lc.llama_model_free(self._model)
             self._model = None
 
-    def _formatter(self, template: str) -> Any:
-        from jinja2 import TemplateError
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-        lc, vocab = self._lc, self._vocab
-        bos, eos = lc.llama_vocab_bos(vocab), lc.llama_vocab_eos(vocab)
-        try:
-            return Jinja2ChatFormatter(
-                template=template, bos_token=self._name(bos), eos_token=self._name(eos)
-            )
-        except TemplateError as error:
-            # Plain completions need no template, so the model is served and chats are refused.
-            _log.warning("chat_template", detail=f"it cannot be read: {error}")
-            self._template_error = str(error)
-            return None
-
     def _name(self, token_id: int) -> str:
         known = 0 <= token_id < self.n_vocab
         return self._token_piece(token_id, special=True).decode("utf-8", "replace") if known else ""
-
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Apply the chat template, ready for the assistant's turn. Raises BadRequestError."""
-        if self._chat is None:
-            raise InvalidParameterError(
-                "messages", f"the model's chat template cannot be read: {self._template_error}"
-            )
-        try:
-            # An empty list, not None: some templates iterate over `tools` without asking.
-            prompt: str = self._chat(messages=list(messages), tools=[]).prompt
-        except Exception as error:
-            # The template is the model's code; whatever it raises, it refuses these messages.
-            raise InvalidParameterError("messages", f"the chat template refuses them: {error}") from error
-        return prompt
 
     def tokenize(
         self,

@@ -45,7 +45,7 @@ class InProcess:
         self._stamps = []
         sent = time.perf_counter()
         words = self._backend.words
-        prompt = words.tokenize(words.render_chat([{"role": "user", "content": text}]), add_special=False)
+        prompt = words.tokenize(words.chat.render([{"role": "user", "content": text}]), add_special=False)
         request = Request(request_id=str(number), prompt=tuple(prompt), max_tokens=n_tokens, sampling=GREEDY)
         self._engine.submit(request)
         while self._engine.has_work:

@@ -58,6 +58,7 @@ class FakeClient:
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
+        self.endings = []
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
@@ -89,8 +90,13 @@ class FakeClient:
             raise InvalidParameterError("tokens", "no such token")
         return "".join(self.vocabulary[token] for token in tokens)
 
-    def render_chat(self, messages):
+    @property
+    def chat(self):
+        return self
+
+    def render(self, messages, **ending):
         self.messages.append(messages)
+        self.endings.append(ending)
         if any(message["content"] == "refuse me" for message in messages):
             raise BadRequestError("the template refuses")
         return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)

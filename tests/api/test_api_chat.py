@@ -69,12 +69,35 @@ async def test_roles_parts_and_null_content_reach_the_template(openai, client):
     await openai.chat.completions.create(model="fake", messages=messages)
     assert client.messages == [
         [
-            {"role": "system", "content": "be brief"},
+            {"role": "developer", "content": "be brief"},
             {"role": "user", "content": "a\nb", "name": "bo"},
             {"role": "assistant", "content": ""},
             {"role": "tool", "content": "42", "tool_call_id": "t1"},
         ]
     ]
+
+
+DRAFT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Once"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ending"),
+    [
+        pytest.param({}, {"add_generation_prompt": True}, id="default"),
+        pytest.param({"add_generation_prompt": None}, {"add_generation_prompt": True}, id="null"),
+        pytest.param({"add_generation_prompt": False}, {"add_generation_prompt": False}, id="closed"),
+        pytest.param({"continue_final_message": True}, {"continue_final_message": True}, id="open"),
+        pytest.param(
+            {"continue_final_message": True, "add_generation_prompt": False},
+            {"continue_final_message": True},
+            id="open-and-no-prompt",
+        ),
+    ],
+)
+async def test_a_prompt_may_end_three_ways(openai, client, fields, ending):
+    reply = await openai.chat.completions.create(model="fake", messages=DRAFT, extra_body=fields)
+    assert client.endings == [ending]
+    assert reply.choices[0].message.content == "Hello world!", "the answer is what comes after"
 
 
 async def test_parameters_reach_the_engine(openai, client):

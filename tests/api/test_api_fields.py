@@ -53,6 +53,20 @@ REFUSED = [
         "unsupported_parameter",
         id="tool-calls",
     ),
+    pytest.param({"add_generation_prompt": 1}, "add_generation_prompt", "invalid_value", id="int-flag"),
+    pytest.param(
+        {"continue_final_message": True}, "continue_final_message", "invalid_value", id="continue-user"
+    ),
+    pytest.param(
+        {
+            "messages": [USER, {"role": "assistant", "content": "x"}],
+            "continue_final_message": True,
+            "add_generation_prompt": True,
+        },
+        "continue_final_message",
+        "invalid_value",
+        id="continue-and-open",
+    ),
     pytest.param({"temperature": "1"}, "temperature", "invalid_value", id="string-number"),
     pytest.param({"temperature": True}, "temperature", "invalid_value", id="bool-number"),
     pytest.param({"temperature": -1}, "temperature", "invalid_value", id="range"),

@@ -153,6 +153,18 @@ async def test_work_stops_when_its_sender_is_gone(app, client, gate, leaves):
     assert not wire.sent
 
 
+async def test_chats_are_rendered_and_tokenised_off_the_event_loop(post, client, monkeypatch):
+    threads = set()
+    for name in ("render", "tokenize"):
+        real = getattr(client, name)
+        monkeypatch.setattr(
+            client, name, lambda *a, real=real, **k: (threads.add(threading.get_ident()), real(*a, **k))[1]
+        )
+    assert (await post(CHAT, ASK)).status == 200
+    assert threads
+    assert threading.get_ident() not in threads
+
+
 async def test_bodies_inside_are_bounded(make_app, gate, monkeypatch):
     app = make_app(max_body_bytes=1000)
     monkeypatch.setattr(intake_module, "HELD_BODIES", 2)

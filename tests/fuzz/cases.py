@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 LIMIT_BYTES = 8 << 20
 HANG_UPS = (None, None, None, "in the body", "after the body", "after the first bytes")
+KEYS = ("temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty")
+UNITS = ("word ", "a", " ", "\n", "é漢😀", "9", '"\\')
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GETS = (
     "/health",
@@ -63,7 +65,16 @@ class Cases:
             return Case("get", method, path, headers=self._headers())
         path = pick(POSTS)
         make = pick(
-            (self._plain, self._plain, self._long, self._many, self._wrong, self._wrong, self._broken, self._packed)
+            (
+                self._plain,
+                self._plain,
+                self._long,
+                self._many,
+                self._wrong,
+                self._wrong,
+                self._broken,
+                self._packed,
+            )
         )
         body, headers = make(path)
         body = body[:LIMIT_BYTES]
@@ -119,7 +130,9 @@ class Cases:
     def _wrong(self, path: str) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         body = self._good(path)
         for _ in range(self._random.randrange(1, 4)):
-            key = self._random.choice((*body, "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", self._junk()))
+            key = self._random.choice(
+                (*body, "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", self._junk())
+            )
             body[key] = self._value(2)
         body.pop("timeout_s", None)  # a deadline is a 504
         return self._encoded(body)
@@ -145,7 +158,9 @@ class Cases:
 
     def _packed(self, path: str) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         whole, _ = self._encoded(self._good(path))
-        packed = self._random.choice((gzip.compress(whole), gzip.compress(bytes(1 << 26)), whole, gzip.compress(whole)[:-4]))
+        packed = self._random.choice(
+            (gzip.compress(whole), gzip.compress(bytes(1 << 26)), whole, gzip.compress(whole)[:-4])
+        )
         encoding = self._random.choice((b"gzip", b"deflate", b"br", b"identity", b"GZIP"))
         return packed, ((b"content-encoding", encoding),)
 
@@ -165,8 +180,12 @@ class Cases:
         }
         if path == "/v1/completions":
             few["logprobs"] = self._random.choice((None, None, 0, 5))
-            return few | {"prompt": self._random.choice((self._text(40), [self._text(9), self._text(9)], [1, 2, 3]))}
-        few |= self._random.choice(({}, {}, {"logprobs": True, "top_logprobs": 20}, {"stop": [self._text(3) or "x"]}))
+            return few | {
+                "prompt": self._random.choice((self._text(40), [self._text(9), self._text(9)], [1, 2, 3]))
+            }
+        few |= self._random.choice(
+            ({}, {}, {"logprobs": True, "top_logprobs": 20}, {"stop": [self._text(3) or "x"]})
+        )
         return few | {"messages": [{"role": "user", "content": self._text(40)}]}
 
     def _encoded(self, body: dict[str, object]) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
@@ -178,7 +197,17 @@ class Cases:
 
     def _text(self, n: int) -> str:
         unit = self._random.choice(
-            ("word ", "a", " ", "\n", "é漢😀", "9", '"\\', *SPECIALS, "".join(self._random.choices(string.printable, k=50)))
+            (
+                "word ",
+                "a",
+                " ",
+                "\n",
+                "é漢😀",
+                "9",
+                '"\\',
+                *SPECIALS,
+                "".join(self._random.choices(string.printable, k=50)),
+            )
         )
         return (unit * (n // len(unit) + 1))[:n]
 
@@ -199,7 +228,12 @@ class Cases:
             (),
             (),
             ((b"x-request-id", self._random.choice((b"abc", b"\xff\xfe", b"a b", b"x" * 300, b""))),),
-            ((b"traceparent", self._random.choice((b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01", b"junk"))),),
+            (
+                (
+                    b"traceparent",
+                    self._random.choice((b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01", b"junk")),
+                ),
+            ),
             ((b"authorization", b"Bearer \xe9\xff"),),
             ((b"x-junk", b"y" * self._random.choice((10, 4000))),),
             ((b"content-type", self._random.choice((b"text/plain", b"multipart/form-data", b"junk"))),),

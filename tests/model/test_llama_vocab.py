@@ -89,7 +89,7 @@ def test_control_tokens_are_read_only_when_asked_and_show_nothing(vocab):
 def test_the_chat_template_ends_with_the_assistants_turn(vocab):
     assert vocab.has_chat_template
     expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
-    assert vocab.render_chat(HELLO) == expected
+    assert vocab.chat.render(HELLO) == expected
     assert vocab.detokenize(vocab.tokenize(expected, add_special=False)) == expected
 
 
@@ -97,7 +97,7 @@ def test_a_model_without_template_speaks_chatml(tiny, tmp_path, vocab):
     bare = with_template(tiny, tmp_path / "bare.gguf", None)
     assert not bare.has_chat_template
     messages = [{"role": "system", "content": " s\n"}, *HELLO]
-    assert bare.render_chat(messages) == vocab.render_chat(messages)
+    assert bare.chat.render(messages) == vocab.chat.render(messages)
     bare.close()
 
 
@@ -114,7 +114,7 @@ TEMPLATES = {
 def test_a_template_that_fails_refuses_the_messages(tiny, tmp_path, template, reason):
     odd = with_template(tiny, tmp_path / "odd.gguf", template)
     with pytest.raises(InvalidParameterError, match=reason) as caught:
-        odd.render_chat(HELLO)
+        odd.chat.render(HELLO)
     assert caught.value.param == "messages"
     assert odd.tokenize("still usable")
     odd.close()
@@ -128,7 +128,7 @@ def test_four_threads_read_one_vocabulary(vocab):
         for _ in range(3):
             assert list(pool.map(vocab.tokenize, texts)) == expected
             assert list(pool.map(vocab.detokenize, expected)) == texts
-            chats = list(pool.map(lambda t: vocab.render_chat([{"role": "user", "content": t}]), texts))
+            chats = list(pool.map(lambda t: vocab.chat.render([{"role": "user", "content": t}]), texts))
             assert all(text in chat for text, chat in zip(texts, chats, strict=True))
 
 

@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 
 from cobali_ray.backend.quantize import quantize_file
+from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import BackendError
 from cobali_ray.models import bpe
 from cobali_ray.models.registry import describe, resolve
@@ -157,11 +158,8 @@ def test_the_end_token_ends_a_message(vocabulary):
 
 def test_the_template_is_chatml(vocabulary):
     template = lc.llama_model_chat_template(vocabulary.model, None).decode()
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-    render = Jinja2ChatFormatter(template=template, eos_token="<|im_end|>", bos_token="")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi\n"}]
-    assert render(messages=messages).prompt == (
+    assert ChatTemplate(template, eos="<|im_end|>").render(messages) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi\n<|im_end|>\n<|im_start|>assistant\n"
     )
 

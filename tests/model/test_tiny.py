@@ -55,7 +55,7 @@ def ask(backend, vocab):
         requests = [
             Request(
                 request_id=str(i),
-                prompt=tuple(vocab.tokenize(vocab.render_chat(messages), add_special=False)),
+                prompt=tuple(vocab.tokenize(vocab.chat.render(messages), add_special=False)),
                 max_tokens=max_tokens,
                 sampling=GREEDY,
             )

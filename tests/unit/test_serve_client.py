@@ -2,6 +2,7 @@
 
 import asyncio
 import warnings
+from datetime import UTC, datetime
 
 import orjson
 import pytest
@@ -29,6 +30,7 @@ from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 10
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What a chat looks like to a model: templates. Pure text work, without HTTP, llama.cpp and Ray."""

@@ -1,0 +1,254 @@
+"""Our rendering of chat templates beside that of transformers, template by template.
+
+`.venv/bin/python -m tests.chat.comparison` writes the outcome to docs/templates.md.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.errors import InvalidParameterError
+from tools.install import LLAMA, TEMPLATES
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "templates.md"
+BOS, EOS = "<bos>", "<eos>"
+TOOL = "get_weather"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f'{what} of a city <now> & "here" in °C',
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "Its name"},
+                    "days": {"type": "integer", "description": "How many"},
+                },
+                "required": ["city"],
+            },
+        },
+    }
+    for name, what in ((TOOL, "The weather"), ("get_time", "The time"))
+]
+
+
+def says(role, content, **more):
+    return {"role": role, "content": content} | more
+
+
+def calls(*named):
+    """Return tool calls as transformers takes them; the ids have nine letters for Mistral's sake."""
+    return [
+        {"id": f"abcd0000{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate(named)
+    ]
+
+
+def result(i, name, content):
+    return says("tool", content, tool_call_id=f"abcd0000{i}", name=name)
+
+
+SYSTEM = says("system", "Be brief.")
+USER = says("user", "What is the weather in Gdańsk?")
+ODD = "Zażółć <|im_start|>system\n[INST] {{ 7 * 7 }} {% raw %} <think>\U0001f9ff</s> \"quoted\" & 'so' 你好"
+CONVERSATIONS = MappingProxyType(
+    {
+        "plain": {"messages": [USER]},
+        "system": {"messages": [SYSTEM, USER]},
+        "no generation prompt": {
+            "messages": [
+                SYSTEM,
+                USER,
+                says("assistant", "Rain."),
+                says("user", "And now?"),
+                says("assistant", "Sun."),
+            ],
+            "add_generation_prompt": False,
+        },
+        "developer": {"messages": [says("developer", "Be brief."), USER]},
+        "empty system": {"messages": [says("system", ""), USER]},
+        "white space": {
+            "messages": [
+                says("system", "\n Be brief. \n"),
+                says("user", "  Hello \n\n"),
+                says("assistant", " \n Hi!  "),
+                says("user", "\tBye\n"),
+            ]
+        },
+        "markup": {
+            "messages": [says("system", ODD), says("user", ODD), says("assistant", ODD), says("user", ODD)]
+        },
+        "tools": {"messages": [USER], "tools": TOOLS},
+        "tool result": {
+            "messages": [
+                USER,
+                says("assistant", "", tool_calls=calls((TOOL, {"city": "Gdańsk", "days": 2}))),
+                result(0, TOOL, '{"sky": "grey"}'),
+            ],
+            "tools": TOOLS,
+        },
+        "two tool results": {
+            "messages": [
+                SYSTEM,
+                USER,
+                says(
+                    "assistant",
+                    "",
+                    tool_calls=calls((TOOL, {"city": "Łódź"}), ("get_time", {"city": "Łódź"})),
+                ),
+                result(0, TOOL, "grey"),
+                result(1, "get_time", "12:00"),
+                says("assistant", "It is noon."),
+                says("user", "Thanks."),
+            ],
+            "tools": TOOLS,
+        },
+        "reasoning": {
+            "messages": [
+                USER,
+                says("assistant", "Rain.", reasoning_content="It is autumn.\nSo it rains."),
+                says("user", "And now?"),
+            ]
+        },
+        "open end": {
+            "messages": [USER, says("assistant", "It is grey, and ")],
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+        },
+    }
+)
+
+
+def empty_list(how):
+    return how | {"tools": []}
+
+
+def arguments_as_text(how):
+    messages = copy.deepcopy(how["messages"])
+    for call in (call for message in messages for call in message.get("tool_calls", ())):
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return how | {"messages": messages}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a text differs. `amend` makes of the conversation what transformers renders the same, if it can."""
+
+    words: str
+    refusal: str
+    """Part of what transformers says."""
+    amend: Callable[[dict], dict] | None = None
+
+
+WALKS = Reason(
+    "walks over `tools` without asking whether there are any, so it gets an empty list for none",
+    "'NoneType' object is not iterable",
+    empty_list,
+)
+JOINS = Reason(
+    "joins the arguments of a call to text, so it gets them as JSON",
+    'can only concatenate str (not "dict")',
+    arguments_as_text,
+)
+APPENDS = Reason("appends to a list, which transformers' sandbox forbids", "access to attribute 'append'")
+WITHOUT_TOOLS = tuple(name for name, how in CONVERSATIONS.items() if "tools" not in how)
+WITH_CALLS = ("tool result", "two tool results")
+DIFFERENCES = {
+    "CohereForAI-c4ai-command-r-plus-tool_use": (WALKS, WITHOUT_TOOLS),
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": (WALKS, WITHOUT_TOOLS),
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": (WALKS, WITHOUT_TOOLS),
+    "Kimi-K2-Instruct": (APPENDS, WITH_CALLS),
+    "Kimi-K2-Thinking": (APPENDS, WITH_CALLS),
+    "meetkai-functionary-medium-v3.2": (JOINS, WITH_CALLS),
+}
+"""The conversations that are not rendered as transformers does, where transformers refuses all of them."""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A text, or None and the words of the refusal."""
+
+    text: str | None
+    refusal: str = ""
+
+
+def sources():
+    """Return the templates of llama.cpp's source package by name."""
+    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.glob("*.jinja"))}
+    if not found:
+        raise FileNotFoundError(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev")
+    return found
+
+
+def ours(template, conversation):
+    try:
+        return Rendering(template.render(**CONVERSATIONS[conversation]))
+    except InvalidParameterError as error:
+        return Rendering(None, str(error))
+
+
+def theirs(template, conversation, amend=dict):
+    """Render with transformers, the role developer renamed where the template does not know it."""
+    how = amend(CONVERSATIONS[conversation])
+    if not template.knows_developer:
+        renamed = [m | {"role": "system"} if m["role"] == "developer" else m for m in how["messages"]]
+        how = how | {"messages": renamed}
+    settings = {"add_generation_prompt": True, "bos_token": BOS, "eos_token": EOS} | how
+    del settings["messages"]
+    try:
+        texts, _ = render_jinja_template([how["messages"]], chat_template=template.source, **settings)
+    except Exception as error:
+        return Rendering(None, str(error))
+    return Rendering(texts[0])
+
+
+def table_row(name, source):
+    """Return one line of the table, out of what both really say."""
+    template = ChatTemplate(source, bos=BOS, eos=EOS)
+    pairs = [(ours(template, name), theirs(template, name)) for name in CONVERSATIONS]
+    n_equal = sum(a.text == b.text is not None for a, b in pairs)
+    n_refused = sum(a.text is b.text is None for a, b in pairs)
+    n_other = len(pairs) - n_equal - n_refused
+    reason = DIFFERENCES[name][0].words if n_other else ""
+    developer = "yes" if template.knows_developer else "as `system`"
+    tools = ours(template, "tools").text
+    shows_tools = "refused" if tools is None else "yes" if TOOL in tools else "no"
+    cells = (name, n_equal, n_refused or "", n_other or "", reason, developer, shows_tools)
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+HEAD = f"""# Chat templates
+
+Every template of llama.cpp's source package ({LLAMA}), rendered by
+`cobali_ray/chat/template.py` and by transformers {metadata.version("transformers")} in these conversations:
+{", ".join(CONVERSATIONS)}.
+
+- *equal*: both give the same text.
+- *refused*: both refuse, because the template does not do such conversations, or is broken.
+- *here only*: transformers refuses and a text comes out here, for the reason beside it.
+- *developer*: whether the template has a place of its own for that role; else such a message is a system's.
+- *tools*: whether it shows the model the tools that are offered.
+
+There is no conversation that both render, but differently: `tests/chat/test_comparison.py` holds that.
+This file is written by `.venv/bin/python -m tests.chat.comparison`.
+
+| template | equal | refused | here only | reason | developer | tools |
+|---|---|---|---|---|---|---|
+"""
+
+
+def document():
+    """Return docs/templates.md."""
+    return HEAD + "".join(table_row(name, source) + "\n" for name, source in sources().items())
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")
