@@ -28,6 +28,9 @@ browser: ## install Chromium, which the live page's tests drive, by apt-get; ask
 	$(SUDO) apt-get update -q
 	$(SUDO) apt-get install -y --no-install-recommends chromium
 
+fuzz: install-dev ## fuzz a running server beside eight streams for two minutes; ARGS="--url ... --seed 2"
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
@@ -44,4 +47,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve test lint browser boards monitoring-tools train constraints clean
+.PHONY: help install install-dev serve test lint browser fuzz boards monitoring-tools train constraints clean

@@ -14,23 +14,27 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 from rich.progress import Progress
 
 from tests.fuzz.cases import Case, Cases
+from tests.fuzz.watch import LONG_GAP_S
 
 N_STREAMS = 8
 N_SENDERS = 2
 ANSWER_TIMEOUT_S = 60.0
 
 
-async def send(host: str, port: int, case: Case) -> int | None:
+async def send(url: str, case: Case) -> int | None:
     """Send one case on a connection of its own and return the status; None: we hung up, or it did."""
-    reader, writer = await asyncio.open_connection(host, port)
+    where = urlsplit(url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
     try:
-        head = [f"{case.method} {case.path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n".encode()]
+        path = where.path.rstrip("/") + case.path
+        head = [f"{case.method} {path} HTTP/1.1\r\nhost: {where.netloc}\r\nconnection: close\r\n".encode()]
         if case.method == "POST":
             head.append(b"content-length: %d\r\n" % len(case.body))
         head += [b"%b: %b\r\n" % pair for pair in case.headers]
@@ -90,9 +94,8 @@ async def idle(url: str) -> dict[str, object]:
         return state
 
 
-async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[str, object]:
+async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[str, Any]:
     """Run both parts and return the report."""
-    where = urlsplit(url)
     bar = progress.add_task("streams alone", total=seconds + seconds / 2)
     alone = await watch(url, seconds / 2)
     quiet = asyncio.ensure_future(seen(alone))
@@ -110,7 +113,7 @@ async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[
         while (left_s := until_s - time.monotonic()) > 0:
             case = next(cases)
             try:
-                status = await send(where.hostname or "", where.port or 80, case)
+                status = await send(url, case)
             except TimeoutError:
                 status = 0
             statuses[str(status)] += 1
@@ -131,13 +134,15 @@ async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[
     }
 
 
-def verdict(report: dict) -> list[str]:
+def verdict(report: dict[str, Any]) -> list[str]:
     """Return what is wrong, in words."""
     alone, beside, state = report["alone"], report["beside"], report["engine_after"]
     wrong = [f"server error: {text}" for text in report["server_errors"]]
     wrong += [f"a stream failed: {text}" for text in beside["failures"]]
     if beside["n_long"] and max(beside["longest_s"]) > max(alone["longest_s"], default=0):
-        wrong.append(f"{beside['n_long']} gaps over 0.1 s, the longest {max(beside['longest_s']):.3f} s")
+        wrong.append(
+            f"{beside['n_long']} gaps over {LONG_GAP_S} s, the longest {max(beside['longest_s']):.3f} s"
+        )
     if state["n_running"] or state["n_queued"]:
         wrong.append(f"slots are held by nobody: {state}")
     return wrong
