@@ -7,6 +7,7 @@ HAProxy (`front.py`) in front of replicas whose user code runs in the main loop:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -22,7 +23,7 @@ import httpx2
 from rich.console import Console
 
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front
-from cobali_ray.actors.ports import require_free
+from cobali_ray.actors.ports import free_port, require_free
 from cobali_ray.actors.processes import descendants, end, naming
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
@@ -133,6 +134,7 @@ def _init_ray(*, dashboard: bool) -> None:
             include_dashboard=dashboard,
             dashboard_host=LOOPBACK,
             _node_ip_address=LOOPBACK,
+            _metrics_export_port=free_port(),
             log_to_driver=True,
             logging_level="warning",
         )
@@ -140,26 +142,32 @@ def _init_ray(*, dashboard: bool) -> None:
 
 @contextlib.contextmanager
 def _patience() -> Iterator[None]:
-    """Let the first node take its time: the 30 s that Ray gives it are written in its code."""
-    from ray._private import services
+    """Let the first node take its time: two limits that a busy machine breaks are written in Ray's code.
 
-    impatient = services.get_node
+    Ray gives the node 30 s to report. The node gives its agents 15 s to say which ports they have chosen, and
+    aborts if they do not; if the ports are chosen for them, it does not ask.
+    """
+    from ray._private import parameter, services
 
-    def get_node(gcs_address: str, node_id: str) -> Any:
+    get_node, params = services.get_node, parameter.RayParams
+
+    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
         until = time.monotonic() + RAY_START_S
         while True:
             try:
-                return impatient(gcs_address, node_id)
+                return get_node(gcs_address, node_id)
             except RuntimeError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(READY_POLL_S)
 
-    services.get_node = get_node
+    agents = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    services.get_node = get_node_in_time
+    parameter.RayParams = functools.partial(params, **{name: free_port() for name in agents})
     try:
         yield
     finally:
-        services.get_node = impatient
+        services.get_node, parameter.RayParams = get_node, params
 
 
 def _start_app(settings: EngineSettings, folder: Path, *, port: int) -> None:
