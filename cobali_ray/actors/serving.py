@@ -103,9 +103,9 @@ def guard_token(console: Console) -> None:
                 file.write(secrets.token_hex(32))
         elif path.stat().st_mode & 0o077:
             path.chmod(0o600)
-            console.print(f"{path} could be read by other users; now it is yours alone.", highlight=False)
+            console.print(f"{path} could be read by other users; now it is yours alone.", soft_wrap=True)
     except OSError as error:
-        console.print(f"Make sure that only you can read {path}: {error.strerror}.", highlight=False)
+        console.print(f"Make sure that only you can read {path}: {error.strerror}.", soft_wrap=True)
 
 
 def _start_ray(console: Console, *, dashboard: bool) -> None:
@@ -113,7 +113,7 @@ def _start_ray(console: Console, *, dashboard: bool) -> None:
     try:
         _init_ray(dashboard=dashboard)
     except Exception as error:
-        console.print(f"Ray did not start ({_line(error)}); trying once more.", highlight=False)
+        console.print(f"Ray did not start ({_line(error)}); trying once more.", soft_wrap=True)
         end(descendants(os.getpid()))
         try:
             _init_ray(dashboard=dashboard)

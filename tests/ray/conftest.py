@@ -18,13 +18,13 @@ from cobali_ray.settings import EngineSettings
 
 POLL_S = 0.02
 
-_FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
-atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def _set_environment():
     """Choose the front end. Serve reads these when it is imported, so it happens when this file is."""
-    set_environment(os.environ, _FOLDER)
+    set_environment(os.environ, FOLDER)
 
 
 _set_environment()
@@ -37,7 +37,8 @@ SCRIPTED = {
 }
 APPS = {
     "main": SCRIPTED | {"n_slots": 8, "n_ctx": 4096, "n_ingress": 2, "model_aliases": ["other-name"]},
-    "narrow": SCRIPTED | {"n_slots": 1, "n_ctx": 4096, "max_queue": 1, "max_body_bytes": 4096},
+    "narrow": SCRIPTED
+    | {"n_slots": 1, "n_ctx": 4096, "prefill_chunk": 8, "max_queue": 1, "max_body_bytes": 4096},
     "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
     "tiny": {
         "model": "builtin:synthetic-tiny",
