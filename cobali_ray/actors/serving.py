@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import secrets
 import shutil
@@ -144,12 +145,13 @@ def _init_ray(*, dashboard: bool) -> None:
 def _patience() -> Iterator[None]:
     """Let the first node take its time: two limits that a busy machine breaks are written in Ray's code.
 
-    Ray gives the node 30 s to report. The node gives its agents 15 s to say which ports they have chosen, and
-    aborts if they do not; if the ports are chosen for them, it does not ask.
+    Ray gives the node 30 s to report. The node gives its agents 15 s each to write down which ports they have
+    chosen, and aborts if they do not: so the ports are chosen, and written down, before it starts.
     """
     from ray._private import parameter, services
+    from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
 
-    get_node, params = services.get_node, parameter.RayParams
+    get_node, start_raylet, params = services.get_node, services.start_raylet, parameter.RayParams
 
     def get_node_in_time(gcs_address: str, node_id: str) -> Any:
         until = time.monotonic() + RAY_START_S
@@ -161,13 +163,19 @@ def _patience() -> Iterator[None]:
                     raise
                 time.sleep(READY_POLL_S)
 
+    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
+        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
+        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
+        persist_port(told["session_dir"], told["node_id"], DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
+        return start_raylet(*args, **kwargs)
+
     agents = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    services.get_node = get_node_in_time
+    services.get_node, services.start_raylet = get_node_in_time, start_raylet_with_port
     parameter.RayParams = functools.partial(params, **{name: free_port() for name in agents})
     try:
         yield
     finally:
-        services.get_node, parameter.RayParams = get_node, params
+        services.get_node, services.start_raylet, parameter.RayParams = get_node, start_raylet, params
 
 
 def _start_app(settings: EngineSettings, folder: Path, *, port: int) -> None:

@@ -65,6 +65,7 @@ def test_ray_waits_where_its_code_would_not(monkeypatch):
         warnings.simplefilter("ignore")
         from ray._private import node, parameter, services, worker
     assert "services.get_node(" in inspect.getsource(node.Node.__init__)
+    assert "services.start_raylet(" in inspect.getsource(node.Node.start_raylet)
     assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init)
     calls = []
 
