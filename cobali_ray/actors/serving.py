@@ -196,11 +196,23 @@ def _start_app(settings: EngineSettings, folder: Path, *, port: int) -> None:
     except StartError:
         raise
     except Exception as error:
-        app = serve.status().applications.get(APP_NAME)
-        reasons = [d.message for d in app.deployments.values() if d.message] if app else []
+        _require_front(folder)
+        reasons = _reasons()
         if reasons:
             raise ConfigError("model", "the engine did not start: " + " ".join(reasons)) from error
         raise StartError("Serve", _line(error)) from error
+
+
+def _reasons() -> list[str]:
+    """Return what Serve says of the parts of our app, if anything: the last lines, below the tracebacks."""
+    from ray import serve
+
+    try:
+        app = serve.status().applications.get(APP_NAME)
+    except Exception:  # a second failure must not hide the first
+        return []
+    messages = [d.message.strip() for d in app.deployments.values()] if app else []
+    return [message.splitlines()[-1] for message in messages if message]
 
 
 def _require_front(folder: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -122,28 +123,26 @@ def test_the_token_is_private(tmp_path, monkeypatch, capsys, mode):
     assert ("could be read by other users" in capsys.readouterr().out) == (mode == 0o644)
 
 
-def test_ctrl_c_while_ray_starts_is_obeyed_and_leaves_nothing(tmp_path):
-    config = tmp_path / "serve.yaml"
-    config.write_text("applications: [{args: {model: builtin:scripted}}]")
+def test_ctrl_c_while_ray_starts_is_obeyed_and_leaves_nothing():
     cobali = str(Path(sys.executable).with_name("cobali"))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    process = subprocess.Popen(
-        [cobali, "serve", "--port", str(free_port()), "--config", str(config)],
-        env=environ | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        while not (below := descendants(process.pid)) & naming("gcs_server"):
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert "Stopping before it was ready" in said
-    assert "Traceback" not in said
-    assert process.returncode == 0
-    assert not naming(str(tmp_path))
-    assert not {pid for pid in below if Path(f"/proc/{pid}").exists()}
+    with tempfile.TemporaryDirectory(prefix="cobali-test-") as folder:  # short: sockets lie below
+        command = [cobali, "serve", "--port", str(free_port()), "--model", "builtin:scripted"]
+        with subprocess.Popen(
+            command,
+            cwd=Path(__file__).parents[2],
+            env=environ | {"TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            while not (below := descendants(process.pid)) & naming("gcs_server"):
+                assert process.poll() is None, process.stdout.read()
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        assert "Stopping before it was ready" in said
+        assert "Traceback" not in said
+        assert process.returncode == 0
+        assert not naming(folder)
+        assert not {pid for pid in below if Path(f"/proc/{pid}").exists()}

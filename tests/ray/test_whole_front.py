@@ -72,13 +72,13 @@ async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream)
     await until(there(0, 0), timeout_s=1)
 
 
-def config_in_use(server):
+def config_in_use():
     (path,) = FOLDER.glob("*/haproxy.cfg")
     return path
 
 
-def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
-    path = config_in_use(server)
+async def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
+    path = config_in_use()
     assert len(list(path.parent.glob("admin.sock.*.stderr.log"))) > 1, "it was started again for its replicas"
     text = path.read_text()
     assert text.count("    server SERVE_REPLICA_") >= 4
@@ -92,7 +92,7 @@ async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, 
     """`serve` is the proxy of `serve run`: here it steps in where no replica is up."""
     ports = {
         "haproxy": httpx2.URL(server.url).port,
-        "replica": re.search(r"SERVE_REPLICA_main\S+ 127.0.0.1:(\d+)", config_in_use(server).read_text())[1],
+        "replica": re.search(r"SERVE_REPLICA_main\S+ 127.0.0.1:(\d+)", config_in_use().read_text())[1],
         "serve": os.environ["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"],
     }
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports[way]}/main") as http:
@@ -137,7 +137,7 @@ def open_ports(pids):
     return found
 
 
-def test_nothing_listens_for_other_machines_but_what_is_named(server):
+async def test_nothing_listens_for_other_machines_but_what_is_named(server):
     ports = open_ports({os.getpid(), *descendants(os.getpid())})
     unknown = {port for port in ports if not port[0].startswith(tuple(OPEN_PORTS))}
     assert not unknown
@@ -148,5 +148,5 @@ def test_nothing_listens_for_other_machines_but_what_is_named(server):
             call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
             for token in ((), (("authorization", "Bearer " + 64 * "0"),)):
                 with pytest.raises(grpc.RpcError) as refused:
-                    call(b"", timeout=10, metadata=token)
+                    await asyncio.to_thread(call, b"", timeout=10, metadata=token)
                 assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
