@@ -144,5 +144,7 @@ def test_ctrl_c_while_ray_starts_is_obeyed_and_leaves_nothing():
         assert "Stopping before it was ready" in said
         assert "Traceback" not in said
         assert process.returncode == 0
-        assert not naming(folder)
-        assert not {pid for pid in below if Path(f"/proc/{pid}").exists()}
+        until = time.monotonic() + 5  # what was killed takes a moment to be gone
+        while left := naming(folder) | {pid for pid in below if Path(f"/proc/{pid}").exists()}:
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
