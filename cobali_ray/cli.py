@@ -172,5 +172,5 @@ def main() -> None:
     try:
         app()
     except CobaliError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -260,5 +260,20 @@ class ConfigError(CobaliError):
         return f"{self.setting}: {self.message}"
 
 
+class StartError(CobaliError):
+    """Ray or Serve did not come up."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what} did not start: {self.why}"
+
+
 class ModelNotFoundError(ConfigError):
     """The model reference leads nowhere."""
+
+
+class FrontEndError(CobaliError):
+    """HAProxy's configuration is not as this version knows it."""

@@ -35,6 +35,7 @@ class Ingress:
             max_body_bytes=s.max_body_bytes,
             default_max_tokens=s.default_max_tokens,
             default_timeout_s=s.default_timeout_s,
+            echo_request_id=False,  # Serve puts it on every answer, also on its own
             min_stream_gap_s=s.min_stream_gap_s,
         )
         self._app = build_api(self._client, api, tracer=self._tracing)

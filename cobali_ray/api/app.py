@@ -41,7 +41,9 @@ def build_api(
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_middleware(Frame, api_keys=settings.api_keys, clock=clock, tracer=tracer)
+    app.add_middleware(
+        Frame, api_keys=settings.api_keys, echo_id=settings.echo_request_id, clock=clock, tracer=tracer
+    )
     describe(app, keyed=bool(settings.api_keys), is_open=is_open)
     return app
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 
 from fastapi import Response
@@ -16,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault
+from cobali_ray.api.ids import request_id_of
 from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import WrongKeyError
 
@@ -29,19 +28,11 @@ def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
-SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
 def fault_response(fault: Fault) -> Response:
     """Return an error as an HTTP response."""
     return Response(
         fault.body_bytes, fault.status, headers=dict(fault.headers), media_type="application/json"
     )
-
-
-def request_id_of(sent: str) -> str:
-    """Return the client's own id if it can stand in a header and a log, else a new one."""
-    return sent if SANE_ID.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
 
 
 def key_is_right(headers: Mapping[str, str], api_keys: Sequence[str]) -> bool:
@@ -61,9 +52,16 @@ class Frame:
     """ASGI middleware around all routes."""
 
     def __init__(
-        self, app: ASGIApp, *, api_keys: Sequence[str], clock: ApiClock, tracer: HttpTracer | None = None
+        self,
+        app: ASGIApp,
+        *,
+        api_keys: Sequence[str],
+        echo_id: bool,
+        clock: ApiClock,
+        tracer: HttpTracer | None = None,
     ) -> None:
-        self._app, self._api_keys, self._clock, self._tracer = app, tuple(api_keys), clock, tracer
+        self._app, self._api_keys, self._echo_id = app, tuple(api_keys), echo_id
+        self._clock, self._tracer = clock, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and write its log line, however it ends."""
@@ -73,13 +71,14 @@ class Frame:
         headers = Headers(scope=scope)
         account = Account(request_id=request_id_of(headers.get("x-request-id", "")))
         scope[SCOPE_KEY] = account
+        named = [(b"x-request-id", account.request_id.encode("latin-1"))] if self._echo_id else []
         if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
             account.span = self._tracer.begin(scope["method"], route, headers)
 
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 account.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *account.headers()]}
+                message = {**message, "headers": [*message.get("headers", ()), *named, *account.headers()]}
             try:
                 await send(message)
             except OSError:

@@ -23,6 +23,8 @@ class ApiSettings:
     default_max_tokens: int | None = None
     """For requests that name none; None is the rest of the slot."""
     default_timeout_s: float | None = None
+    echo_request_id: bool = True
+    """Put x-request-id on answers; False where what serves the app does so, or clients would get two."""
     min_stream_gap_s: float = 0.0
     """Least time between two writes of one stream after its first token; 0 writes at every wake-up."""
 

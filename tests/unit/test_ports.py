@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from cobali_ray.actors import ports
-from cobali_ray.actors.serving import fast_front
+from cobali_ray.actors.front import fast_front
 from cobali_ray.errors import ConfigError
 
 

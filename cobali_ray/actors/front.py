@@ -1,0 +1,251 @@
+"""The front end of `cobali serve`: HAProxy as Ray Serve starts it, with its configuration mended.
+
+Serve writes HAProxy's configuration anew and starts another HAProxy on it whenever replicas come or go. What
+it takes for the binary is our launcher: it mends the configuration (`mend`, text in, text out) and becomes
+HAProxy. A line that `mend` expects and does not find is an error, so that no version of Ray drops a mend in
+silence. The launcher runs this file on a bare Python, so nothing heavy is imported at its top.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import Path
+
+from cobali_ray.actors.ports import free_blocks, free_port
+from cobali_ray.api.ids import SANE_ID
+from cobali_ray.errors import FrontEndError
+
+LOOPBACK = "127.0.0.1"
+REQUEST_TIMEOUT_S = 10
+"""How long headers, and what of the body fits the buffer, may take to arrive."""
+CLIENT_TIMEOUT_S = 60
+"""How long a client may stop in the middle of a longer body, or leave a full stream unread. Waiting for an
+answer is neither, however long it takes."""
+HEADER_BYTES = 16 << 10
+BUFFER_BYTES = 32 << 10
+"""HAProxy's buffer: longer headers than this it answers itself, in HTML."""
+PROBES = ("/health", "/ready", "/-/healthz")
+"""Answered also for a source with too many connections."""
+ERRORS: Mapping[int, tuple[str, str, str]] = {
+    400: (
+        "invalid_request_error",
+        "invalid_http",
+        "This is not a valid HTTP/1.1 request, or it broke off before its end.",
+    ),
+    408: (
+        "timeout",
+        "request_timeout",
+        f"The first {BUFFER_BYTES >> 10} kB of the request did not arrive within {REQUEST_TIMEOUT_S} s.",
+    ),
+    429: (
+        "rate_limit_error",
+        "too_many_connections",
+        "Too many connections are open from your address; use fewer, or close idle ones.",
+    ),
+    431: (
+        "invalid_request_error",
+        "headers_too_large",
+        f"The headers of a request may have {HEADER_BYTES} bytes in all.",
+    ),
+    500: ("server_error", "internal_error", "The front end failed on this request."),
+    501: (
+        "invalid_request_error",
+        "not_implemented",
+        "The request uses a part of HTTP that is not done here.",
+    ),
+    502: (
+        "server_error",
+        "ingress_died",
+        "The process that was to answer ended, or answered wrongly; it restarts by itself.",
+    ),
+    503: ("server_error", "loading", "The server is starting or restarting and takes no requests yet."),
+    504: ("timeout", "answer_timeout", "The server did not answer in time."),
+}
+"""What HAProxy says on its own: status to type, code and message."""
+
+_CLOSE = "hdr connection close"
+_MARK = "# mended by cobali_ray"
+_LAUNCHER = """#!/bin/sh
+# HAProxy as Ray Serve starts it, once its configuration is mended.
+exec {python} -IS -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
+from cobali_ray.actors.front import launch; launch(*sys.argv[1:])' {root} {binary} {folder} {host} "$@"
+"""
+
+
+def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, host: str = LOOPBACK) -> None:
+    """Set Serve's flags for HAProxy, with everything of this cluster in `folder`; exported values win.
+
+    HAProxy listens on `host`. Serve is to be told 127.0.0.1, so that its replicas and its own proxy, which
+    listen where Serve is told to, can only be reached through HAProxy.
+    """
+    _write_pages(folder)
+    launcher = folder / "haproxy"
+    root = Path(__file__).parents[2]
+    words = {"python": sys.executable, "root": root, "binary": binary, "folder": folder, "host": host}
+    launcher.write_text(_LAUNCHER.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
+    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
+    http, grpc = free_blocks(2)
+    flags = {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_TIMEOUT_S),
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
+        # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc[0]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
+    }
+    for name, value in flags.items():
+        environ.setdefault(name, value)
+
+
+def launch(binary: str, folder: str, host: str, *words: str) -> None:
+    """Mend the configuration that is named among the command's words, then become HAProxy."""
+    try:
+        for word in words:
+            if word.endswith(".cfg"):
+                path = Path(word)
+                mended = path.with_name(path.name + ".mended")
+                mended.write_text(mend(path.read_text(), pages=page_paths(Path(folder)), host=host))
+                mended.replace(path)
+    except FrontEndError as error:
+        failure_path(Path(folder)).write_text(str(error))
+        sys.exit(str(error))
+    os.execv(binary, [binary, *words])  # noqa: S606 no shell
+
+
+def failure_path(folder: Path) -> Path:
+    """Where the launcher says why it did not start HAProxy."""
+    return folder / "front-failure"
+
+
+def page_paths(folder: Path) -> dict[int, Path]:
+    """Where the answer to each of HAProxy's own errors lies."""
+    return {status: folder / f"{status}.json" for status in ERRORS}
+
+
+def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
+    """Return the configuration of HAProxy as `cobali serve` runs it; what is mended already stays.
+
+    Raises:
+        FrontEndError: Ray writes it differently than it did.
+    """
+    if text.startswith(_MARK):
+        return text
+    config = _Config(text)
+    config.replace("defaults", r"timeout client .*", r"\g<0>", f"timeout http-request {REQUEST_TIMEOUT_S}s")
+    # Of a client whose body is spliced one does not notice that it leaves.
+    config.replace(
+        "defaults", r"option splice-request", "option http-buffer-request", "option http-ignore-probes"
+    )
+    for status in (502, 503):
+        config.replace("defaults", rf"errorfile {status} .*")
+    config.replace("defaults", r"errorfile 504 .*", *_errors(pages))
+    config.replace("frontend prometheus", r"bind :(\d+)", rf"bind {LOOPBACK}:\1")
+    config.replace("listen stats", r"bind \*:(\d+)", rf"bind {LOOPBACK}:\1")
+    n_most = int(config.find("global", r"maxconn (\d+)")[1])
+    config.replace(
+        "frontend http_frontend",
+        r"bind \S+:(\d+)",
+        rf"bind {host}:\1",
+        # No source takes all connections: beyond half of them it gets 429, beyond three quarters nothing.
+        "stick-table type ipv6 size 64k expire 1m store conn_cur",
+        "tcp-request connection track-sc0 src",
+        f"tcp-request connection reject if {{ sc0_conn_cur gt {n_most * 3 // 4} }}",
+        *_request_id(),
+        "http-request deny deny_status 429 "
+        f"if {{ sc0_conn_cur gt {n_most // 2} }} !{{ path_end {' '.join(PROBES)} }}",
+        f"http-request return status 431 content-type application/json file {pages[431]} {_CLOSE} "
+        f"if {{ req.hdrs,length gt {HEADER_BYTES} }}",
+    )
+    # No application is there: not yet, or no more.
+    config.replace(
+        "backend default_backend", r"http-request return status 404 .*", "http-request deny deny_status 503"
+    )
+    return f"{_MARK}\n{config.text()}"
+
+
+def _write_pages(folder: Path) -> None:
+    from cobali_ray.api.faults import Fault
+
+    for status, (kind, code, message) in ERRORS.items():
+        fault = Fault(status=status, type=kind, message=message, code=code)
+        page_paths(folder)[status].write_bytes(fault.body_bytes)
+
+
+def _errors(pages: Mapping[int, Path]) -> Iterable[str]:
+    """Give HAProxy's own errors the shape of the API's."""
+    for status, path in pages.items():
+        later = " hdr retry-after 1" if status in {429, 503} else ""
+        if status != 431:  # no error of HAProxy's own
+            yield f"http-error status {status} content-type application/json file {path} {_CLOSE}{later}"
+
+
+def _request_id() -> Iterable[str]:
+    """Give every request one id, the client's own if it is sane, and every answer the same one."""
+    yield "http-request set-var(txn.request_id) req.fhdr(x-request-id)"
+    yield (
+        "http-request set-var-fmt(txn.request_id) req_%[uuid(),regsub(-,,g)] "
+        f"if !{{ var(txn.request_id) -m reg ^{SANE_ID.pattern}$ }}"
+    )
+    yield "http-request set-header x-request-id %[var(txn.request_id)]"
+    known = "if { var(txn.request_id) -m found }"
+    yield f"http-after-response set-header x-request-id %[var(txn.request_id)] {known}"
+
+
+class _Config:
+    """HAProxy's configuration as sections of lines; a line at the margin opens one."""
+
+    def __init__(self, text: str) -> None:
+        self._sections: dict[str, list[str]] = {}
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line[:1].strip():
+                lines = self._sections.setdefault(line.strip(), [])
+            elif line.strip():
+                lines.append(line.strip())
+
+    def find(self, section: str, pattern: str) -> re.Match[str]:
+        """Return the one line of `section` that matches."""
+        matches = [re.fullmatch(pattern, line) for line in self._sections.get(section, ())]
+        found = [match for match in matches if match]
+        if len(found) != 1:
+            raise FrontEndError(
+                f"HAProxy's configuration has {len(found)} lines like {pattern!r} under {section!r}, not "
+                "one: cobali_ray does not know this version of Ray"
+            )
+        return found[0]
+
+    def replace(self, section: str, pattern: str, *lines: str) -> None:
+        r"""Put `lines` where the one line of `section` stands that matches; they may name its groups."""
+        found = self.find(section, pattern)
+        there = self._sections[section]
+        place = there.index(found[0])
+        there[place : place + 1] = [found.expand(line) for line in lines]
+
+    def text(self) -> str:
+        """Return the configuration as HAProxy reads it."""
+        lines = []
+        for section, inside in self._sections.items():
+            lines += [section, *(f"    {line}" for line in inside)]
+        return "\n".join([*lines, ""])

@@ -1,0 +1,47 @@
+"""Processes of this machine, as /proc tells them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def descendants(root: int) -> set[int]:
+    """Return the processes below `root`: its children, theirs, and so on."""
+    parents = dict(_parents())
+    found: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in {root, *found}} - found:
+        found |= more
+    return found
+
+
+def naming(text: str) -> set[int]:
+    """Return the processes that have `text` in their command."""
+    found = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if text in Path(f"/proc/{pid}/cmdline").read_text(errors="replace"):
+                found.add(pid)
+    return found - {os.getpid()}
+
+
+def end(pids: Iterable[int]) -> None:
+    """Kill these processes; the work in them is lost."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything, a closing parenthesis too.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            yield pid, int(fields[1])
+
+
+def _pids() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]

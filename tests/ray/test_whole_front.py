@@ -1,0 +1,152 @@
+"""The front end of the whole cluster: who leaves is noticed, what listens, what Serve adds."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+from pathlib import Path
+
+import grpc
+import httpx2
+import pytest
+from conftest import FOLDER, until
+
+from cobali_ray.actors.processes import descendants
+
+pytestmark = pytest.mark.ray
+
+OPEN_PORTS = {
+    "ray::ServeReplica:": "Serve's gRPC between replicas: its code names every interface",
+}
+"""Processes that may listen for other machines, and why. What they serve asks for the cluster's token."""
+
+
+class Segments:
+    """A client whose headers and body are segments of their own; it leaves without reading."""
+
+    def __init__(self, server, **fields):
+        self.url = httpx2.URL(server.url)
+        known = {"model": "scripted", "max_tokens": 3000, "ignore_eos": True}
+        say = [{"role": "user", "content": "tell me something"}]
+        self.body = json.dumps(known | {"messages": say} | fields).encode()
+
+    async def __aenter__(self):
+        _, self.writer = await asyncio.open_connection(self.url.host, self.url.port)
+        head = f"POST {self.url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+        self.writer.write(f"{head}content-length: {len(self.body)}\r\n\r\n".encode())
+        await self.writer.drain()
+        await asyncio.sleep(0.02)
+        self.writer.write(self.body)
+        return self
+
+    async def __aexit__(self, *error):
+        self.writer.close()
+
+
+@pytest.mark.parametrize("server", ["narrow"], indirect=True)
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("phase", ["queued", "prefilling", "generating"])
+async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream):
+    def there(n_running, n_queued):
+        async def holds():
+            state = await server.state()
+            return (state["n_running"], state["n_queued"]) == (n_running, n_queued)
+
+        return holds
+
+    async def in_phase():
+        return f'cobali_slots{{state="{phase}"}} 1' in (await http.get("/metrics")).text
+
+    long = [{"role": "user", "content": "x" * 3000}]  # more than a second of prefill
+    async with contextlib.AsyncExitStack() as stack:
+        n_before = 0
+        if phase == "queued":
+            await stack.enter_async_context(Segments(server))
+            await until(there(1, 0))
+            n_before = 1
+        about = {"messages": long, "max_tokens": 900} if phase == "prefilling" else {}
+        async with Segments(server, stream=stream, **about):
+            await (until(there(1, 1)) if phase == "queued" else until(in_phase))
+        await until(there(n_before, 0), timeout_s=1)
+    await until(there(0, 0), timeout_s=1)
+
+
+def config_in_use():
+    (path,) = FOLDER.glob("*/haproxy.cfg")
+    return path
+
+
+async def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
+    path = config_in_use()
+    assert len(list(path.parent.glob("admin.sock.*.stderr.log"))) > 1, "it was started again for its replicas"
+    text = path.read_text()
+    assert text.count("    server SERVE_REPLICA_") >= 4
+    assert "option http-buffer-request" in text
+    assert "splice-request" not in text
+
+
+@pytest.mark.parametrize("way", ["haproxy", "replica", "serve"])
+@pytest.mark.parametrize("sent", ["mine", None])
+async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, sent):
+    """`serve` is the proxy of `serve run`: here it steps in where no replica is up."""
+    ports = {
+        "haproxy": httpx2.URL(server.url).port,
+        "replica": re.search(r"SERVE_REPLICA_main\S+ 127.0.0.1:(\d+)", config_in_use().read_text())[1],
+        "serve": os.environ["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"],
+    }
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports[way]}/main") as http:
+        for path in ("/health", "/v1/nothing"):
+            response = await http.get(path, headers={"x-request-id": sent} if sent else {})
+            (answered,) = response.headers.get_list("x-request-id")
+            assert answered == sent if sent else answered
+
+
+async def test_where_no_application_is_the_server_is_loading(server):
+    async with httpx2.AsyncClient() as http:
+        response = await http.get(str(httpx2.URL(server.url).join("/nowhere")))
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "loading")
+
+
+def listening():
+    """Return (address, port) of each listening socket by its inode."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            address, _, port = fields[1].rpartition(":")
+            if fields[3] == "0A":
+                found[fields[9]] = (address, int(port, 16))
+    return found
+
+
+def is_loopback(address):
+    return address in {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def open_ports(pids):
+    """Return (process, port) of whatever listens for other machines."""
+    sockets, found = listening(), set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                inode = str(handle.readlink()).removeprefix("socket:[").removesuffix("]")
+                if inode in sockets and not is_loopback(sockets[inode][0]):
+                    found.add((command, sockets[inode][1]))
+    return found
+
+
+async def test_nothing_listens_for_other_machines_but_what_is_named(server):
+    ports = open_ports({os.getpid(), *descendants(os.getpid())})
+    unknown = {port for port in ports if not port[0].startswith(tuple(OPEN_PORTS))}
+    assert not unknown
+    replicas = [port for command, port in ports if command.startswith("ray::ServeReplica:")]
+    assert replicas, "one that is loopback by now is no exception any more"
+    for port in replicas:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            for token in ((), (("authorization", "Bearer " + 64 * "0"),)):
+                with pytest.raises(grpc.RpcError) as refused:
+                    await asyncio.to_thread(call, b"", timeout=10, metadata=token)
+                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
