@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, FinishReason, RequestStats, TokenLogprob
+
+
+class Times(NamedTuple):
+    """What the client waits for, in seconds from the arrival of its HTTP request."""
+
+    ttft_s: float | None
+    """To the first text: ready to be sent, or here for an answer in one piece; None before."""
+    e2e_s: float
+    """To now, or to the end of the answer."""
 
 
 @dataclass(slots=True)
@@ -30,12 +39,13 @@ class Choice:
         return self.end.finish_reason if self.end else None
 
 
-def chat_answer(call: Call, choices: Sequence[Choice]) -> dict[str, Any]:
+def chat_answer(call: Call, choices: Sequence[Choice], times: Times) -> dict[str, Any]:
     """Return the body of POST /v1/chat/completions."""
     return _answer(
         call,
         "chat.completion",
         choices,
+        times,
         [
             {
                 "index": index,
@@ -50,12 +60,13 @@ def chat_answer(call: Call, choices: Sequence[Choice]) -> dict[str, Any]:
     )
 
 
-def completion_answer(call: Call, choices: Sequence[Choice]) -> dict[str, Any]:
+def completion_answer(call: Call, choices: Sequence[Choice], times: Times) -> dict[str, Any]:
     """Return the body of POST /v1/completions."""
     return _answer(
         call,
         "text_completion",
         choices,
+        times,
         [
             {
                 "index": index,
@@ -84,19 +95,22 @@ def usage(call: Call, stats: Sequence[RequestStats]) -> dict[str, Any]:
     }
 
 
-def timings(stats: Sequence[RequestStats]) -> dict[str, float | None]:
-    """Return the engine's times in seconds; of several choices, those of the one that took longest.
+def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, float | None]:
+    """Return the whole way in seconds and its parts; of several choices, the parts of the slowest.
 
-    `tokens_per_second` is 1 / TPOT: the pace after the first token, None for answers of one token.
+    What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the
+    way from the engine to the client. `tokens_per_second` is 1 / TPOT: the pace after the first token, None
+    for answers of one token.
     """
     slowest = slowest_of(stats)
     tpot_s = slowest.tpot_s
     return {
+        "intake_s": slowest.intake_s,
         "queue_s": slowest.queue_s,
         "prefill_s": slowest.prefill_s,
-        "ttft_s": slowest.ttft_s,
+        "ttft_s": times.ttft_s,
         "decode_s": slowest.decode_s,
-        "e2e_s": slowest.e2e_s,
+        "e2e_s": times.e2e_s,
         "tokens_per_second": 1 / tpot_s if tpot_s else None,
     }
 
@@ -107,7 +121,7 @@ def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
 
 
 def _answer(
-    call: Call, kind: str, choices: Sequence[Choice], wire_choices: list[dict[str, Any]]
+    call: Call, kind: str, choices: Sequence[Choice], times: Times, wire_choices: list[dict[str, Any]]
 ) -> dict[str, Any]:
     stats = [choice.end.stats for choice in choices if choice.end]
     return {
@@ -118,5 +132,5 @@ def _answer(
         "system_fingerprint": call.fingerprint,
         "choices": wire_choices,
         "usage": usage(call, stats),
-        "timings": timings(stats),
+        "timings": timings(stats, times),
     }

@@ -35,7 +35,9 @@ class Facts:
         router = APIRouter(tags=["facts"])
         keyed = errors(401, 500, 503)
         body = errors(400, 401, 404, 413, 500, 503)
-        not_ready: Responses = {503: {"description": "Loading, draining or stalled; `Retry-After` is set."}}
+        not_ready: Responses = {
+            503: {"description": "Loading, restarting, draining, stalled; `Retry-After` is set."}
+        }
         router.get("/v1/models", response_model=None, responses=keyed)(self.models)
         router.get("/v1/models/{model_id:path}", response_model=None, responses=keyed | errors(404))(
             self.model
@@ -48,7 +50,7 @@ class Facts:
         )
         router.get("/health", response_model=None)(self.health)
         router.get("/ready", response_model=None, responses=not_ready)(self.ready)
-        router.get("/metrics", response_model=None, responses=keyed)(self.metrics)
+        router.get("/metrics", response_model=None, responses=errors(401, 500))(self.metrics)
         return router
 
     async def models(self) -> Response:

@@ -106,12 +106,13 @@ class Generation:
             created=self._clock.unix(),
             card=card,
             settings=self._settings,
+            received_s=account.received_s,
             trace=None if span is None else span.link(operation, body.model or card.model_id),
         )
 
     def _reply(self, call: Call, account: Account, frames: type[Frames], answer: Answer) -> Reply:
         if not call.stream:
-            return WholeReply(self._client, call, account, answer)
+            return WholeReply(self._client, call, account, answer, clock=self._clock)
         return StreamReply(
             self._client,
             call,

@@ -64,6 +64,8 @@ class Origin:
     created: int
     card: ModelCard
     settings: ApiSettings
+    received_s: float | None = None
+    """When the HTTP request began to arrive, on the machine's monotonic clock."""
     trace: TraceLink | None = None
 
 
@@ -157,6 +159,7 @@ def _call(
             stop=body.stop,
             timeout_s=timeout_s,
             trace=origin.trace,
+            received_s=origin.received_s,
         )
         if request.n_most > card.n_ctx_slot:
             raise PromptTooLongError(request.n_prompt, request.max_tokens, card.n_ctx_slot)
