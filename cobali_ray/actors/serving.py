@@ -70,6 +70,12 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str) -> 
         environ.setdefault(name, value)
 
 
+def allow_spares(environ: MutableMapping[str, str]) -> None:
+    """Have Ray start workers ahead, with everything imported: `spare` says for whom. Exported values win."""
+    environ.setdefault("RAY_enable_worker_prestart", "1")
+    environ.setdefault("RAY_preload_python_modules", "cobali_ray.actors.app")
+
+
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
     """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
     console = Console()
@@ -99,6 +105,7 @@ def _set_environment(folder: Path) -> None:
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own is 15: any other process would go first
+    allow_spares(os.environ)
     fast_front(os.environ, folder, get_haproxy_binary())
 
 

@@ -74,8 +74,8 @@ async function listen() {
       silence = watch();
       if (event === "message") merge(JSON.parse(data));
       if (event !== "gone") continue;
-      const { status: cause, down_s: downS } = JSON.parse(data);
-      feed.set({ status: "gone", detail: "", cause, sinceUnixS: Date.now() / 1000 - downS });
+      const { status: cause, detail, down_s: downS } = JSON.parse(data);
+      feed.set({ status: "gone", detail: `${detail}.`, cause, sinceUnixS: Date.now() / 1000 - downS });
       clearTimeout(silence); // it is said once, and nothing until the engine is back
     }
   } finally {

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from cobali_ray.actors.ports import free_port
-from cobali_ray.actors.serving import fast_front, handle_of
+from cobali_ray.actors.serving import allow_spares, fast_front, handle_of
 from cobali_ray.settings import EngineSettings
 
 POLL_S = 0.02
@@ -28,6 +28,7 @@ def _set_environment():
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1")
+    allow_spares(os.environ)
     fast_front(os.environ, _FOLDER, get_haproxy_binary())
 
 

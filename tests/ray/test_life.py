@@ -1,6 +1,7 @@
 """What happens when clients leave, engines die or hang, and servers stop."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import time
 
 import pytest
 from conftest import until
+
+from cobali_ray.bench.footprint import descendants, name_of
 
 pytestmark = pytest.mark.ray
 
@@ -149,6 +152,27 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     }
     assert (await server.engine())["pid"] != before
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
+
+
+def idle_workers():
+    found = set()
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            if name_of(pid) == "ray::IDLE":
+                found.add(pid)
+    return found
+
+
+async def test_a_dead_engine_is_succeeded_in_a_process_that_waited(server):
+    async def waits():
+        return bool(idle_workers())
+
+    await until(waits)
+    await asyncio.sleep(1)  # an empty task's own worker has ended as well
+    spares, before = idle_workers(), (await server.engine())["pid"]
+    os.kill(before, signal.SIGKILL)
+    assert (await server.engine())["pid"] in spares
+    await until(server.is_ready)
 
 
 async def test_a_death_shows_though_nobody_asks_for_anything(server, http):
