@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
-from cobali_ray.actors import link
+from cobali_ray.actors import engine_server, link
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.core.stats import Attendance, EngineStatus
@@ -125,7 +125,8 @@ async def test_silence_is_no_death_until_it_is_one(make, monkeypatch):
     assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.RESTARTING, 4.0), "away since then"
 
 
-async def test_nobody_waits_for_an_answer_of_the_dead(make):
+async def test_nobody_waits_for_an_answer_of_the_dead(make, monkeypatch):
+    monkeypatch.setattr(link, "SILENT_S", 3600)  # it is not that
     s = await make()
     asked = LocalResponse(asyncio.Event().wait())
     asking = asyncio.ensure_future(s.link.ask(asked))
@@ -149,12 +150,14 @@ async def test_values_outlive_an_engine_that_did_not_take_them(make):
     assert s.engine.heard[-1][0] == {}, "each value is told once"
 
 
-async def test_all_ingresses_hear_of_every_restart():
+async def test_all_ingresses_hear_of_every_restart(monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0)
     engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
     try:
         assert (await engine.attend({}, None)).n_restarts == 0, "the first engine of a server"
         seen = await engine.attend({}, Attendance("its predecessor", 4))
         assert seen.n_restarts == 5
+        assert await engine.attend({}, seen) == seen, "known is known"
         newcomer = await engine.attend({}, None)
         assert newcomer == seen, "an ingress that was restarted itself learns it"
         assert (await engine.attend({}, Attendance("its predecessor", 4))).n_restarts == 5, (
