@@ -40,7 +40,7 @@ def _now(made: dashboard.Dashboard) -> None:
     output = f"sum({rate('cobali_output_tokens_total')})"
     made.with_panel(number("Output", "Output tokens per second.", TOKEN_RATE, (output, "tokens/s")))
     ttft = quantile(0.9, "cobali_ttft_seconds")
-    made.with_panel(number("TTFT p90", "Arrival to first output token.", "s", (ttft, "p90")))
+    made.with_panel(number("TTFT p90", "HTTP arrival to first text.", "s", (ttft, "p90")))
     itl = quantile(0.99, "cobali_itl_seconds")
     made.with_panel(number("ITL p99", "Gap between neighbouring tokens of a stream.", "s", (itl, "p99")))
     usage = f"max({series('cobali_kv_usage_ratio')})"
@@ -50,11 +50,13 @@ def _now(made: dashboard.Dashboard) -> None:
 def _latency(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Latency"))
     for title, text, name in (
-        ("TTFT", "Arrival to first output token.", "cobali_ttft_seconds"),
+        ("TTFT", "HTTP arrival to first text: what a client waits for.", "cobali_ttft_seconds"),
+        ("Engine's TTFT", "Arrival at the engine to first output token.", "cobali_engine_ttft_seconds"),
+        ("Intake", "HTTP arrival to the engine: body, template, tokeniser.", "cobali_intake_seconds"),
         ("ITL", "Gap between neighbouring tokens of one stream.", "cobali_itl_seconds"),
         ("TPOT", "Seconds per output token after the first, one sample per request.", "cobali_tpot_seconds"),
-        ("E2E", "Arrival to end event.", "cobali_e2e_seconds"),
-        ("Queue time", "Arrival to slot.", "cobali_queue_seconds"),
+        ("E2E", "HTTP arrival to the last byte of the answer.", "cobali_e2e_seconds"),
+        ("Queue time", "Arrival at the engine to slot.", "cobali_queue_seconds"),
         ("Prefill time", "Slot to first output token.", "cobali_prefill_seconds"),
         ("Decode time", "First to last output token.", "cobali_decode_seconds"),
     ):

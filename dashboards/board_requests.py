@@ -40,7 +40,7 @@ def _now(made: dashboard.Dashboard) -> None:
     text = "Share of all requests that were refused at the door."
     made.with_panel(number("Refused", text, "percentunit", (turned_away, "refused")))
     ttft = quantile(0.99, "cobali_ttft_seconds")
-    made.with_panel(number("TTFT p99", "Arrival to first output token.", "s", (ttft, "p99")))
+    made.with_panel(number("TTFT p99", "HTTP arrival to first text.", "s", (ttft, "p99")))
     prompt = quantile(0.5, "cobali_request_prompt_tokens")
     made.with_panel(number("Prompt p50", "Prompt tokens of an ended request.", TOKENS, (prompt, "p50")))
     output = quantile(0.5, "cobali_request_output_tokens")
@@ -50,10 +50,23 @@ def _now(made: dashboard.Dashboard) -> None:
 def _heat(made: dashboard.Dashboard) -> None:
     made.with_row(Row("How long they took, all of them"))
     for title, text, name in (
-        ("TTFT heatmap", "Requests per bucket of arrival to first output token.", "cobali_ttft_seconds"),
+        ("TTFT heatmap", "Requests per bucket of HTTP arrival to first text.", "cobali_ttft_seconds"),
+        (
+            "Engine's TTFT heatmap",
+            "Requests per bucket of arrival at the engine to first output token.",
+            "cobali_engine_ttft_seconds",
+        ),
         ("ITL heatmap", "Gaps per bucket, between neighbouring tokens of one stream.", "cobali_itl_seconds"),
-        ("Queue time heatmap", "Requests per bucket of arrival to slot.", "cobali_queue_seconds"),
-        ("E2E heatmap", "Requests per bucket of arrival to end event.", "cobali_e2e_seconds"),
+        (
+            "Queue time heatmap",
+            "Requests per bucket of arrival at the engine to slot.",
+            "cobali_queue_seconds",
+        ),
+        (
+            "E2E heatmap",
+            "Requests per bucket of HTTP arrival to the answer's last byte.",
+            "cobali_e2e_seconds",
+        ),
     ):
         made.with_panel(heat(title, text, "s", name))
 
@@ -76,9 +89,14 @@ def _life(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Where their time goes"))
     parts = [
         (per_request(f"cobali_{part}_seconds"), legend)
-        for part, legend in (("queue", "queue"), ("prefill", "prefill"), ("decode", "decode"))
+        for part, legend in (
+            ("intake", "intake"),
+            ("queue", "queue"),
+            ("prefill", "prefill"),
+            ("decode", "decode"),
+        )
     ]
-    text = "Mean seconds of an ended request: waiting, its prompt, its answer."
+    text = "Mean seconds of an ended request: on its way in, waiting, its prompt, its answer."
     made.with_panel(stacked("Mean life of a request", text, "s", parts))
     speed = [
         (f"1 / {quantile(q, 'cobali_tpot_seconds')}", legend)

@@ -110,7 +110,7 @@ def stacked(
 
 def per_request(name: str) -> str:
     """Return the mean of a histogram over all ended requests, those without a value counted as 0."""
-    return f"sum({rate(f'{name}_sum')}) / sum({rate('cobali_e2e_seconds_count')})"
+    return f"sum({rate(f'{name}_sum')}) / sum({rate('cobali_engine_e2e_seconds_count')})"
 
 
 def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:

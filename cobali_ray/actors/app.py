@@ -12,6 +12,9 @@ from cobali_ray.settings import EngineSettings
 MAX_ONGOING = 100_000
 """Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
 
+HEALTH_S = 0.25
+"""How often Serve looks whether the engine lives: on average, a successor is started after half of it."""
+
 
 def build(settings: EngineSettings) -> Application:
     """Join engine and ingress to one Serve application; `args` of serve_config.yaml become `settings`."""
@@ -20,7 +23,7 @@ def build(settings: EngineSettings) -> Application:
         name="engine",
         num_replicas=1,
         max_ongoing_requests=MAX_ONGOING,
-        health_check_period_s=1,
+        health_check_period_s=HEALTH_S,
         health_check_timeout_s=5,
         graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
         graceful_shutdown_wait_loop_s=0.1,

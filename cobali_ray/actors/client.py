@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import ray
 import structlog
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 
+from cobali_ray.actors.link import EngineLink
+from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
@@ -24,10 +24,10 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import CobaliError, ConfigError, EngineDiedError, LoadingError
 from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.names import HttpTime
 
 _log = structlog.get_logger(__name__)
 
-STATE_TIMEOUT_S = 2.0
 CONNECT_RETRY_S = 0.5
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
@@ -54,6 +54,7 @@ class ServeEngineClient:
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._link = EngineLink(engine, time.monotonic)
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
@@ -65,7 +66,7 @@ class ServeEngineClient:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
         while self._card is None:
             try:
-                found = await _outcome(self._engine.describe.remote())
+                found = await outcome(self._engine.describe.remote())
             except EngineDiedError as error:
                 _log.warning("engine_not_there", error=repr(error.__cause__))
                 await asyncio.sleep(CONNECT_RETRY_S)
@@ -77,6 +78,7 @@ class ServeEngineClient:
             loop = asyncio.get_running_loop()
             self._words = await loop.run_in_executor(self._pool, load_words, found["path"])
             self._card = found["card"]
+            self._link.start()
             _log.info("ingress_ready", model=self._card.model_id)
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
@@ -131,7 +133,7 @@ class ServeEngineClient:
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         stream = self._puller.open(request.request_id, on_full=response.cancel)
-        call = asyncio.ensure_future(_outcome(response))
+        call = asyncio.ensure_future(outcome(response))
         self._calls.add(call)
         call.add_done_callback(self._forget)
         call.add_done_callback(lambda _: stream.nudge())
@@ -152,35 +154,38 @@ class ServeEngineClient:
         if not call.cancelled():
             call.exception()
 
+    def observe(self, name: HttpTime, seconds: float) -> None:
+        """Tell the engine, with the next call that keeps in touch with it."""
+        self._link.observe(name, seconds)
+
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
         if self._card is None:
             return EngineState(status=EngineStatus.LOADING, detail=self._trouble or "waiting for the engine")
+        if (away := self._link.away) is not None:
+            return away
         try:
-            state: EngineState = await asyncio.wait_for(
-                _outcome(self._engine.state.remote()), STATE_TIMEOUT_S
-            )
-        except (EngineDiedError, TimeoutError) as error:
-            return EngineState(status=EngineStatus.LOADING, detail=f"no answer: {type(error).__name__}")
+            state: EngineState = await self._link.ask(self._engine.state.remote())
+        except EngineDiedError:
+            return self._link.away or EngineState(status=EngineStatus.LOADING, detail="no answer")
         return state
 
     async def metrics(self) -> str:
         """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
-        try:
-            snapshot = await asyncio.wait_for(_outcome(self._engine.snapshot.remote()), STATE_TIMEOUT_S)
-        except (EngineDiedError, TimeoutError):
-            raise LoadingError from None
-        if snapshot is None:
-            raise LoadingError
-        return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot)
+        snapshot = None
+        if self._card is not None and self._link.away is None:
+            with suppress(EngineDiedError):
+                snapshot = await self._link.ask(self._engine.snapshot.remote())
+        presence = self._link.presence._replace(up=snapshot is not None)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot, presence)
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
         """Fetch records of ticks and requests, encoded by the engine's event loop."""
+        if self._link.away is not None:
+            raise LoadingError
         try:
-            feed: TickFeed = await asyncio.wait_for(
-                _outcome(self._engine.ticks.remote(last, since, before)), STATE_TIMEOUT_S
-            )
-        except (EngineDiedError, TimeoutError):
+            feed: TickFeed = await self._link.ask(self._engine.ticks.remote(last, since, before))
+        except EngineDiedError:
             raise LoadingError from None
         return feed
 
@@ -192,19 +197,9 @@ class ServeEngineClient:
         """Stop reading."""
         if self._connecting is not None:
             self._connecting.cancel()
+        self._link.close()
         self._puller.close()
         self._pool.shutdown(wait=False)
-
-
-async def _outcome(response: Any) -> Any:
-    """Await a Serve call; cancelling the wait cancels the call. Raises EngineDiedError."""
-    try:
-        return await response
-    except asyncio.CancelledError:
-        response.cancel()
-        raise
-    except (RayError, RayServeException, grpc.RpcError) as error:
-        raise EngineDiedError from error
 
 
 async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: float) -> list[Event]:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import structlog
 
 from cobali_ray import __version__
 from cobali_ray.actors.ray_metrics import RayMetrics
+from cobali_ray.actors.spare import start_spare
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
@@ -29,10 +31,14 @@ from cobali_ray.errors import BadRequestError, CobaliError, InternalError, Refus
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
+from cobali_ray.telemetry.names import HttpTime
 from cobali_ray.telemetry.observer import Telemetry
 from cobali_ray.telemetry.snapshot import Snapshot
 
 _log = structlog.get_logger(__name__)
+
+ATTEND_S = 1.0
+"""How long the call stays open by which an ingress keeps in touch."""
 
 
 class EngineServer:
@@ -50,6 +56,7 @@ class EngineServer:
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[None]] = {}
         self._tracer = EngineTracer.open(settings)
+        self._n_restarts = 0
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._pusher = Pusher(self._cancel_all)
         self._loop = EngineLoop(
@@ -61,6 +68,7 @@ class EngineServer:
         if self._telemetry is not None and ray.is_initialized():
             self._ray_metrics = RayMetrics(self._telemetry.collector.snapshot)
             self._ray_metrics.start()
+        self._spare = start_spare()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         selector = open_selector(self._settings)
@@ -150,6 +158,21 @@ class EngineServer:
             "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
         }
 
+    async def attend(self, waited: dict[HttpTime, list[float]], known: Attendance | None) -> Attendance:
+        """Count what an ingress's clients waited for, and answer after a second: an open call shows a death.
+
+        Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
+        are what all of them hear.
+        """
+        engine_id = self._feeder.engine_id
+        if known is not None:
+            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.engine_id != engine_id))
+        if waited and self._telemetry is not None:
+            self._loop.look(partial(self._telemetry.collector.on_http, waited))
+        if known is not None and known.engine_id == engine_id:
+            await asyncio.sleep(ATTEND_S)
+        return Attendance(engine_id, self._n_restarts)
+
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
         return self._loop.state()
@@ -183,6 +206,8 @@ class EngineServer:
 
     def __del__(self) -> None:
         """Stop the loop; Serve calls this when the replica goes."""
+        if (spare := getattr(self, "_spare", None)) is not None:
+            spare.cancel()
         if (metrics := getattr(self, "_ray_metrics", None)) is not None:
             metrics.stop()
         loop = getattr(self, "_loop", None)

@@ -52,6 +52,12 @@ _RAY_FLAGS = {
 }
 
 
+def allow_spares(environ: MutableMapping[str, str]) -> None:
+    """Have Ray start workers ahead, with everything imported: `spare` says for whom. Exported values win."""
+    environ.setdefault("RAY_enable_worker_prestart", "1")
+    environ.setdefault("RAY_preload_python_modules", "cobali_ray.actors.app")
+
+
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
     """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
     console = Console()
@@ -89,6 +95,7 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
 
     for name, value in _RAY_FLAGS.items():
         environ.setdefault(name, value)
+    allow_spares(environ)
     fast_front(environ, folder, get_haproxy_binary(), host=host)
 
 

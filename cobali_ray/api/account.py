@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.answer import slowest_of
+from cobali_ray.api.answer import Times, slowest_of
 from cobali_ray.api.faults import Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
 from cobali_ray.api.spans import HttpSpan
@@ -29,6 +29,8 @@ class Account:
     """One HTTP request in numbers; never its texts."""
 
     request_id: str
+    received_s: float
+    """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
     route: str = "unmatched"
     status: int | None = None
@@ -36,6 +38,8 @@ class Account:
     n_prompt: int | None = None
     n_output: int | None = None
     finish_reasons: list[FinishReason] = field(default_factory=list)
+    intake_s: float | None = None
+    queue_s: float | None = None
     ttft_s: float | None = None
     e2e_s: float | None = None
     error: str | None = None
@@ -54,16 +58,18 @@ class Account:
             self.ignored += names
             log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))
 
-    def settle(self, ends: Sequence[End | None], n_tokens: int) -> None:
-        """Note how the choices ended; where one did not, count the tokens seen."""
+    def settle(self, ends: Sequence[End | None], n_tokens: int, times: Times) -> None:
+        """Note how and when the choices ended; where one did not, count the tokens seen."""
+        self.ttft_s = times.ttft_s
         closed = [end for end in ends if end is not None]
         self.finish_reasons = [end.finish_reason for end in closed if end.finish_reason is not None]
         self.n_output = n_tokens
         if closed:
             if len(closed) == len(ends):
                 self.n_output = sum(end.stats.n_output for end in closed)
+                self.e2e_s = times.e2e_s
             slowest = slowest_of([end.stats for end in closed])
-            self.ttft_s, self.e2e_s = slowest.ttft_s, slowest.e2e_s
+            self.intake_s, self.queue_s = slowest.intake_s, slowest.queue_s
 
     def blame(self, error: BaseException) -> Fault:
         """Return what the client is told; what operators must know goes to the log."""
@@ -86,6 +92,8 @@ class Account:
             "n_prompt": self.n_prompt,
             "n_output": self.n_output,
             "finish_reasons": self.finish_reasons,
+            "intake_s": self.intake_s,
+            "queue_s": self.queue_s,
             "ttft_s": self.ttft_s,
             "e2e_s": self.e2e_s,
             "http_s": round(http_s, 6),

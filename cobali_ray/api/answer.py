@@ -5,11 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, FinishReason, RequestStats
+
+
+class Times(NamedTuple):
+    """What the client waits for, in seconds from the arrival of its HTTP request."""
+
+    ttft_s: float | None
+    """To the first text: ready to be sent, or here for an answer in one piece; None before."""
+    e2e_s: float
+    """To now, or to the end of the answer."""
 
 
 @dataclass(slots=True)
@@ -40,7 +49,7 @@ class Answer(ABC):
         self._call = call
         self.choices = [Choice(self._logprobs(index)) for index in range(len(call.requests))]
 
-    def body(self) -> dict[str, Any]:
+    def body(self, times: Times) -> dict[str, Any]:
         """Return the body; every choice has ended."""
         call = self._call
         stats = [choice.end.stats for choice in self.choices if choice.end]
@@ -52,7 +61,7 @@ class Answer(ABC):
             "system_fingerprint": call.fingerprint,
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
             "usage": usage(call, stats),
-            "timings": timings(stats),
+            "timings": timings(stats, times),
         }
 
     @abstractmethod
@@ -110,19 +119,22 @@ def usage(call: Call, stats: Sequence[RequestStats]) -> dict[str, Any]:
     }
 
 
-def timings(stats: Sequence[RequestStats]) -> dict[str, float | None]:
-    """Return the engine's times in seconds; of several choices, those of the one that took longest.
+def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, float | None]:
+    """Return the whole way in seconds and its parts; of several choices, the parts of the slowest.
 
-    `tokens_per_second` is 1 / TPOT: the pace after the first token, None for answers of one token.
+    What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the
+    way from the engine to the client. `tokens_per_second` is 1 / TPOT: the pace after the first token, None
+    for answers of one token.
     """
     slowest = slowest_of(stats)
     tpot_s = slowest.tpot_s
     return {
+        "intake_s": slowest.intake_s,
         "queue_s": slowest.queue_s,
         "prefill_s": slowest.prefill_s,
-        "ttft_s": slowest.ttft_s,
+        "ttft_s": times.ttft_s,
         "decode_s": slowest.decode_s,
-        "e2e_s": slowest.e2e_s,
+        "e2e_s": times.e2e_s,
         "tokens_per_second": 1 / tpot_s if tpot_s else None,
     }
 

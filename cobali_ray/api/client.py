@@ -9,6 +9,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
+from cobali_ray.telemetry.names import HttpTime
 
 
 class EngineClient(Protocol):
@@ -33,11 +34,15 @@ class EngineClient(Protocol):
         ...
 
     async def state(self) -> EngineState:
-        """Say whether the engine takes work. Never raises; an unreachable engine is LOADING."""
+        """Say whether the engine takes work. Never raises; an unreachable engine is LOADING or RESTARTING."""
+        ...
+
+    def observe(self, name: HttpTime, seconds: float) -> None:
+        """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
         ...
 
     async def metrics(self) -> str:
-        """Return the Prometheus exposition of the engine."""
+        """Return the Prometheus exposition: the engine's while it is there, and whether it is."""
         ...
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:

@@ -45,7 +45,7 @@ class Facts:
         body = errors(*READING)
         not_ready: Responses = {
             503: {
-                "description": "Loading, draining or stalled; `Retry-After` is set.",
+                "description": "Loading, restarting, draining, stalled; `Retry-After` is set.",
                 "content": {"application/json": {"schema": {"type": "object"}}},
             }
         }
@@ -60,7 +60,13 @@ class Facts:
         get(router, "/health", self.health)
         get(router, "/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.")
-        get(router, "/metrics", self.metrics, response_class=Response, responses=exposition | keyed)
+        get(
+            router,
+            "/metrics",
+            self.metrics,
+            response_class=Response,
+            responses=exposition | errors(401, 500),
+        )
         return router
 
     async def models(self) -> Response:

@@ -69,7 +69,9 @@ class Frame:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        account = Account(request_id=request_id_of(headers.get("x-request-id", "")))
+        account = Account(
+            request_id=request_id_of(headers.get("x-request-id", "")), received_s=self._clock.now()
+        )
         scope[SCOPE_KEY] = account
         named = [(b"x-request-id", account.request_id.encode("latin-1"))] if self._echo_id else []
         if self._tracer is not None and (route := route_traced(scope["path"])) is not None:
@@ -85,7 +87,6 @@ class Frame:
                 # How ASGI 2.4 servers say that the client has left.
                 raise ClientDisconnect from None
 
-        started = self._clock.now()
         try:
             self._check_key(_path_in_app(scope), headers)
             await self._app(scope, receive, send_framed)
@@ -101,7 +102,7 @@ class Frame:
         finally:
             # The path as declared, never as sent: a log field must not take any value a client invents.
             account.route = getattr(scope.get("route"), "path", account.route)
-            account.write(self._clock.now() - started)
+            account.write(self._clock.now() - account.received_s)
 
     def _check_key(self, path: str, headers: Mapping[str, str]) -> None:
         if not self._api_keys or is_open(path):

@@ -145,12 +145,13 @@ class Generation:
             created=self._clock.unix(),
             card=source.card,
             settings=self._settings,
+            received_s=source.account.received_s,
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
     def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Reply:
         if not call.stream:
-            return WholeReply(self._client, call, account, answer(call))
+            return WholeReply(self._client, call, account, answer(call), clock=self._clock)
         return StreamReply(
             self._client,
             call,

@@ -11,7 +11,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Answer
+from cobali_ray.api.answer import Answer, Times
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.sources import events_of, unless_gone
@@ -35,9 +35,9 @@ class Reply(Response):
     Errors before the first byte leave `__call__` and become a proper HTTP status.
     """
 
-    def __init__(self, client: EngineClient, call: Call, account: Account) -> None:
+    def __init__(self, client: EngineClient, call: Call, account: Account, clock: ApiClock) -> None:
         super().__init__()
-        self._client, self._call, self._account = client, call, account
+        self._client, self._call, self._account, self._clock = client, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
         self._tally = Tally(call)
@@ -47,7 +47,19 @@ class Reply(Response):
         try:
             await unless_gone(receive, self._reply(send))
         finally:
-            self._account.settle(self._tally.ends, self._tally.n_tokens)
+            times = Times(self._tally.ttft_s, self._since_s())
+            self._account.settle(self._tally.ends, self._tally.n_tokens, times)
+            if not self._tally.n_open:
+                self._client.observe("e2e_seconds", times.e2e_s)
+
+    def _since_s(self) -> float:
+        """Return how long ago the HTTP request arrived."""
+        return self._clock.now() - self._account.received_s
+
+    def _tell_first(self) -> None:
+        """Count the TTFT, as soon as there is one."""
+        if self._tally.ttft_s is not None:
+            self._client.observe("ttft_seconds", self._tally.ttft_s)
 
     async def _reply(self, send: Send) -> None:
         async with aclosing(events_of(self._client, self._call)) as events:
@@ -60,19 +72,24 @@ class Reply(Response):
 class WholeReply(Reply):
     """One JSON body, once all choices have ended."""
 
-    def __init__(self, client: EngineClient, call: Call, account: Account, answer: Answer) -> None:
-        super().__init__(client, call, account)
+    def __init__(
+        self, client: EngineClient, call: Call, account: Account, answer: Answer, *, clock: ApiClock
+    ) -> None:
+        super().__init__(client, call, account, clock)
         self._whole = answer
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
         choices = self._whole.choices
         while self._tally.n_open:
-            for index, text, logprobs, end in self._tally.sort(await next_batch(events)):
+            silent = self._tally.ttft_s is None
+            for index, text, logprobs, end in self._tally.sort(await next_batch(events), self._since_s()):
                 choices[index].texts.append(text)
                 choices[index].logprobs.add(logprobs)
                 choices[index].end = end
+            if silent:
+                self._tell_first()
             self._tally.check()
-        body = orjson.dumps(self._whole.body())
+        body = orjson.dumps(self._whole.body(Times(self._tally.ttft_s, self._since_s())))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -91,14 +108,15 @@ class StreamReply(Reply):
         clock: ApiClock,
         min_gap_s: float,
     ) -> None:
-        super().__init__(client, call, account)
+        super().__init__(client, call, account, clock)
         self._writer = StreamWriter(call, frames, self._tally)
-        self._clock, self._min_gap_s = clock, min_gap_s
+        self._min_gap_s = min_gap_s
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
-        first = self._writer.write(await next_batch(events))
+        first = self._writer.write(await next_batch(events), self._since_s())
         while not first and self._tally.failure is None:
-            first = self._writer.write(await next_batch(events))
+            first = self._writer.write(await next_batch(events), self._since_s())
+        self._tell_first()
         self._tally.check()
         await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         async with aclosing(self._writes(first, events)) as writes:
@@ -121,7 +139,7 @@ class StreamReply(Reply):
                 gap_s = written_s + self._min_gap_s - self._clock.now()
                 if self._min_gap_s and gap_s > 0:
                     await self._clock.sleep(gap_s)
-                wire = self._writer.write(await next_batch(events))
+                wire = self._writer.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
             yield failure(self._account.blame(error))

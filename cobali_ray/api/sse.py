@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import timings, usage
+from cobali_ray.api.answer import Times, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
@@ -66,16 +66,18 @@ class Frames(ABC):
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
-    def closing(self, index: int, reason: FinishReason | None, stats: Sequence[RequestStats] | None) -> bytes:
+    def closing(
+        self, index: int, reason: FinishReason | None, stats: Sequence[RequestStats] | None, times: Times
+    ) -> bytes:
         """Return the chunk with the finish reason; `stats` of all choices put the timings into it."""
         wire = self._head + self.closing_choice(index, orjson.dumps(reason)) + self._tail
         if stats is not None:
-            wire += b',"timings":' + orjson.dumps(timings(stats))
+            wire += b',"timings":' + orjson.dumps(timings(stats, times))
         return wire + b"}\n\n"
 
-    def usage(self, stats: Sequence[RequestStats]) -> bytes:
+    def usage(self, stats: Sequence[RequestStats], times: Times) -> bytes:
         """Return the chunk without choices that counts the tokens."""
-        counted = {"usage": usage(self._call, stats), "timings": timings(stats)}
+        counted = {"usage": usage(self._call, stats), "timings": timings(stats, times)}
         return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n"
 
     @abstractmethod

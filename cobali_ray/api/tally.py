@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from cobali_ray.api.answer import Times
 from cobali_ray.api.sse import DONE, Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, Event, RequestStats, TokenLogprob
@@ -29,9 +30,14 @@ class Tally:
         self.n_open = len(call.requests)
         self.n_tokens = 0
         self.failure: CobaliError | None = None
+        self.ttft_s: float | None = None
+        """From the arrival of the HTTP request to the first text of any choice; None before."""
 
-    def sort(self, batch: Sequence[Event]) -> Iterator[News]:
-        """Book a batch and yield its news per choice. Raises InvariantError for an event after an end."""
+    def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[News]:
+        """Book a batch and yield its news per choice. Raises InvariantError for an event after an end.
+
+        `now_s` is how long ago the HTTP request arrived.
+        """
         texts: dict[int, list[str]] = {}
         logprobs: dict[int, list[TokenLogprob]] = {}
         ended: dict[int, End] = {}
@@ -49,6 +55,8 @@ class Tally:
                 self.n_tokens += event.n_tokens
                 if event.logprobs:
                     logprobs.setdefault(index, []).extend(event.logprobs)
+        if self.ttft_s is None and _speaks(texts, ended):
+            self.ttft_s = now_s
         for index, parts in texts.items():
             yield News(index, "".join(parts), logprobs.get(index, ()), ended.get(index))
 
@@ -64,6 +72,11 @@ class Tally:
         return [end.stats for end in self.ends if end is not None]
 
 
+def _speaks(texts: dict[int, list[str]], ended: dict[int, End]) -> bool:
+    """Whether a batch shows text, or ends an answer whose tokens have none."""
+    return any(map(any, texts.values())) or any(end.stats.n_output for end in ended.values())
+
+
 class StreamWriter:
     """Turns batches of a call into the bytes of one write each."""
 
@@ -71,12 +84,16 @@ class StreamWriter:
         self._call, self._frames, self._tally = call, frames, tally
         self._opened = [False] * len(call.requests)
 
-    def write(self, batch: Sequence[Event]) -> bytes:
-        """Return what a batch adds to the stream; after the last end this includes usage and `[DONE]`."""
+    def write(self, batch: Sequence[Event], now_s: float) -> bytes:
+        """Return what a batch adds to the stream; after the last end this includes usage and `[DONE]`.
+
+        `now_s` is how long ago the HTTP request arrived.
+        """
         if not batch:
             return b""
-        news = list(self._tally.sort(batch))
+        news = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
+        times = Times(self._tally.ttft_s, now_s)
         last = max((i for i, one in enumerate(news) if one.end), default=None)
         wire: list[bytes] = []
         for i, (index, text, logprobs, end) in enumerate(news):
@@ -90,9 +107,9 @@ class StreamWriter:
             if end is not None and closes:
                 # Without a usage chunk, the last finish reason carries the timings.
                 timed = stats if i == last and not self._call.include_usage else None
-                wire.append(self._frames.closing(index, end.finish_reason, timed))
+                wire.append(self._frames.closing(index, end.finish_reason, timed, times))
         if stats is not None:
             if self._call.include_usage:
-                wire.append(self._frames.usage(stats))
+                wire.append(self._frames.usage(stats, times))
             wire.append(DONE)
         return b"".join(wire)

@@ -63,6 +63,8 @@ class Origin:
     created: int
     card: ModelCard
     settings: ApiSettings
+    received_s: float | None = None
+    """When the HTTP request began to arrive, on the machine's monotonic clock."""
     trace: TraceLink | None = None
 
 
@@ -180,6 +182,7 @@ def _call(
             stop=body.stop,
             timeout_s=timeout_s,
             trace=origin.trace,
+            received_s=origin.received_s,
         )
         if sampling.min_tokens > request.max_tokens:
             raise InvalidParameterError(

@@ -11,6 +11,7 @@ import structlog
 
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
+from cobali_ray.core.stats import EngineState
 from cobali_ray.errors import CobaliError
 
 _log = structlog.get_logger(__name__)
@@ -27,11 +28,11 @@ MOST: Final = 4096
 BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 
-GONE: Final = (
-    b"event: gone\ndata: "
-    + orjson.dumps({"detail": "The engine cannot be reached: it is loading, or being restarted."})
-    + b"\n\n"
-)
+
+def gone(state: EngineState) -> bytes:
+    """Return the event that says that the engine cannot be reached, and why."""
+    what = {"status": state.status, "detail": state.detail, "down_s": state.down_s}
+    return b"event: gone\ndata: " + orjson.dumps(what) + b"\n\n"
 
 
 class Viewer:
@@ -109,7 +110,7 @@ class Viewers:
             try:
                 await self._round()
             except CobaliError:
-                self._say_gone()
+                self._say_gone(gone(await self._client.state()))
 
     def _period_s(self) -> float:
         """Return how far apart polls are: the more look, the rarer, so that it costs the same."""
@@ -145,11 +146,11 @@ class Viewers:
             return  # it died between the two: the next round sees that
         _tell(fresh, past.body)
 
-    def _say_gone(self) -> None:
+    def _say_gone(self, event: bytes) -> None:
         for viewer in self._viewers:
             if not viewer.misses:
                 viewer.misses = True
-                viewer.put(GONE)
+                viewer.put(event)
 
 
 def _tell(viewers: list[Viewer], body: bytes) -> None:

@@ -7,6 +7,8 @@ with an atomic counter, and its order with it is left to chance.
 
 from __future__ import annotations
 
+import ctypes
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -152,14 +154,17 @@ class CudaKernels:
 
 def open_kernels() -> CudaKernels:
     """Compile the kernels for the current device. Raises ConfigError that says what is missing."""
+    if find_spec("cupy") is None:
+        raise ConfigError("selector", "cuda: CuPy is not installed (pip install 'cobali-ray[cuda]')")
+    nothing = ConfigError("selector", "cuda: CuPy finds no CUDA device")
     try:
-        import cupy
-    except ImportError:
-        raise ConfigError(
-            "selector", "cuda: CuPy is not installed (pip install 'cobali-ray[cuda]')"
-        ) from None
+        ctypes.CDLL("libcuda.so.1")  # without the driver there is none, and CuPy takes a while to import
+    except OSError:
+        raise nothing from None
+    import cupy
+
     if not cupy.cuda.is_available():
-        raise ConfigError("selector", "cuda: CuPy finds no CUDA device")
+        raise nothing
     try:
         return CudaKernels(cupy)
     except (RuntimeError, OSError, cupy.cuda.compiler.CompileException) as error:

@@ -12,6 +12,7 @@ from cobali_ray.bench import (
     cmd_pace,
     cmd_peers,
     cmd_prefill,
+    cmd_restart,
     cmd_select,
     cmd_serve,
     cmd_threads,
@@ -24,6 +25,7 @@ app.command("overlap")(cmd_overlap.overlap)
 app.command("pace")(cmd_pace.pace)
 app.command("micro")(cmd_micro.micro)
 app.command("gaps")(cmd_gaps.gaps)
+app.command("restart")(cmd_restart.restart)
 app.command("serve")(cmd_serve.serve)
 app.command("peers")(cmd_peers.peers)
 app.command("select")(cmd_select.select)

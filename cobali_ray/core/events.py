@@ -33,7 +33,10 @@ class Delta(NamedTuple):
 
 
 class RequestStats(NamedTuple):
-    """One request's life in numbers; durations in seconds, None where it never came that far."""
+    """One request's life in numbers; durations in seconds, None where it never came that far.
+
+    Arrival is the engine's, where nothing else is said.
+    """
 
     n_prompt: int
     n_cached: int
@@ -50,6 +53,8 @@ class RequestStats(NamedTuple):
     e2e_s: float
     """Arrival to end event."""
     n_preempted: int = 0
+    intake_s: float | None = None
+    """From the HTTP request's arrival at the server to its arrival at the engine; None without HTTP."""
 
     @property
     def tpot_s(self) -> float | None:

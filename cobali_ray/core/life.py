@@ -46,6 +46,8 @@ class Life(NamedTuple):
     n_preempted: int
     stays: tuple[Stay, ...]
     """Every time it had a slot: more than one if it was preempted."""
+    received_s: float | None = None
+    """When its HTTP request began to arrive at the server; None without HTTP."""
 
 
 def life_of(sequence: Sequence) -> Life:
@@ -73,6 +75,7 @@ def life_of(sequence: Sequence) -> Life:
         error=None,
         n_preempted=sequence.n_preempted,
         stays=stays,
+        received_s=sequence.request.received_s,
     )
 
 

@@ -96,6 +96,8 @@ class Request:
     """Where the events of this request go; opaque to the engine."""
     trace: TraceLink | None = None
     """Set where spans are wanted; opaque to the engine."""
+    received_s: float | None = None
+    """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

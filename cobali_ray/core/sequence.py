@@ -97,6 +97,7 @@ class Sequence:
     def stats(self, now_s: float) -> RequestStats:
         """Return the request's life in numbers, as of `now_s`."""
         first, assigned, arrived = self.first_token_s, self.assigned_s, self.arrived_s
+        received = self.request.received_s
         return RequestStats(
             n_prompt=self.n_prompt,
             n_cached=self.n_cached,
@@ -107,4 +108,5 @@ class Sequence:
             decode_s=None if first is None or self.last_token_s is None else self.last_token_s - first,
             e2e_s=now_s - arrived,
             n_preempted=self.n_preempted,
+            intake_s=None if received is None else max(arrived - received, 0.0),
         )

@@ -82,6 +82,7 @@ class EngineStatus(StrEnum):
     """Whether new requests are taken."""
 
     LOADING = "loading"
+    RESTARTING = "restarting"
     READY = "ready"
     DRAINING = "draining"
     STALLED = "stalled"
@@ -97,7 +98,18 @@ class EngineState:
     n_slots: int = 0
     last_tick_age_s: float = 0.0
     """Since the last finished tick, while there is work; 0 when idle."""
+    down_s: float = 0.0
+    """Since it was there last, as long as it is not; 0 before the first time."""
     detail: str = ""
+
+
+class Attendance(NamedTuple):
+    """What an engine answers an ingress that keeps in touch with it."""
+
+    engine_id: str
+    """Another one after the engine was started anew."""
+    n_restarts: int
+    """How often it was, as far as any ingress told it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,10 @@ class EngineLoop:
         """End a request if it is still open; its slot is free at the next tick."""
         self._mailbox.put(lambda engine: engine.cancel(request_id))
 
+    def look(self, look: Callable[[], None]) -> None:
+        """Have the tick thread call something of whoever looks on, between two ticks."""
+        self._mailbox.put(lambda _: self._watch(lambda _: look()))
+
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""
         self._draining = True

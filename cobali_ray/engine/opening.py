@@ -22,11 +22,11 @@ SCRIPTED = "builtin:scripted"
 
 
 class MonotonicClock:
-    """The machine's monotonic clock."""
+    """The machine's monotonic clock, which every process on it shares."""
 
     def now(self) -> float:
         """Return seconds since an arbitrary moment."""
-        return time.perf_counter()
+        return time.monotonic()
 
 
 def model_path(settings: EngineSettings, progress: Progress | None = None) -> Path | None:

@@ -2,6 +2,7 @@
 
 `vllm:*` carries the labels model_name and engine="0". Its histograms keep vLLM's bounds and add our finer
 ones below the lowest of them. They move when a request ends, except TTFT, tokens per tick and ITL.
+TTFT and E2E begin at the HTTP server, as vLLM's do.
 The reasons of `admission_rejections_total` are our words.
 Not filled, because nothing here measures it: everything about LoRA, speculative decoding, several engines,
 sleep states, external caches and image inputs; `cache_config_info` (there are no blocks); `*_created`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, Seen
-from cobali_ray.telemetry.names import HISTOGRAMS, OUTCOMES, REFUSALS, outcome_of
+from cobali_ray.telemetry.names import HISTOGRAMS, OUTCOMES, REFUSALS, HttpTime, outcome_of
 from cobali_ray.telemetry.pauses import Pauses
 from cobali_ray.telemetry.snapshot import Levels, Snapshot
 
@@ -62,7 +62,7 @@ class Collector:
         self._decode, self._prefill = pick(("tick_tokens", "decode")), pick(("tick_tokens", "prefill"))
         self._batch_tokens, self._sequences = pick(("tick_batch_tokens", "")), pick(("batch_sequences", ""))
         self._chunk = pick(("prefill_chunk_tokens", ""))
-        self._itl, self._ttft = pick(("itl_seconds", "")), pick(("ttft_seconds", ""))
+        self._itl, self._ttft = pick(("itl_seconds", "")), pick(("engine_ttft_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
         self._lives = Lives(ring)
@@ -150,12 +150,13 @@ class Collector:
                 self._n_cached += stats.n_cached
             self._n_tokens_max = max(self._n_tokens_max, stats.n_prompt + stats.n_output)
             for name, value in (
+                ("intake_seconds", stats.intake_s),
                 ("queue_seconds", stats.queue_s),
-                ("ttft_seconds", untold_s),
+                ("engine_ttft_seconds", untold_s),
                 ("prefill_seconds", stats.prefill_s),
                 ("decode_seconds", stats.decode_s),
                 ("tpot_seconds", stats.tpot_s),
-                ("e2e_seconds", stats.e2e_s),
+                ("engine_e2e_seconds", stats.e2e_s),
                 ("request_prompt_tokens", stats.n_prompt),
                 ("request_output_tokens", stats.n_output),
             ):
@@ -163,6 +164,15 @@ class Collector:
                     self._histograms[name, ""].observe(value)
             if stats.prefill_s is not None and stats.decode_s is not None:
                 self._histograms["inference_seconds", ""].observe(stats.prefill_s + stats.decode_s)
+        finally:
+            self._version += 1
+
+    def on_http(self, seconds: Mapping[HttpTime, list[float]]) -> None:
+        """Take what clients waited for, as the ingress processes measured it."""
+        self._version += 1
+        try:
+            for name, values in seconds.items():
+                self._histograms[name, ""].observe_many(values)
         finally:
             self._version += 1
 

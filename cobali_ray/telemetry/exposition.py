@@ -12,6 +12,7 @@ from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import llamacpp_families, vllm_families
 from cobali_ray.telemetry.families import buckets, counter, gauge
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
+from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 
 TOTALS = {
@@ -24,20 +25,24 @@ TOTALS = {
 }
 
 
-def render(snapshot: Snapshot) -> str:
-    """Return the Prometheus text format, version 0.0.4, of all families."""
+def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
+    """Return the Prometheus text format, version 0.0.4, of what is known: of both at best."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(snapshot))
+    registry.register(_Families(snapshot, presence))
     return generate_latest(registry).decode()
 
 
 class _Families:
     """What prometheus_client calls a custom collector."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot | None, presence: Presence | None) -> None:
+        self._snapshot, self._presence = snapshot, presence
 
     def collect(self) -> Iterator[Metric]:
+        if self._presence is not None:
+            yield from presence_families(self._presence)
+        if self._snapshot is None:
+            return
         yield from _counters(self._snapshot)
         yield from _gauges(self._snapshot)
         yield from _histograms(self._snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from cobali_ray.core.events import End
 from cobali_ray.errors import BadRequestError, DeadlineExceededError, RefusedError, RequestCancelledError
@@ -18,6 +18,9 @@ REFUSALS = (
     "loading",
     "other",
 )
+
+HttpTime: TypeAlias = Literal["ttft_seconds", "e2e_seconds"]
+"""The histograms that the HTTP side fills: what a client waits for."""
 
 
 class HistogramSpec(NamedTuple):
@@ -56,13 +59,22 @@ HISTOGRAMS = (
     ),
     HistogramSpec("batch_sequences", "Sequences in the batch of one tick.", bounds.SEQUENCES),
     HistogramSpec("itl_seconds", "Gap between two neighbouring tokens of one stream.", bounds.ITL),
-    HistogramSpec("queue_seconds", "Arrival to slot.", bounds.REQUEST),
-    HistogramSpec("ttft_seconds", "Arrival to first output token.", bounds.TTFT),
+    HistogramSpec(
+        "ttft_seconds",
+        "HTTP arrival to the first text ready to be sent, of an answer in one piece: to its being here.",
+        bounds.TTFT,
+    ),
+    HistogramSpec("intake_seconds", "HTTP arrival to arrival at the engine.", bounds.REQUEST),
+    HistogramSpec("queue_seconds", "Arrival at the engine to slot.", bounds.REQUEST),
+    HistogramSpec("engine_ttft_seconds", "Arrival at the engine to first output token.", bounds.TTFT),
     HistogramSpec("prefill_seconds", "Slot to first output token.", bounds.REQUEST),
     HistogramSpec("decode_seconds", "First to last output token.", bounds.REQUEST),
     HistogramSpec("inference_seconds", "Slot to last output token.", bounds.REQUEST),
     HistogramSpec("tpot_seconds", "Seconds per output token after the first, per request.", bounds.ITL),
-    HistogramSpec("e2e_seconds", "Arrival to end event.", bounds.REQUEST),
+    HistogramSpec(
+        "e2e_seconds", "HTTP arrival to the last byte sent, per answered HTTP request.", bounds.REQUEST
+    ),
+    HistogramSpec("engine_e2e_seconds", "Arrival at the engine to end event.", bounds.REQUEST),
     HistogramSpec("request_prompt_tokens", "Prompt tokens of an ended request.", bounds.REQUEST_TOKENS),
     HistogramSpec("request_output_tokens", "Output tokens of an ended request.", bounds.REQUEST_TOKENS),
 )

@@ -103,7 +103,7 @@ class Snapshot:
                 "p90": view.quantile(0.9),
                 "p99": view.quantile(0.99),
             }
-            for name in ("ttft", "itl", "tpot", "queue", "e2e", "tick")
+            for name in ("ttft", "engine_ttft", "itl", "tpot", "queue", "e2e", "engine_e2e", "tick")
             for view in [self.histogram(f"{name}_seconds")]
         }
         return {

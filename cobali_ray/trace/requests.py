@@ -114,7 +114,9 @@ def _until(request: Json, now_s: float) -> float:
 def _args(request: Json) -> dict[str, Any]:
     args = {name: request[name] for name in _SHOWN if request.get(name) is not None}
     if request["first_token_s"] is not None:
-        args["ttft_s"] = round(request["first_token_s"] - request["arrived_s"], 6)
+        received_s = request.get("received_s")
+        begun_s = request["arrived_s"] if received_s is None else received_s
+        args["ttft_s"] = round(request["first_token_s"] - begun_s, 6)
     return args
 
 

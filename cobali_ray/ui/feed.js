@@ -13,6 +13,8 @@ const SILENT_S = 20;
 export const feed = makeStore({
   status: "connecting",
   detail: "",
+  cause: null, // of gone: the engine's status, such as restarting
+  sinceUnixS: null,
   history: null,
   restarted: null,
   version: 0,
@@ -41,7 +43,7 @@ export async function follow() {
       }
       if (error.status === 404) feed.set({ status: "absent", detail: error.message });
       else if (error.name === "AbortError") lose(`Nothing was heard from the server for ${SILENT_S} s.`);
-      else if (error.status > 0) feed.set({ status: "gone", detail: error.message });
+      else if (error.status > 0) feed.set({ status: "gone", detail: error.message, cause: null });
       else lose(error.message);
     }
     failures = feed.get().version > heard ? 0 : failures + 1;
@@ -72,7 +74,8 @@ async function listen() {
       silence = watch();
       if (event === "message") merge(JSON.parse(data));
       if (event !== "gone") continue;
-      feed.set({ status: "gone", detail: JSON.parse(data).detail });
+      const { status: cause, detail, down_s: downS } = JSON.parse(data);
+      feed.set({ status: "gone", detail: `${detail}.`, cause, sinceUnixS: Date.now() / 1000 - downS });
       clearTimeout(silence); // it is said once, and nothing until the engine is back
     }
   } finally {

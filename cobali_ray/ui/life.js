@@ -1,6 +1,7 @@
 // The life of one request, from arrival to end.
 import { clockTime, count, duration, rate, shortId } from "./format.js";
 import { DECODE } from "./history.js";
+import { begunS } from "./lives.js";
 import { html, useEffect, useRef } from "./preact.js";
 import { follow } from "./window.js";
 
@@ -26,7 +27,7 @@ export function Life({ history, request, nowS }) {
     ? `${count(request.n_cached)} of them taken from the cache`
     : "none in the cache";
   const rows = [
-    ["Arrived", clockTime(history.unix(request.arrived_s)), ""],
+    ["Arrived", clockTime(history.unix(begunS(request))), ""],
     ...parts.map(({ name, title, seconds, text }, i) => [
       title,
       `${request.unseen && i === parts.length - 1 ? "≥ " : ""}${duration(seconds)}`,
@@ -35,7 +36,7 @@ export function Life({ history, request, nowS }) {
     ]),
     [
       ended ? "Ended" : "So far",
-      request.unseen ? "–" : duration(endS - request.arrived_s),
+      request.unseen ? "–" : duration(endS - begunS(request)),
       ended ? `${request.unseen ? "last heard of " : ""}at ${clockTime(history.unix(endS))}` : "since arrival",
     ],
     ["Prompt", `${count(request.n_prompt)} tokens`, hits],
@@ -76,9 +77,20 @@ function bringUp(card) {
 function partsOf(request, nowS) {
   const { arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = request;
   const until = (moment) => moment ?? ended ?? nowS;
-  const parts = [
-    { name: "queue", title: "Queue", seconds: until(assigned) - arrived, text: "arrival to a slot" },
-  ];
+  const parts = [];
+  if (request.received_s != null)
+    parts.push({
+      name: "intake",
+      title: "Intake",
+      seconds: arrived - request.received_s,
+      text: "HTTP arrival to the engine: body, template, tokeniser",
+    });
+  parts.push({
+    name: "queue",
+    title: "Queue",
+    seconds: until(assigned) - arrived,
+    text: "arrival at the engine to a slot",
+  });
   if (assigned !== null)
     parts.push({
       name: "prefill",

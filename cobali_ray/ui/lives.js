@@ -3,6 +3,9 @@
 const MOST_ENDED = 1000;
 const MINUTE_S = 60;
 
+/** When a request began for its client: at the HTTP server, which is before the engine knows of it. */
+export const begunS = (request) => request.received_s ?? request.arrived_s;
+
 /** What is known of requests. An end that nobody told is `unseen`; its `ended_s` is when it was last heard of. */
 export class Lives {
   constructor(nSlots) {
@@ -33,9 +36,9 @@ export class Lives {
   }
 
   note(request) {
-    const { request_id: id, arrived_s: arrivedS, first_token_s: atS } = request;
+    const { request_id: id, first_token_s: atS } = request;
     this.requests.set(id, request);
-    if (atS !== null) this.firsts.set(id, { atS, ttftS: atS - arrivedS });
+    if (atS !== null) this.firsts.set(id, { atS, ttftS: atS - begunS(request) });
     for (const [slot, fromS, untilS] of request.stays) {
       const all = this.stays[slot];
       const before = all.findLastIndex((stay) => stay.fromS <= fromS);

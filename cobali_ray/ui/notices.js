@@ -16,8 +16,8 @@ const WORDS = {
 
 /** One look: model, how many slots are busy, or what is wrong. */
 export function Pill() {
-  const { status, history } = useStore(feed);
-  const [kind, word] = WORDS[status];
+  const { status, cause, history } = useStore(feed);
+  const [kind, word] = status === "gone" && cause === "restarting" ? ["bad", "restarting"] : WORDS[status];
   const busy =
     history && status === "live"
       ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
@@ -30,13 +30,21 @@ export function Pill() {
 
 /** What happened to the engine or the server, said aloud to screen readers. */
 export function Notices() {
-  const { status, detail, restarted } = useStore(feed);
+  const { status, detail, cause, sinceUnixS, restarted } = useStore(feed);
   const [read, setRead] = useState(null);
   useEffect(() => setRead(null), [restarted]);
   const back = restarted && restarted !== read && status === "live";
   return html`<div role="status">
     ${
       status === "gone" &&
+      cause === "restarting" &&
+      html`<${Notice} kind="bad" title="The engine is being restarted">
+      It ended at ${clockTime(sinceUnixS, { milliseconds: false })}. Nothing to do: new requests wait for it, and
+      ticks resume by themselves.<//>`
+    }
+    ${
+      status === "gone" &&
+      cause !== "restarting" &&
       html`<${Notice} kind="bad" title="The engine cannot be reached">
       ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`
     }

@@ -1,6 +1,7 @@
 // Requests as a table: those inside, then those that ended last.
 import { count, duration, shortId } from "./format.js";
 import { endOf, kindOf } from "./life.js";
+import { begunS } from "./lives.js";
 import { html } from "./preact.js";
 import { follow } from "./window.js";
 
@@ -38,6 +39,7 @@ function Row({ request, nowS, chosen }) {
     ended_s: ended,
     unseen,
   } = request;
+  const begun = begunS(request);
   return html`<tr class=${chosen ? "chosen" : ""}>
     <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
       onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
@@ -47,7 +49,7 @@ function Row({ request, nowS, chosen }) {
     <td>${count(request.n_cached)}</td>
     <td>${unseen ? "≥ " : ""}${count(request.n_output)}</td>
     <td>${unseen && assigned === null ? "–" : duration((assigned ?? ended ?? nowS) - arrived)}</td>
-    <td>${first === null ? "–" : duration(first - arrived)}</td>
-    <td>${unseen ? "–" : duration((ended ?? nowS) - arrived)}</td>
+    <td>${first === null ? "–" : duration(first - begun)}</td>
+    <td>${unseen ? "–" : duration((ended ?? nowS) - begun)}</td>
   </tr>`;
 }

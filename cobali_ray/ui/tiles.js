@@ -3,7 +3,7 @@ import { count, digits, duration, percent, some } from "./format.js";
 import { html } from "./preact.js";
 
 const NAMES = {
-  TTFT: "Time to first token: from arrival to the first output token; half of all requests took less than p50",
+  TTFT: "From the arrival of the HTTP request to the first output token; half of all requests took less than p50",
   ITL: "Inter-token latency: the gap between two neighbouring tokens of one stream",
 };
 

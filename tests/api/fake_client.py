@@ -58,7 +58,7 @@ class FakeClient:
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
-        self.endings = []
+        self.endings, self.observed = [], []
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
@@ -133,6 +133,9 @@ class FakeClient:
         ids = list(range(max(since, end - last, 0), end))
         body = {"engine": {"id": self.engine_id}, "next": self.n_ticks, "ticks": ids}
         return TickFeed(self.engine_id, self.n_ticks, json.dumps(body).encode())
+
+    def observe(self, name, seconds):
+        self.observed.append((name, seconds))
 
     async def metrics(self):
         return "# TYPE cobali_requests_total counter\ncobali_requests_total 1\n"

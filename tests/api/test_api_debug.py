@@ -7,6 +7,7 @@ import pytest
 from fake_client import FakeApiClock, Wire, until
 
 from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
+from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 
 
@@ -226,12 +227,13 @@ async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app
     viewer = await Viewer.come(app)
     await poll(clock, client)
     client.engine_id = LoadingError()
+    client.engine = EngineState(status=EngineStatus.RESTARTING, down_s=2.5, detail="it ended")
     await poll(clock, client, 3)
     late = await Viewer.come(app)
     await poll(clock, client)
     for one in (viewer, late):
         assert [name for name, _ in one.events].count("gone") == 1
-    assert viewer.events[-1][1]["detail"].startswith("The engine cannot be reached")
+    assert viewer.events[-1][1] == {"status": "restarting", "detail": "it ended", "down_s": 2.5}
     client.engine_id, client.n_ticks = "e2", 3
     await poll(clock, client)
     for one in (viewer, late):

@@ -222,3 +222,9 @@ def test_a_slot_that_is_held_and_not_computed_waits(of):
         [0, "a", -1, 4, 4],
         [0, "a", 1, 5, 5],
     ]
+
+
+def test_ttft_begins_where_the_client_was_heard(tell):
+    one = ended("a", 20.0, 30.0)
+    packets = [PACKET | {"now_s": 60.0, "requests": [one, one | {"request_id": "b", "received_s": 18.0}]}]
+    assert tell(packets, "history.lives.ttfts(60, 0)") == [0.5, 2.5]

@@ -1,6 +1,7 @@
 """What happens when clients leave, engines die or hang, and servers stop."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import time
 
 import pytest
 from conftest import until
+
+from cobali_ray.bench.footprint import descendants, name_of
 
 pytestmark = pytest.mark.ray
 
@@ -73,6 +76,14 @@ async def test_many_clients_that_leave_at_once_leave_nothing_behind(server):
     await until(idle, timeout_s=5)
 
 
+async def shown(http):
+    """Return what `/metrics` says, by series."""
+    response = await http.get("/metrics")
+    assert response.status_code == 200
+    lines = [line for line in response.text.splitlines() if not line.startswith("#")]
+    return {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
+
+
 class Viewer:
     """A reader of /debug/stream."""
 
@@ -106,6 +117,7 @@ class Viewer:
 
 async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, http):
     before = (await server.engine())["pid"]
+    n_restarts = (await shown(http))["cobali_engine_restarts_total"]
     async with server.http() as other, Viewer(other) as viewer, Stream(http) as stream:
         running = await viewer.find(lambda _, data: any(tick["spans"] for tick in data.get("ticks", ())))
         os.kill(before, signal.SIGKILL)
@@ -114,16 +126,85 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
         assert events[-1] == "[DONE]"
         assert events[-2]["error"]["code"] == "engine_died"
         noticed_s = time.perf_counter() - killed
+        ready = await http.get("/ready")
+        assert (ready.status_code, ready.json()["status"]) == (503, "restarting")
+        assert 0 < ready.json()["engine"]["down_s"] < BACK_S
+        assert "is being restarted" in ready.json()["engine"]["detail"]
+        health = (await http.get("/health")).json()
+        assert (health["status"], health["engine"]["status"]) == ("ok", "restarting")
+        assert (await shown(http))["cobali_engine_up"] == 0
+        assert (await shown(http))["cobali_engine_down_seconds"] > 0
+        assert time.perf_counter() - killed < 2, (
+            "all of that is known at once, and nobody waits for the engine"
+        )
         gone = await viewer.find(lambda name, _: name == "gone")
-        assert "cannot be reached" in gone["detail"]
+        assert gone["status"] == "restarting"
         back = await viewer.find(lambda name, _: name == "message")
         assert back["engine"]["id"] != running["engine"]["id"]
         assert (back["ticks"], back["requests"]) == ([], [])
     response = await asyncio.wait_for(http.post(CHAT, json=SHORT), BACK_S)
     back_s = time.perf_counter() - killed
     assert response.status_code == 200, response.text
+    assert (await shown(http)).items() >= {
+        ("cobali_engine_up", 1),
+        ("cobali_engine_down_seconds", 0),
+        ("cobali_engine_restarts_total", n_restarts + 1),
+    }
     assert (await server.engine())["pid"] != before
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
+
+
+def idle_workers():
+    found = set()
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            if name_of(pid) == "ray::IDLE":
+                found.add(pid)
+    return found
+
+
+async def test_a_dead_engine_is_succeeded_in_a_process_that_waited(server):
+    async def waits():
+        return bool(idle_workers())
+
+    await until(waits)
+    await asyncio.sleep(1)  # an empty task's own worker has ended as well
+    spares, before = idle_workers(), (await server.engine())["pid"]
+    os.kill(before, signal.SIGKILL)
+    assert (await server.engine())["pid"] in spares
+    await until(server.is_ready)
+
+
+async def test_a_death_shows_though_nobody_asks_for_anything(server, http):
+    await until(server.is_ready)
+    await asyncio.sleep(1.5)  # a call that keeps in touch has come back and another one is open
+    os.kill((await server.engine())["pid"], signal.SIGKILL)
+
+    async def restarting():
+        return (await http.get("/health")).json()["engine"]["status"] == "restarting"
+
+    await until(restarting, timeout_s=1)
+    await until(server.is_ready)
+
+
+async def test_what_clients_waited_for_adds_up_over_all_ingresses(server):
+    async def counts():
+        async with server.http() as http:
+            text = await shown(http)
+        return tuple(text[f"cobali_{name}_seconds_count"] for name in ("ttft", "e2e"))
+
+    async def ask():
+        async with server.http() as http:  # connections of their own are shared among the ingresses
+            assert (await http.post(CHAT, json=SHORT)).status_code == 200
+
+    before = await counts()
+    await asyncio.gather(*(ask() for _ in range(12)))
+
+    async def all_counted():
+        return await counts() == tuple(n + 12 for n in before)
+
+    await until(all_counted, timeout_s=10)
+    assert [await counts() for _ in range(6)] == [tuple(n + 12 for n in before)] * 6, "whichever answers"
 
 
 async def test_requests_that_wait_survive_their_engine(server, http):

@@ -8,6 +8,8 @@ from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.presence import Presence
 
 N_SLOTS = 8
 N_CELLS = 1000
@@ -71,6 +73,7 @@ LIFE = RequestStats(
     ttft_s=0.034,
     decode_s=0.08,
     e2e_s=0.115,
+    intake_s=0.02,
 )
 IN_QUEUE = RequestStats(
     n_prompt=90, n_cached=0, n_output=0, queue_s=None, prefill_s=None, ttft_s=None, decode_s=None, e2e_s=1.5
@@ -92,4 +95,10 @@ def fed_collector() -> Collector:
         collector.on_end(end)
     for reason in ("queue_full_requests", "draining", "never heard of"):
         collector.on_refusal(reason)
+    collector.on_http({"ttft_seconds": [0.06, 0.07], "e2e_seconds": [0.14]})
     return collector
+
+
+def exposition() -> str:
+    """Return what an ingress shows of that collector."""
+    return render(fed_collector().snapshot(), Presence(up=True, down_s=0.0, n_restarts=2))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import timings, usage
+from cobali_ray.api.answer import Times, timings, usage
 from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, failure
@@ -83,7 +83,7 @@ def test_one_chunk(frames, kind, choice, include_usage):
 ])  # fmt: skip
 def test_any_text_survives_the_framing(frames, take, texts):
     stream = writer(call(), frames)
-    wire = b"".join(stream.write([Delta("0", text, 1)]) for text in texts) + stream.write([end()])
+    wire = b"".join(stream.write([Delta("0", text, 1)], 0.5) for text in texts) + stream.write([end()], 1.0)
     events = parse(wire)
     assert events.pop() == "data: [DONE]"
     assert "".join(take(event["choices"][0]) for event in events) == "".join(texts)
@@ -96,9 +96,9 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
     stream = writer(call(n=2))
     wire, rest = b"", events
     for cut in cuts:
-        wire += stream.write(rest[:cut])
+        wire += stream.write(rest[:cut], 0.5)
         rest = rest[cut:]
-    chunks = parse(wire + stream.write(rest) if rest else wire)
+    chunks = parse(wire + stream.write(rest, 1.0) if rest else wire)
     texts, reasons = ["", ""], [[], []]
     for chunk in chunks[:-1]:
         for choice in chunk["choices"]:
@@ -112,7 +112,7 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
 
 def test_an_echo_opens_each_choice():
     one = call(n=2, echoes=("once ", "once "))
-    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", 1), end("0")]))
+    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", 1), end("0")], 1.0))
     assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
         (1, "once "),
         (1, "x"),
@@ -123,16 +123,16 @@ def test_an_echo_opens_each_choice():
 
 def test_a_failed_choice_closes_nothing():
     stream = writer(call())
-    wire = stream.write([Delta("0", "x", 1), End("0", None, EngineDiedError(), numbers())])
+    wire = stream.write([Delta("0", "x", 1), End("0", None, EngineDiedError(), numbers())], 1.0)
     assert b"[DONE]" not in wire
     assert all(event["choices"][0]["finish_reason"] is None for event in parse(wire))
 
 
 def test_nothing_may_follow_an_end():
     tally = Tally(call())
-    list(tally.sort([end()]))
+    list(tally.sort([end()], 1.0))
     with pytest.raises(InvariantError):
-        list(tally.sort([Delta("0", "late", 1)]))
+        list(tally.sort([Delta("0", "late", 1)], 1.0))
 
 
 def test_a_failure_is_an_event_and_the_end():
@@ -152,16 +152,18 @@ def test_usage_counts_a_prompt_once():
 
 
 def test_timings_are_of_the_slowest_choice():
-    told = timings([numbers(e2e_s=1.0), numbers(e2e_s=3.0, n_output=11), numbers(e2e_s=2.0)])
+    slowest = numbers(e2e_s=3.0, n_output=11)._replace(intake_s=0.7)
+    told = timings([numbers(e2e_s=1.0), slowest, numbers(e2e_s=2.0)], Times(1.1, 3.9))
     assert told == {
+        "intake_s": 0.7,
         "queue_s": 0.1,
         "prefill_s": 0.2,
-        "ttft_s": 0.3,
+        "ttft_s": 1.1,
         "decode_s": 0.5,
-        "e2e_s": 3.0,
+        "e2e_s": 3.9,
         "tokens_per_second": 20.0,
     }
-    assert timings([numbers(n_output=1)])["tokens_per_second"] is None
+    assert timings([numbers(n_output=1)], Times(1.1, 3.9))["tokens_per_second"] is None
 
 
 def test_offsets_count_a_character_once_however_many_tokens_it_took():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from telemetry_records import fed_collector
+from telemetry_records import exposition
 
 HERE = Path(__file__).parents[2] / "dashboards"
 BOARDS = ("overview.json", "tick_anatomy.json", "requests.json")
@@ -25,7 +25,7 @@ GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 def exported():
     """Return sample name -> label -> values, as one scrape shows them."""
     labels = {}
-    for family in text_string_to_metric_families(fed_collector().exposition()):
+    for family in text_string_to_metric_families(exposition()):
         for sample in family.samples:
             known = labels.setdefault(sample.name, {})
             for label, value in sample.labels.items():

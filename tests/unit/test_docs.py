@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from telemetry_records import fed_collector
+from telemetry_records import exposition
 from typer.testing import CliRunner
 
 from cobali_ray import errors
@@ -103,7 +103,7 @@ def test_every_setting_is_listed_with_its_default():
 def test_every_metric_is_listed_and_exported():
     exported = {
         f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in text_string_to_metric_families(fed_collector().exposition())
+        for family in text_string_to_metric_families(exposition())
         if family.name.startswith("cobali_")
     }
     listed = {}

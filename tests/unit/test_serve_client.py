@@ -1,6 +1,7 @@
 """ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
 
 import asyncio
+import time
 import warnings
 from datetime import UTC, datetime
 
@@ -12,6 +13,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
     import ray.serve  # noqa: F401
 
+from cobali_ray.actors import engine_server
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.scripted import ByteVocab
@@ -260,18 +262,47 @@ async def test_health_follows_the_loop(make):
     server._loop._failure = None
 
 
-async def test_metrics_name_the_families_and_a_dead_engine_is_loading(make):
+async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
     s = await make()
     await s.collect()
-    assert "cobali_" in await s.client.metrics()
+    text = await s.client.metrics()
+    assert "cobali_engine_up 1.0\n" in text
+    assert "cobali_ticks_total" in text
 
     async def dead():
         raise ActorDiedError
 
     s.handle.server.snapshot = s.handle.server.state = dead
-    with pytest.raises(LoadingError):
-        await s.client.metrics()
+    text = await s.client.metrics()
+    assert "cobali_engine_up 0.0\n" in text
+    assert "cobali_engine_down_seconds" in text
+    assert "cobali_ticks_total" not in text, "what it counted ended with it"
     assert (await s.client.state()).status is EngineStatus.LOADING
+
+
+async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
+    s = await make()
+    received_s = time.monotonic() - 5.0  # a body, a template, a tokeniser
+    request = Request(request_id="a", prompt=(1,) * 3, max_tokens=5, received_s=received_s)
+    events = [event async for events in s.client.generate(request) for event in events]
+    assert 5 < events[-1].stats.intake_s < 5 + WAIT_S
+    for name, seconds in (("ttft_seconds", 6.0), ("e2e_seconds", 7.0), ("ttft_seconds", 8.0)):
+        s.client.observe(name, seconds)
+
+    async def views():
+        snapshot = await s.handle.server.snapshot()
+        return {
+            name: snapshot.histogram(f"{name}_seconds") for name in ("ttft", "e2e", "intake", "engine_ttft")
+        }
+
+    async with asyncio.timeout(WAIT_S):
+        while (seen := await views())["e2e"].count == 0:  # noqa: ASYNC110 no event to wait for
+            await asyncio.sleep(0)
+    assert (seen["ttft"].count, seen["ttft"].sum) == (2, 14.0)
+    assert (seen["e2e"].count, seen["e2e"].sum) == (1, 7.0)
+    assert seen["intake"].sum > 5
+    assert seen["engine_ttft"].sum < 1, "what came before is none of its time"
 
 
 async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):

@@ -44,7 +44,7 @@ def test_counters_are_exact():
         "error": 1,
     }
     assert snapshot.n_tokens_max == 90
-    assert snapshot.histogram("e2e_seconds").count == len(ENDS)
+    assert snapshot.histogram("engine_e2e_seconds").count == len(ENDS)
     assert snapshot.histogram("queue_seconds").count == 3, "who never got a slot has no queue time"
     assert snapshot.histogram("inference_seconds").sum == pytest.approx(3 * 0.11)
 
@@ -175,7 +175,7 @@ def test_a_copy_that_a_write_disturbed_is_made_again():
     collector.on_end(STOPPED)
     seen = collector.snapshot()
     assert n_asked == 5
-    assert seen.histogram("tick_seconds").count == seen.histogram("e2e_seconds").count == 4
+    assert seen.histogram("tick_seconds").count == seen.histogram("engine_e2e_seconds").count == 4
     assert seen.histogram("tick_tokens", "decode").sum == seen.totals["output_tokens"] == 3 * 4
     assert sum(seen.requests.values()) == 4
 

@@ -89,6 +89,11 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_prefill_chunk_tokens_bucket", {"le": "8.0"}, 4),
         ("cobali_prefill_chunk_tokens_sum", {}, 128),
         ("cobali_last_tick_age_seconds", {}, 10 - 0.11),
+        ("cobali_ttft_seconds_count", {}, 2),
+        ("cobali_ttft_seconds_sum", {}, 0.13),
+        ("cobali_engine_ttft_seconds_sum", {}, 3 * 0.034),
+        ("cobali_intake_seconds_sum", {}, 3 * 0.02),
+        ("cobali_e2e_seconds_sum", {}, 0.14),
         ("cobali_info", {"model": "tiny", "version": __version__}, 1),
         ("cobali_itl_seconds_bucket", {"le": "0.02"}, 4),  # 0.02 itself belongs to it
         ("cobali_itl_seconds_sum", {}, 4 * 0.341),

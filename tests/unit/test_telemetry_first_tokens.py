@@ -13,7 +13,7 @@ def overlaps(request):
 
 
 def ttft(setup):
-    return setup.collector.snapshot().histogram("ttft_seconds")
+    return setup.collector.snapshot().histogram("engine_ttft_seconds")
 
 
 def first_tokens(setup):
@@ -69,4 +69,4 @@ def test_the_tail_of_a_queue_is_not_looked_through(overlaps):
 def test_an_end_of_a_request_that_nobody_submitted_counts_by_itself():
     collector = make_collector()
     collector.on_end(STOPPED)
-    assert collector.snapshot().histogram("ttft_seconds").count == 1
+    assert collector.snapshot().histogram("engine_ttft_seconds").count == 1

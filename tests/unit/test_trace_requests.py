@@ -87,3 +87,12 @@ CHUNKS = [tick(0.0, PREFILL), tick(1.0, DECODE), tick(3.0, PREFILL), tick(4.0, P
 )
 def test_decode_begins_where_something_was_decoded(one, ticks, parts):
     assert [part for part in drawn(one, ticks) if part[1] < part[2]] == parts
+
+
+@pytest.mark.parametrize(
+    ("received", "ttft_s"), [({}, 0.9), ({"received_s": None}, 0.9), ({"received_s": -1.0}, 1.9)]
+)
+def test_ttft_is_the_whole_way(received, ttft_s):
+    one = request(FIRST, ended=1.9) | received
+    (stay,) = slot_rows([one], CHUNKS, NOW_S)[0]
+    assert stay.args["ttft_s"] == ttft_s

@@ -57,7 +57,7 @@ logprob = st.builds(TokenLogprob, number, st.binary(max_size=4), seconds, st.lis
 delta = st.builds(Delta, st.text(), st.text(), number, st.lists(logprob, max_size=3).map(tuple))
 maybe_s = st.none() | seconds
 stats = st.builds(
-    RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number
+    RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s
 )  # fmt: skip
 end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats)
 

@@ -1,0 +1,130 @@
+"""EngineLink: what an ingress knows of whether its engine is there, and what it tells it of its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from cobali_ray.actors.outcome import outcome
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus
+from cobali_ray.errors import EngineDiedError
+from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.presence import Presence
+
+_log = structlog.get_logger(__name__)
+
+SILENT_S: Final = 2.0
+"""After so long without an answer an engine counts as away, though nobody said that it ended."""
+AGAIN_S: Final = 0.1
+MOST: Final = 10_000
+"""Values of one histogram that may wait for an engine that is away."""
+
+
+class _Loss(NamedTuple):
+    status: EngineStatus
+    since_s: float
+
+
+class EngineLink:
+    """Keeps one call of the engine open, which its death fails at once, and which returns every second.
+
+    With it go the values that clients of this process waited for: the engine counts those of all ingresses,
+    so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
+    """
+
+    def __init__(self, engine: Any, now: Callable[[], float]) -> None:
+        self._engine, self._now = engine, now
+        self._values: dict[HttpTime, list[float]] = {}
+        self._known: Attendance | None = None
+        self._loss: _Loss | None = None
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to keep in touch, on the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def close(self) -> None:
+        """Let go."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def observe(self, name: HttpTime, seconds: float) -> None:
+        """Keep a value until the next call takes it along."""
+        values = self._values.setdefault(name, [])
+        if len(values) < MOST:
+            values.append(seconds)
+
+    def lose(self, status: EngineStatus, since_s: float | None = None) -> None:
+        """Note that the engine is away: RESTARTING once it has ended, STALLED while it is merely silent."""
+        if self._known is None or (self._loss is not None and self._loss.status is status):
+            return
+        since_s = self._now() if since_s is None else since_s
+        self._loss = _Loss(status, since_s if self._loss is None else self._loss.since_s)
+        self._lost.set()
+        _log.warning("engine_away", status=status)
+
+    async def ask(self, response: Any) -> Any:
+        """Await a short call. Raises EngineDiedError as soon as the engine is away, and after SILENT_S."""
+        call, lost = asyncio.ensure_future(outcome(response)), asyncio.ensure_future(self._lost.wait())
+        try:
+            await asyncio.wait({call, lost}, timeout=SILENT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done() or call.cancelled():
+                raise EngineDiedError
+            return call.result()
+        finally:
+            call.cancel()
+            lost.cancel()
+
+    @property
+    def away(self) -> EngineState | None:
+        """How things stand while the engine is away; None while it is there, or was never."""
+        if self._loss is None:
+            return None
+        status, since_s = self._loss
+        down_s = self._now() - since_s
+        detail = f"the engine ended {down_s:.1f} s ago and is being restarted"
+        if status is EngineStatus.STALLED:
+            detail = f"the engine has not answered for {down_s:.1f} s"
+        return EngineState(status=status, down_s=down_s, detail=detail)
+
+    @property
+    def presence(self) -> Presence:
+        """What `/metrics` says of it."""
+        away = self.away
+        return Presence(
+            up=self._known is not None and away is None,
+            down_s=0.0 if away is None else away.down_s,
+            n_restarts=0 if self._known is None else self._known.n_restarts,
+        )
+
+    async def _keep(self) -> None:
+        while True:
+            began_s, (taken, self._values) = self._now(), (self._values, {})
+            call = asyncio.ensure_future(outcome(self._engine.attend.remote(taken, self._known)))
+            try:
+                await asyncio.wait({call}, timeout=SILENT_S)
+                if not call.done():
+                    self.lose(EngineStatus.STALLED, began_s)
+                    await asyncio.wait({call})
+            finally:
+                call.cancel()
+            if not call.cancelled() and call.exception() is None:
+                self._find(call.result())
+                continue
+            # It died, or it was told to stop, which cancels its calls.
+            self.lose(EngineStatus.RESTARTING)
+            for name, values in taken.items():
+                self._values[name] = (values + self._values.get(name, []))[:MOST]
+            await asyncio.sleep(AGAIN_S)
+
+    def _find(self, found: Attendance) -> None:
+        """Take the engine's answer: it is there, and may be another one."""
+        if self._loss is not None:
+            away_s = round(self._now() - self._loss.since_s, 3)
+            _log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
+        self._known, self._loss = found, None
+        self._lost.clear()

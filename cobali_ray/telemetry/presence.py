@@ -1,0 +1,29 @@
+"""Whether the engine is there, as its ingress sees it: the metrics that remain while it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+
+class Presence(NamedTuple):
+    """What an ingress knows of its engine."""
+
+    up: bool
+    """Whether it answers."""
+    down_s: float
+    """Since it was there last; 0 while it is there, and before the first time."""
+    n_restarts: int
+    """Since the server started."""
+
+
+def presence_families(presence: Presence) -> Iterator[Metric]:
+    """Yield the families of a Presence."""
+    yield GaugeMetricFamily("cobali_engine_up", "Whether the engine answers: 1 or 0.", int(presence.up))
+    text = "Since the engine was there last, 0 while it is."
+    yield GaugeMetricFamily("cobali_engine_down_seconds", text, presence.down_s)
+    text = "Engines that took a dead one's place since the server started."
+    yield CounterMetricFamily("cobali_engine_restarts", text, presence.n_restarts)

@@ -1,0 +1,167 @@
+"""EngineLink: an ingress knows at once that its engine is away, since when, and how often that happened."""
+
+import asyncio
+import warnings
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
+
+from cobali_ray.actors import engine_server, link
+from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.link import EngineLink
+from cobali_ray.core.stats import Attendance, EngineStatus
+from cobali_ray.errors import EngineDiedError
+from cobali_ray.settings import EngineSettings
+from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
+
+WAIT_S = 10
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Engine(LocalHandle):
+    """An engine that answers `attend` when told to."""
+
+    def __init__(self):
+        self.heard, self.calls = [], []
+
+    def call(self, name, args):
+        assert name == "attend"
+        self.heard.append(args)
+        answer = asyncio.get_running_loop().create_future()
+
+        async def wait():
+            return await answer
+
+        response = LocalResponse(wait())
+        response.answer = answer.set_result
+        self.calls.append(response)
+        return response
+
+    async def asked(self, n):
+        """Wait until it was called `n` times."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.calls) < n:  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0.001)
+
+
+class Setup:
+    def __init__(self):
+        self.clock, self.engine = FakeClock(), Engine()
+        self.link = EngineLink(self.engine, self.clock.now)
+
+    async def begin(self):
+        """Begin as every ingress does: the first answer comes at once, the second call stays open."""
+        self.link.start()
+        await self.answer("e1")
+
+    async def answer(self, engine_id, n_restarts=0):
+        n = len(self.engine.calls)
+        await self.engine.asked(max(n, 1))
+        self.engine.calls[-1].answer(Attendance(engine_id, n_restarts))
+        await self.engine.asked(max(n, 1) + 1)
+
+
+@pytest.fixture
+async def make():
+    made = []
+
+    async def make():
+        made.append(Setup())
+        await made[-1].begin()
+        return made[-1]
+
+    yield make
+    for setup in made:
+        setup.link.close()
+    await asyncio.sleep(0)
+
+
+async def test_an_engine_that_answers_is_there(make):
+    s = await make()
+    assert s.link.away is None
+    assert s.link.presence == (True, 0.0, 0)
+
+
+async def test_a_death_shows_at_once_and_for_how_long(make):
+    s = await make()
+    s.engine.calls[-1].die(ActorDiedError())
+    await s.engine.asked(3)
+    s.clock.advance(4.0)
+    away = s.link.away
+    assert (away.status, away.down_s) == (EngineStatus.RESTARTING, 4.0)
+    assert away.detail == "the engine ended 4.0 s ago and is being restarted"
+    assert s.link.presence == (False, 4.0, 0)
+    await s.answer("e2", 1)
+    assert s.link.away is None
+    assert s.link.presence == (True, 0.0, 1)
+
+
+async def test_an_engine_that_was_told_to_stop_is_away_too(make):
+    s = await make()
+    s.engine.calls[-1].task.cancel()  # by the replica, not by us
+    await s.engine.asked(3)
+    assert s.link.away.status is EngineStatus.RESTARTING
+
+
+async def test_silence_is_no_death_until_it_is_one(make, monkeypatch):
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    s = await make()
+    s.clock.advance(3.0)
+    async with asyncio.timeout(WAIT_S):
+        while s.link.away is None:  # noqa: ASYNC110 a property is no event
+            await asyncio.sleep(0.001)
+    assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.STALLED, 3.0)
+    assert s.link.away.detail == "the engine has not answered for 3.0 s"
+    s.engine.calls[-1].die(ActorDiedError())
+    await s.engine.asked(3)
+    s.clock.advance(1.0)
+    assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.RESTARTING, 4.0), "away since then"
+
+
+async def test_nobody_waits_for_an_answer_of_the_dead(make, monkeypatch):
+    monkeypatch.setattr(link, "SILENT_S", 3600)  # it is not that
+    s = await make()
+    asked = LocalResponse(asyncio.Event().wait())
+    asking = asyncio.ensure_future(s.link.ask(asked))
+    await asyncio.sleep(0)
+    s.engine.calls[-1].die(ActorDiedError())
+    with pytest.raises(EngineDiedError):
+        await asyncio.wait_for(asking, WAIT_S)
+    assert asked.n_cancels == 1
+
+
+async def test_values_outlive_an_engine_that_did_not_take_them(make):
+    s = await make()
+    s.link.observe("ttft_seconds", 1.0)
+    await s.answer("e1")
+    assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0]}
+    s.link.observe("ttft_seconds", 2.0)
+    s.engine.calls[-1].die(ActorDiedError())
+    await s.engine.asked(4)
+    assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0, 2.0]}
+    await s.answer("e2", 1)
+    assert s.engine.heard[-1][0] == {}, "each value is told once"
+
+
+async def test_all_ingresses_hear_of_every_restart(monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0)
+    engine = EngineServer(EngineSettings(model="builtin:scripted", n_slots=2))
+    try:
+        assert (await engine.attend({}, None)).n_restarts == 0, "the first engine of a server"
+        seen = await engine.attend({}, Attendance("its predecessor", 4))
+        assert seen.n_restarts == 5
+        assert await engine.attend({}, seen) == seen, "known is known"
+        newcomer = await engine.attend({}, None)
+        assert newcomer == seen, "an ingress that was restarted itself learns it"
+        assert (await engine.attend({}, Attendance("its predecessor", 4))).n_restarts == 5, (
+            "one death, counted once"
+        )
+    finally:
+        engine.__del__()
