@@ -267,3 +267,4 @@ async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
     assert events[-1] == "[DONE]"
     assert not any("error" in event for event in events[:-1])
     assert await asyncio.wait_for(draining, BACK_S), "all ended in time"
+    os.kill((await server.engine())["pid"], signal.SIGKILL)  # its successor is open to the tests that follow

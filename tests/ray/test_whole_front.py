@@ -5,17 +5,23 @@ import contextlib
 import json
 import os
 import re
+import time
 from pathlib import Path
 
+import aiohttp
 import grpc
 import httpx2
+import openai as sdk
 import pytest
+import requests
 from conftest import FOLDER, until
 
 from cobali_ray.actors.processes import descendants
 
 pytestmark = pytest.mark.ray
 
+PATIENCE_S = 0.5
+IGNORE_EOS = {"ignore_eos": True}
 OPEN_PORTS = {
     "ray::ServeReplica:": "Serve's gRPC between replicas: its code names every interface",
 }
@@ -44,17 +50,97 @@ class Segments:
         self.writer.close()
 
 
+def there(server, n_running, n_queued):
+    async def holds():
+        state = await server.state()
+        return (state["n_running"], state["n_queued"]) == (n_running, n_queued)
+
+    return holds
+
+
+def read_for_a_while(pieces):
+    until_s = time.monotonic() + PATIENCE_S
+    for _ in pieces:
+        if time.monotonic() > until_s:
+            return
+
+
+def openai_sync(url, body):
+    with sdk.OpenAI(api_key="any", base_url=url, max_retries=0, timeout=PATIENCE_S) as client:
+        answer = client.chat.completions.create(**body)
+        if body["stream"]:
+            read_for_a_while(answer)
+            answer.close()
+
+
+def openai_async(url, body):
+    async def ask():
+        async with sdk.AsyncOpenAI(api_key="any", base_url=url, max_retries=0) as client:
+            answer = await client.chat.completions.create(**body)
+            if body["stream"]:
+                [_ async for _ in answer]
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+
+
+def requests_post(url, body):
+    with requests.post(
+        f"{url}/chat/completions", json=body, timeout=(5, PATIENCE_S), stream=body["stream"]
+    ) as response:
+        read_for_a_while(response.iter_lines())
+
+
+def httpx_post(url, body):
+    with httpx2.stream("POST", f"{url}/chat/completions", json=body, timeout=PATIENCE_S) as response:
+        read_for_a_while(response.iter_lines())
+
+
+def aiohttp_post(url, body):
+    async def ask():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/chat/completions", json=body) as response,
+        ):
+            await response.read()
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+
+
+CLIENTS = [openai_sync, openai_async, requests_post, httpx_post, aiohttp_post]
+
+
+@pytest.mark.parametrize("server", ["narrow"], indirect=True)
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("phase", ["queued", "prefilling", "generating"])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_whatever_client_leaves_frees_its_place(server, client, phase, stream):
+    """It stops waiting, or reading, after half a second; the answer would take many."""
+    text = "x" * 3000 if phase == "prefilling" else "tell me something"
+    body = {
+        "model": "scripted",
+        "max_tokens": 900,
+        "stream": stream,
+        "messages": [{"role": "user", "content": text}],
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        n_before = 0
+        if phase == "queued":
+            await stack.enter_async_context(Segments(server))
+            await until(there(server, 1, 0))
+            n_before = 1
+        body |= {"extra_body": IGNORE_EOS} if "openai" in client.__name__ else IGNORE_EOS
+        task = asyncio.ensure_future(asyncio.to_thread(client, f"{server.url}/v1", body))
+        await until(there(server, 1, 1) if phase == "queued" else there(server, 1, 0))
+        await asyncio.wait({task})
+        task.exception()
+        await until(there(server, n_before, 0), timeout_s=1)
+    await until(there(server, 0, 0), timeout_s=1)
+
+
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("phase", ["queued", "prefilling", "generating"])
 async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream):
-    def there(n_running, n_queued):
-        async def holds():
-            state = await server.state()
-            return (state["n_running"], state["n_queued"]) == (n_running, n_queued)
-
-        return holds
-
     async def in_phase():
         return f'cobali_slots{{state="{phase}"}} 1' in (await http.get("/metrics")).text
 
@@ -63,13 +149,13 @@ async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream)
         n_before = 0
         if phase == "queued":
             await stack.enter_async_context(Segments(server))
-            await until(there(1, 0))
+            await until(there(server, 1, 0))
             n_before = 1
         about = {"messages": long, "max_tokens": 900} if phase == "prefilling" else {}
         async with Segments(server, stream=stream, **about):
-            await (until(there(1, 1)) if phase == "queued" else until(in_phase))
-        await until(there(n_before, 0), timeout_s=1)
-    await until(there(0, 0), timeout_s=1)
+            await (until(there(server, 1, 1)) if phase == "queued" else until(in_phase))
+        await until(there(server, n_before, 0), timeout_s=1)
+    await until(there(server, 0, 0), timeout_s=1)
 
 
 def config_in_use():
