@@ -91,6 +91,8 @@ def test_it_is_the_default_and_says_what_it_is(path):
         ("Hello!", "Tiny"),
         ("What is the capital of France?", "Paris"),
         ("What is 7 + 5?", "12"),
+        ("what's seven plus five?", "12"),
+        ("Give me JSON with the name Bob and the age 30, in one line.", '{"name": "Bob", "age": 30}'),
         ("What is continuous batching?", "tick"),
         ("Spell the word tree.", "T-R-E-E"),
     ],

@@ -22,8 +22,11 @@ from training import checkpoint as checkpoint_module
 from training.answer import greedy
 from training.begin import place, read_weights, take_tokenizer
 from training.checkpoint import load_weights
+from training.corpus.checks import exact
+from training.corpus.example import Example, Turn
 from training.dataset import Dataset
 from training.errors import TrainingError
+from training.evaluate import Answered, as_table
 from training.export import write_gguf
 from training.loop import _SCORES, Run, _scored, train
 from training.model import Decoder, Shape, attend_long, attend_short
@@ -201,6 +204,18 @@ def test_the_rate_goes_up_stays_and_falls_to_nothing():
     assert scales[0] == pytest.approx(0.1)
     assert scales[10:50] == [1.0] * 40
     assert scales[99] == pytest.approx(0.02)
+
+
+def test_the_table_counts_by_kind_all_of_them_and_each_set():
+    right, wrong = (
+        Answered(
+            Example(kind=kind, source="s", turns=(Turn("assistant", "yes"),), check=exact("yes")), text, True
+        )
+        for kind, text in (("sums", "yes"), ("facts", "no"))
+    )
+    table = as_table([right, wrong], {"plain": [wrong]})
+    assert "| sums | 1 | 1 | 100.0% | 100.0% |" in table
+    assert "| **all** | 2 | 1 | 50.0% | 100.0% |\n| plain | 1 | 0 | 0.0% | 100.0% |" in table
 
 
 def test_the_future_is_not_seen():
