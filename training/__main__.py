@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,11 +38,14 @@ def main(
     n_examples: Annotated[int | None, typer.Option(min=1000, help="Conversations in the corpus.")] = None,
     n_steps: Annotated[int | None, typer.Option(min=1, help="Stop earlier; the learning rate fits.")] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Begin with the weights of this checkpoint, and with its tokenizer.")
+        str | None,
+        typer.Option(
+            help="Begin with these weights and their tokenizer: a checkpoint, a GGUF file, builtin:tiny."
+        ),
     ] = None,
     mean_with: Annotated[
-        list[Path] | None,
-        typer.Option(help="Export the mean with the weights of this checkpoint; repeatable."),
+        list[str] | None,
+        typer.Option(help="Export the mean with these weights, named likewise; repeatable."),
     ] = None,
     rate: Annotated[
         float | None,
@@ -74,14 +76,14 @@ def _work(
     step: Step,
     folder: Path,
     changes: Mapping[str, Any],
-    weights: Path | None,
-    mean_with: list[Path],
+    weights: str | None,
+    mean_with: list[str],
     threads: int | None,
 ) -> None:
     import torch
 
     from training import check, evaluate, measure, steps
-    from training.checkpoint import load_weights
+    from training.begin import place, read_weights, take_tokenizer
     from training.recipe import Recipe, Workshop
 
     if threads:
@@ -89,10 +91,11 @@ def _work(
     recipe, workshop = Recipe(**changes), Workshop(folder)
     begin = None
     if weights:
-        begin, digest = load_weights(weights)
+        begin, digest = read_weights(place(weights))
         recipe = dataclasses.replace(recipe, weights=digest)
         if not workshop.tokenizer.exists():
-            shutil.copy(weights.with_name(workshop.tokenizer.name), workshop.tokenizer)
+            take_tokenizer(place(weights), recipe.shape, workshop)
+    others = [place(name) for name in mean_with]
 
     def wanted(one: Step) -> bool:
         return step in {Step.ALL, one}
@@ -102,9 +105,9 @@ def _work(
     if wanted(Step.TRAIN):
         steps.train_model(recipe, workshop, begin)
     if wanted(Step.EXPORT):
-        steps.export_model(recipe, workshop, mean_with)
+        steps.export_model(recipe, workshop, others)
     if wanted(Step.CHECK):
-        check.check_export(recipe, workshop, mean_with)
+        check.check_export(recipe, workshop, others)
     if wanted(Step.EVALUATE):
         evaluate.evaluate(workshop)
     if wanted(Step.MEASURE):

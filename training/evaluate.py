@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from openai import AsyncOpenAI
 
 from training.check import note
-from training.corpus.build import held_out_set
+from training.corpus.build import drawn_set, plain_set, typed_set
 from training.corpus.checks import passes
 from training.corpus.example import KINDS, Example
 from training.errors import TrainingError
@@ -51,28 +51,39 @@ class Answered:
 def evaluate(workshop: Workshop) -> None:
     """Serve the shipped file, ask everything, write the table and the wrong answers.
 
+    The targets are those of the held-out set, drawn and typed; a stranger's questions are only counted.
+
     Raises:
         TrainingError: the server does not start, or the model misses its targets.
     """
     with served(workshop.gguf("Q8_0"), workshop.folder / "server.log") as url:
-        answers = asyncio.run(ask_all(url, held_out_set()))
-    workshop.table.write_text(as_table(answers), encoding="utf-8")
-    wrong = [answered for answered in answers if not answered.right]
+        drawn, typed, plain = asyncio.run(_ask_each(url, (drawn_set(), typed_set(), plain_set())))
+    answers = [*drawn, *typed]
+    table = as_table(answers, {"drawn wordings": drawn, "typed wordings": typed, "a stranger's": plain})
+    workshop.table.write_text(table, encoding="utf-8")
+    wrong = [answered for answered in (*answers, *plain) if not answered.right]
     (workshop.folder / "wrong.txt").write_text("\n\n".join(map(_as_text, wrong)) + "\n", encoding="utf-8")
     shares = shares_right(answers)
     ended = sum(answered.ended for answered in answers) / len(answers)
     found = {
         "n": len(answers),
         "right": {k: round(v, 4) for k, v in shares.items()},
+        "drawn": round(shares_right(drawn)["all"], 4),
+        "typed": round(shares_right(typed)["all"], 4),
+        "plain": sum(answered.right for answered in plain),
         "ended": round(ended, 4),
     }
     note(workshop.report, evaluation=found)
-    CONSOLE.print(as_table(answers), highlight=False)
+    CONSOLE.print(table, highlight=False)
     missed = [
         kind for kind, share in shares.items() if share < (LEAST_OVERALL if kind == "all" else LEAST_OF_KIND)
     ]
     if missed or ended < LEAST_ENDED:
         raise TrainingError(f"targets missed: {', '.join(missed) or 'answers that end'}")
+
+
+async def _ask_each(url: str, sets: Sequence[Sequence[Example]]) -> list[list[Answered]]:
+    return [await ask_all(url, examples) for examples in sets]
 
 
 async def ask_all(url: str, examples: Sequence[Example]) -> list[Answered]:
@@ -110,12 +121,13 @@ def shares_right(answers: Sequence[Answered]) -> dict[str, float]:
     return {kind: right[kind] / asked[kind] for kind in (*KINDS, "all") if asked[kind]}
 
 
-def as_table(answers: Sequence[Answered]) -> str:
-    """Write the counts as Markdown."""
+def as_table(answers: Sequence[Answered], sets: Mapping[str, Sequence[Answered]]) -> str:
+    """Write the counts as Markdown: by kind, all of them, and by set."""
     by_kind: dict[str, list[Answered]] = defaultdict(list)
     for answered in answers:
         by_kind[answered.example.kind].append(answered)
-    rows = [(kind, by_kind[kind]) for kind in KINDS if by_kind[kind]] + [("**all**", list(answers))]
+    rows = [(kind, by_kind[kind]) for kind in KINDS if by_kind[kind]]
+    rows += [("**all**", list(answers)), *((name, list(some)) for name, some in sets.items())]
     lines = ["| kind | questions | right | share | ended by itself |", "|---|---|---|---|---|"]
     for kind, some in rows:
         right, ended = sum(a.right for a in some), sum(a.ended for a in some)

@@ -23,6 +23,7 @@ DESCRIPTION = (
     "A very small chat model trained from scratch on a generated corpus: "
     "a demonstration and a test object of cobali_ray, not an assistant to rely on."
 )
+_TOP_NAMES = {"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
 _NAMES = {
     "attn_norm.weight": "attn_norm.weight",
     "ffn_norm.weight": "ffn_norm.weight",
@@ -37,6 +38,8 @@ _NAMES = {
     "up.weight": "ffn_up.weight",
     "down.weight": "ffn_down.weight",
 }
+_INNER_NAMES = {theirs: ours for ours, theirs in _NAMES.items()}
+_OUTER_NAMES = {theirs: ours for ours, theirs in _TOP_NAMES.items()}
 
 
 def write_gguf(path: Path, model: Decoder, vocabulary: Vocabulary, quant: str) -> None:
@@ -65,10 +68,16 @@ def tensors(model: Decoder) -> Mapping[str, NDArray[np.float32]]:
             _, layer, inner = name.split(".", 2)
             found[f"blk.{layer}.{_NAMES[inner]}"] = values
         else:
-            found[{"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}[name]] = (
-                values
-            )
+            found[_TOP_NAMES[name]] = values
     return found
+
+
+def model_name(tensor: str) -> str:
+    """Return what the model calls a tensor of a file. An unknown one is a KeyError."""
+    if tensor.startswith("blk."):
+        _, layer, inner = tensor.split(".", 2)
+        return f"layers.{layer}.{_INNER_NAMES[inner]}"
+    return _OUTER_NAMES[tensor]
 
 
 def _add(writer: GGUFWriter, name: str, values: NDArray[np.float32], kind: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from training.checkpoint import load_checkpoint, load_weights
+from training.begin import read_weights
+from training.checkpoint import load_checkpoint
 from training.corpus.build import training_examples
 from training.corpus.example import Example
 from training.dataset import Dataset, encode, plan
@@ -125,7 +126,7 @@ def load_model(recipe: Recipe, workshop: Workshop, mean_with: Sequence[Path] = (
         )
     model, all_weights = (
         Decoder(recipe.shape),
-        [state["model"], *(load_weights(path)[0] for path in mean_with)],
+        [state["model"], *(read_weights(path)[0] for path in mean_with)],
     )
     try:
         model.load_state_dict(

@@ -40,7 +40,11 @@ def train(texts: Iterable[str], n_tokens: int = N_TOKENS) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.pre_tokenizer = byte_level  # the merges remember what was never merged
+    return _finished(tokenizer)  # the merges remember what was never merged
+
+
+def _finished(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS]
@@ -64,6 +68,13 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     types = tuple(CONTROL if token in CONTROL_TOKENS else NORMAL for token in tokens)
     merges = tuple(f"{left} {right}" for left, right in json.loads(tokenizer.to_str())["model"]["merges"])
     return Vocabulary(tokens, types, merges, "gpt-2")
+
+
+def of_vocabulary(words: Vocabulary) -> Tokenizer:
+    """Return the tokenizer that a GGUF file holds; the opposite of `vocabulary`."""
+    ids = {token: i for i, token in enumerate(words.tokens) if token not in CONTROL_TOKENS}
+    merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in words.merges)]
+    return _finished(Tokenizer(models.BPE(ids, merges)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ def test_it_is_the_default_and_says_what_it_is(path):
         ("Hello!", "Tiny"),
         ("What is the capital of France?", "Paris"),
         ("What is 7 + 5?", "12"),
+        ("what's seven plus five?", "12"),
+        ("Give me JSON with the name Bob and the age 30, in one line.", '{"name": "Bob", "age": 30}'),
         ("What is continuous batching?", "tick"),
         ("Spell the word tree.", "T-R-E-E"),
     ],
@@ -110,15 +112,15 @@ def test_it_knows_what_was_said_before(ask):
 
 def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
     questions = held_out_set()
-    assert len(questions) >= 300
+    assert len(questions) >= 700
     report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
     right = {kind: [] for kind in KINDS}
     for i, question in enumerate(questions):
         right[question.kind].append(passes(question.check, report.texts[str(i)]))
     share = {kind: sum(some) / len(some) for kind, some in right.items()}
-    # 0.906 and 0.750 where it was made; a few greedy answers hang on how a processor rounds.
+    # 0.906 and 0.806 where it was made; a few greedy answers hang on how a processor rounds.
     assert sum(map(sum, right.values())) / len(questions) >= 0.89, share
-    assert min(share.values()) >= 0.71, share
+    assert min(share.values()) >= 0.75, share
     ended = sum(stats.n_output < 200 for stats in report.requests.values())
     assert ended / len(questions) >= 0.98
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from random import Random
 
 import pytest
 
 from training.corpus import checks, server
-from training.corpus.blocks import read_blocks
+from training.corpus.blocks import read_blocks, read_wordings
 from training.corpus.build import (
     SHARES,
+    drawn_set,
     forbidden_questions,
     held_out_set,
+    is_forbidden,
     one_of,
+    plain_set,
     sources,
     training_examples,
+    typed_set,
 )
 from training.corpus.example import KINDS
 from training.corpus.phrase import (
@@ -31,7 +36,7 @@ from training.corpus.phrase import (
     with_articles,
 )
 from training.corpus.source import held_out, said, trained
-from training.corpus.sums import is_held_pair
+from training.corpus.sums import is_held_pair, number_word
 from training.corpus.surface import voiced
 from training.corpus.tables.verse import LINES, MIDDLES, OPENINGS
 
@@ -72,13 +77,20 @@ def test_a_slot_without_a_value_is_an_error():
 
 
 def test_articles():
-    assert with_articles("a owl and a fox, A apple") == "an owl and a fox, An apple"
+    assert with_articles("a owl and a fox, A apple, a one-off") == "an owl and a fox, An apple, a one-off"
 
 
 def test_noise_leaves_slots_alone():
     texts = {voiced("explain <thing> to somebody", Random(seed), slips=True) for seed in range(400)}
     assert all("<thing>" in text for text in texts)
     assert len(texts) > 60
+
+
+def test_some_are_typed_as_in_a_chat():
+    texts = [voiced("What's <It>, please?", Random(seed), slips=True) for seed in range(400)]
+    assert 20 < sum("whats <It>" in text for text in texts) < 200
+    assert sum("pls" in text or "plz" in text for text in texts) > 5
+    assert not any("whats" in voiced("What's <It>?", Random(seed), slips=False) for seed in range(400))
 
 
 def test_names_of_sources_are_different():
@@ -116,12 +128,45 @@ def test_the_held_out_set_is_large_and_always_the_same():
     assert set(per_kind) == set(KINDS)
     assert min(per_kind.values()) >= 25
     assert per_kind["server"] >= 150
+    drawn_set.cache_clear()
+    typed_set.cache_clear()
     held_out_set.cache_clear()
     assert held_out_set() == questions
 
 
+def test_what_is_typed_for_the_evaluation_is_all_asked():
+    typed = read_wordings("unseen.txt", "!")
+    assert set(typed) <= {source.name for source in SOURCES}
+    assert held_out_set()[: len(drawn_set())] == drawn_set()
+    assert len(typed_set()) == sum(map(len, typed.values())) >= 60
+    assert len(plain_set()) == 12
+    for example in (*typed_set(), *plain_set()):
+        assert checks.passes(example.check, example.answer) or example.kind == "plain", example
+        assert "<" not in example.question
+
+
+@pytest.mark.parametrize(
+    ("text", "forbidden"),
+    [
+        pytest.param("Calc 31 + 8, for me!", True, id="other-operands-and-marks"),
+        pytest.param("what's seven plus five?", True, id="a-stranger-s"),
+        pytest.param("what's seven plus six?", False, id="another-sum"),
+    ],
+)
+def test_an_unseen_wording_is_forbidden_whatever_fills_it(text, forbidden):
+    assert is_forbidden(text) == forbidden
+
+
+def test_no_unseen_wording_is_so_bare_that_it_forbids_others():
+    for wordings in read_wordings("unseen.txt", "!").values():
+        for wording in wordings:
+            assert len(normal(re.sub(r"<\w+>", "", wording)).split()) >= 2, wording
+
+
 def test_nothing_held_out_is_trained_on():
-    asked = {normal(example.question) for example in held_out_set() if len(example.turns) == 2}
+    asked = {
+        normal(example.question) for example in (*held_out_set(), *plain_set()) if len(example.turns) == 2
+    }
     assert asked == forbidden_questions()
     said = {
         normal(turn.text)
@@ -130,6 +175,7 @@ def test_nothing_held_out_is_trained_on():
         if turn.role == "user"
     }
     assert not asked & said
+    assert not [text for text in said if is_forbidden(text)]
 
 
 def test_held_out_wordings_are_never_said_in_training():
@@ -155,6 +201,28 @@ def test_held_out_sums_are_never_computed_in_training():
         if example.source in {"sums.add", "sums.gain"}:
             a, b = (int(part) for part in example.answer.partition(" =")[0].split(" + "))
             assert not is_held_pair("+", a, b), example
+
+
+@pytest.mark.parametrize(
+    ("n", "word"), [(0, "zero"), (13, "thirteen"), (20, "twenty"), (45, "forty-five"), (100, "a hundred")]
+)
+def test_numbers_in_words(n, word):
+    assert number_word(n) == word
+
+
+@pytest.mark.parametrize("n", [-1, 101])
+def test_a_number_without_a_word_is_an_error(n):
+    with pytest.raises(ValueError, match="no word"):
+        number_word(n)
+
+
+def test_training_asks_sums_in_words_and_the_drawn_set_does_not():
+    rng = Random(7)
+    asked = [one_of("sums", rng).question for _ in range(600)]
+    assert 0.2 < sum(not any(map(str.isdigit, question)) for question in asked) / len(asked) < 0.6
+    for example in drawn_set():
+        if example.kind == "sums" and example.source != "sums.how_many":
+            assert any(map(str.isdigit, example.question)), example
 
 
 def test_the_same_seed_gives_the_same_corpus():
@@ -210,6 +278,12 @@ def test_a_haiku_is_five_seven_five_by_table():
         pytest.param(checks.has("tick"), "A tick.", "A ticket.", id="has-whole-words"),
         pytest.param(checks.number(12), "7 + 5 = 12", "12 = 7 + 4", id="number"),
         pytest.param(checks.json_value({"a": 1}), '{"a": 1}', 'Here: {"a": 1}', id="json"),
+        pytest.param(
+            checks.json_record({"a": "x"}, "n"), '{"n": 7, "a": "x"}', '{"a": "x", "n": "7"}', id="record"
+        ),
+        pytest.param(
+            checks.json_record({"a": "x"}, "n"), '{"a": "x", "n": 7}', '{"a": "x",\n"n": 7}', id="one-line"
+        ),
         pytest.param(checks.items(("a", "b")), "a, b.", "b, a", id="items"),
         pytest.param(checks.some_of(("x", "y", "z"), 2, mark="1"), "1. x\n2. z", "1. x\n2. x", id="some-of"),
         pytest.param(checks.some_of(("x", "y", "z"), 2, mark="-"), "- x\n- z", "- x\n- q", id="bulleted"),
@@ -232,7 +306,7 @@ def test_checkers(check, right, wrong):
     [
         pytest.param("tick\n= x", r"\[name\]", id="no-name"),
         pytest.param("[tick]\n? what", "0 answers", id="no-answer"),
-        pytest.param("[tick]\n! what\n= x", "no known mark", id="no-mark"),
+        pytest.param("[tick]\n% what\n= x", "no known mark", id="no-mark"),
     ],
 )
 def test_a_table_typed_wrongly_is_an_error(text, message, tmp_path, monkeypatch):

@@ -16,15 +16,23 @@ pytest.importorskip(
 
 import torch
 
+from cobali_ray.models.registry import resolve
+from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, Vocabulary
 from training import checkpoint as checkpoint_module
 from training.answer import greedy
+from training.begin import place, read_weights, take_tokenizer
 from training.checkpoint import load_weights
+from training.corpus.checks import exact
+from training.corpus.example import Example, Turn
 from training.dataset import Dataset
 from training.errors import TrainingError
+from training.evaluate import Answered, as_table
+from training.export import write_gguf
 from training.loop import _SCORES, Run, _scored, train
 from training.model import Decoder, Shape, attend_long, attend_short
 from training.recipe import Recipe, Workshop
 from training.steps import load_model
+from training.tokenizer import load, vocabulary
 
 SHAPE = Shape(n_layers=2, width=64, n_heads=2, n_kv_heads=1, ffn_width=96, n_vocab=32, n_ctx=64)
 RECIPE = Recipe(shape=SHAPE, tokens_per_pass=256, passes_per_step=2, n_steps=8, n_warmup=2, seed=7)
@@ -62,6 +70,40 @@ def test_a_run_can_begin_with_the_weights_of_another(data, tmp_path):
         Run.resume(RECIPE, tmp_path / "second.pt", "cpu")
     with pytest.raises(TrainingError, match="no checkpoint to begin with"):
         load_weights(tmp_path / "absent.pt")
+
+
+WORDS = Vocabulary(
+    tokens=(*"abcdefghijklmnopqrstuvwxyz01", "ab", *CONTROL_TOKENS),
+    types=(NORMAL,) * 29 + (CONTROL,) * 3,
+    merges=("a b",),
+    pre="gpt-2",
+)
+
+
+@pytest.mark.parametrize(("quant", "most"), [("F32", 0.0), ("Q8_0", 0.01)])
+def test_a_run_can_begin_with_a_gguf_file(tmp_path, quant, most):
+    model = Run.start(RECIPE, "cpu").model
+    write_gguf(tmp_path / "one.gguf", model, WORDS, quant)
+    weights, digest = read_weights(tmp_path / "one.gguf")
+    run = Run.resume(replace(RECIPE, weights=digest), tmp_path / "c.pt", "cpu", weights)
+    for name, wanted in model.state_dict().items():
+        assert torch.allclose(run.model.state_dict()[name], wanted, rtol=0, atol=most), name
+    here = Workshop(tmp_path)
+    take_tokenizer(tmp_path / "one.gguf", SHAPE, here)
+    assert vocabulary(load(here.tokenizer)) == WORDS
+    with pytest.raises(TrainingError, match="32 tokens and the model 33"):
+        take_tokenizer(tmp_path / "one.gguf", replace(SHAPE, n_vocab=33), here)
+
+
+def test_weights_are_named_as_models_are(tmp_path):
+    assert place("builtin:tiny") == resolve("builtin:tiny")
+    assert place("some/checkpoint.pt").name == "checkpoint.pt"
+    with pytest.raises(TrainingError, match="nothing"):
+        place("builtin:nothing")
+    (tmp_path / "bad.gguf").write_bytes(b"not this")
+    for name in ("bad.gguf", "absent.gguf"):
+        with pytest.raises(TrainingError, match="no GGUF file"):
+            read_weights(tmp_path / name)
 
 
 def test_what_comes_before_a_spoken_token_is_scored():
@@ -162,6 +204,18 @@ def test_the_rate_goes_up_stays_and_falls_to_nothing():
     assert scales[0] == pytest.approx(0.1)
     assert scales[10:50] == [1.0] * 40
     assert scales[99] == pytest.approx(0.02)
+
+
+def test_the_table_counts_by_kind_all_of_them_and_each_set():
+    right, wrong = (
+        Answered(
+            Example(kind=kind, source="s", turns=(Turn("assistant", "yes"),), check=exact("yes")), text, True
+        )
+        for kind, text in (("sums", "yes"), ("facts", "no"))
+    )
+    table = as_table([right, wrong], {"plain": [wrong]})
+    assert "| sums | 1 | 1 | 100.0% | 100.0% |" in table
+    assert "| **all** | 2 | 1 | 50.0% | 100.0% |\n| plain | 1 | 0 | 0.0% | 100.0% |" in table
 
 
 def test_the_future_is_not_seen():

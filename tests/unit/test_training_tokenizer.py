@@ -11,7 +11,7 @@ from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL
 from training.corpus.build import training_examples
 from training.corpus.example import Turn
 from training.dataset import LONGEST, Dataset, encode, padded, plan
-from training.tokenizer import Encoder, own_texts, train, vocabulary
+from training.tokenizer import Encoder, of_vocabulary, own_texts, train, vocabulary
 
 TEXTS = ("LEMON and 1234 + 56", "TTFT of JSON", "\n- a\n- b", "  two  spaces ", "Zażółć 你好 👩‍💻")
 
@@ -38,6 +38,15 @@ def test_control_tokens_come_last(tokenizer):
     words = vocabulary(tokenizer)
     assert words.tokens[-3:] == CONTROL_TOKENS
     assert words.types == (NORMAL,) * (len(words.tokens) - 3) + (CONTROL,) * 3
+
+
+def test_a_vocabulary_is_the_whole_tokenizer(tokenizer):
+    again = of_vocabulary(vocabulary(tokenizer))
+    assert vocabulary(again) == vocabulary(tokenizer)
+    chat = "<|im_start|>user\nwhat's 17+25? LEMON<|im_end|>"
+    assert [again.encode(text).ids for text in (*TEXTS, chat)] == [
+        tokenizer.encode(text).ids for text in (*TEXTS, chat)
+    ]
 
 
 def test_training_it_twice_gives_the_same(tokenizer):

@@ -44,8 +44,8 @@ def read_blocks(file_name: str) -> tuple[Block, ...]:
     )
 
 
-def read_further(file_name: str) -> dict[str, tuple[str, ...]]:
-    """Read further wordings of sources that are not blocks: `[source]`, then `+` lines.
+def read_wordings(file_name: str, mark: str) -> dict[str, tuple[str, ...]]:
+    """Read wordings by the source they belong to: `[source]`, then lines that start with `mark`.
 
     Raises:
         ValueError: a line is of no known form.
@@ -54,7 +54,7 @@ def read_further(file_name: str) -> dict[str, tuple[str, ...]]:
     for line in _table(file_name).splitlines():
         if head := re.fullmatch(r"\[([\w .-]+)\]", line):
             lines = found.setdefault(head[1], [])
-        elif line.startswith("+ "):
+        elif line.startswith(f"{mark} "):
             lines.append(line[2:].strip())
         elif line and not line.startswith("#"):
             raise ValueError(f"{file_name}: {line!r} starts with no known mark")

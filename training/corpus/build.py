@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import re
 from collections.abc import Iterator, Mapping
 from random import Random
 
@@ -22,20 +24,21 @@ from training.corpus import (
     unknown,
     writing,
 )
-from training.corpus.blocks import read_further
-from training.corpus.example import KINDS, Example, Turn
-from training.corpus.phrase import normal
+from training.corpus.blocks import Block, read_blocks, read_wordings
+from training.corpus.checks import has, json_value
+from training.corpus.example import KINDS, Check, Example, Turn
+from training.corpus.phrase import normal, outside_slots
 from training.corpus.source import Intent, Source, held_out
 
 SHARES: Mapping[str, float] = {
-    "greeting": 8,
-    "server": 36,
-    "sums": 11,
+    "greeting": 9,
+    "server": 38,
+    "sums": 16,
     "letters": 9,
     "sorting": 9,
     "calendar": 5,
     "facts": 7,
-    "json": 5,
+    "json": 7,
     "writing": 4,
     "follow": 9,
     "turns": 9,
@@ -62,22 +65,67 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
     modules = (
         greeting, server, sums, letters, sorting, calendar, facts, json_answers, writing, follow, turns, unknown, odd,
     )  # fmt: skip
-    further = read_further("further.txt")
-    found = [_with(further, source) for module in modules for source in module.sources()]
+    further, unseen = read_wordings("further.txt", "+"), read_wordings("unseen.txt", "!")
+    found = [_with(further, unseen, source) for module in modules for source in module.sources()]
     return {kind: tuple(source for source in found if source.kind == kind) for kind in KINDS}
 
 
-def _with(further: Mapping[str, tuple[str, ...]], source: Source) -> Source:
-    """Give a source the further wordings that stand under its name."""
+def _with(
+    further: Mapping[str, tuple[str, ...]], unseen: Mapping[str, tuple[str, ...]], source: Source
+) -> Source:
+    """Give a source the wordings that stand under its name."""
     more = further.get(_split(source), ())
-    if more and isinstance(source, (Intent, turns.Dialogue)):
+    if isinstance(source, Intent):
+        return dataclasses.replace(
+            source, further=(*source.further, *more), unseen=unseen.get(source.name, ())
+        )
+    if isinstance(source, turns.Dialogue):
         return dataclasses.replace(source, further=(*source.further, *more))
     return source
 
 
 @functools.cache
 def held_out_set() -> tuple[Example, ...]:
-    """Return the evaluation's questions: the same every time, none of them ever in the training.
+    """Return the evaluation's questions: the same every time, none of them ever in the training."""
+    return (*drawn_set(), *typed_set())
+
+
+@functools.cache
+def typed_set() -> tuple[Example, ...]:
+    """Return one question for each wording of `unseen.txt`, with operands that are held out."""
+    rng = Random(HELD_SEED + 1)
+    return tuple(source.make_unseen(wording, rng) for source, wording in _unseen())
+
+
+@functools.cache
+def plain_set() -> tuple[Example, ...]:
+    """Return a stranger's questions, which are counted apart."""
+    return tuple(
+        Example(
+            kind="plain",
+            source=f"plain.{block.name}",
+            turns=(Turn("user", wording), Turn("assistant", block.answer)),
+            check=_plain_check(block),
+        )
+        for block in read_blocks("plain.txt")
+        for wording in block.wordings
+    )
+
+
+def _plain_check(block: Block) -> Check:
+    return json_value(json.loads(block.answer)) if block.answer.startswith("{") else has(*block.terms)
+
+
+def _unseen() -> Iterator[tuple[Intent, str]]:
+    for some in sources().values():
+        for source in some:
+            if isinstance(source, Intent):
+                yield from ((source, wording) for wording in source.unseen)
+
+
+@functools.cache
+def drawn_set() -> tuple[Example, ...]:
+    """Return questions drawn from the wordings that the hash holds out.
 
     Of every kind `HELD_PER_KIND`, of the server one for each entry that has a held-out wording.
     """
@@ -108,25 +156,37 @@ def _one_of_each_entry(able: list[Source], rng: Random) -> list[Source]:
 
 def training_examples(n: int, seed: int) -> Iterator[Example]:
     """Yield `n` examples, the same for the same seed; a question of the held-out set is drawn again."""
-    rng, forbidden = Random(seed), forbidden_questions()
+    rng = Random(seed)
     kinds, shares = tuple(SHARES), tuple(SHARES.values())
     for kind in rng.choices(kinds, shares, k=n):
         while True:
             example = in_context(one_of(kind, rng), rng)
-            if not any(asks_forbidden(example, i, forbidden) for i in range(len(example.turns))):
+            if not any(turn.role == "user" and is_forbidden(turn.text) for turn in example.turns):
                 break
         yield example
 
 
+def is_forbidden(text: str) -> bool:
+    """Say whether a text may not be asked in training: a held-out question, or an unseen wording of anything."""
+    words = normal(text)
+    return words in forbidden_questions() or bool(_unseen_wordings().fullmatch(words))
+
+
+@functools.cache
 def forbidden_questions() -> frozenset[str]:
-    """Return what may not be asked in training, word for word: every held-out question of one turn."""
-    return frozenset(normal(example.question) for example in held_out_set() if len(example.turns) == 2)
+    """Return every question of one turn that the evaluation asks, as its words alone."""
+    asked = (*held_out_set(), *plain_set())
+    return frozenset(normal(example.question) for example in asked if len(example.turns) == 2)
 
 
-def asks_forbidden(example: Example, i: int, forbidden: frozenset[str]) -> bool:
-    """Say whether turn `i` is a held-out question."""
-    turn = example.turns[i]
-    return turn.role == "user" and normal(turn.text) in forbidden
+@functools.cache
+def _unseen_wordings() -> re.Pattern[str]:
+    """Match the words of any unseen wording, whatever fills its slots."""
+    patterns = {
+        re.sub(r" *<\w+> *", " .+ ", outside_slots(wording, lambda text: f" {normal(text)} ")).strip()
+        for _, wording in _unseen()
+    }
+    return re.compile("|".join(sorted(" ".join(pattern.split()) for pattern in patterns)))
 
 
 def one_of(kind: str, rng: Random) -> Example:

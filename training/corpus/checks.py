@@ -43,6 +43,11 @@ def json_value(value: Any) -> Check:
     return Check("json", {"value": value})
 
 
+def json_record(known: Mapping[str, Any], *numbers: str) -> Check:
+    """Ask for a JSON object on one line that says what is known, and some whole number under each other name."""
+    return Check("json_record", {"known": dict(known), "numbers": numbers})
+
+
 def items(wanted: tuple[str, ...], *, mark: str = "") -> Check:
     """Ask for these items in this order; each on a line of its own after `mark`, or else in one line."""
     return Check("items", {"wanted": wanted, "mark": mark})
@@ -120,6 +125,21 @@ def _is_json(answer: str, facts: Mapping[str, Any]) -> bool:
         return False
 
 
+def _is_json_record(answer: str, facts: Mapping[str, Any]) -> bool:
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return False
+    known, numbers = facts["known"], set(facts["numbers"])
+    return (
+        "\n" not in answer
+        and isinstance(found, dict)
+        and found.keys() == known.keys() | numbers
+        and all(found[name] == value for name, value in known.items())
+        and all(type(found[name]) is int for name in numbers)
+    )
+
+
 def _is_items(answer: str, facts: Mapping[str, Any]) -> bool:
     mark = facts["mark"]
     found = _marked(answer, mark) if mark else [piece.strip() for piece in answer.rstrip(".").split(",")]
@@ -176,6 +196,7 @@ _CHECKERS: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "has": _has,
     "number": _is_number,
     "json": _is_json,
+    "json_record": _is_json_record,
     "items": _is_items,
     "some_of": _is_some_of,
     "story": _is_story,

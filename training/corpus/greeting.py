@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from training.corpus.blocks import read_blocks
 from training.corpus.checks import has
-from training.corpus.source import Intent, Source, fixed
+from training.corpus.source import Intent, fixed
 
 
-def sources() -> tuple[Source, ...]:
+def sources() -> tuple[Intent, ...]:
     """Return one intent for every block of the table."""
     return tuple(
         Intent(

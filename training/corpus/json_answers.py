@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from training.corpus.calendar import DAYS, MONTHS
-from training.corpus.checks import json_value
+from training.corpus.checks import json_record, json_value
 from training.corpus.letters import a_word
 from training.corpus.source import Drawn, Intent, Source, lines
 from training.corpus.sums import pair
@@ -16,6 +16,7 @@ from training.corpus.tables.words import COLOURS, FRUITS, NAMES
 from training.corpus.tables.world import CAPITALS, SYMBOLS
 
 CITIES = tuple(CAPITALS.values())
+_ANY_AGE = 30
 
 _AGE = lines("""
     (write|give me|make|create|return|show) (JSON|a JSON object|an object in JSON) with (the |)name <name> and (the |)age <age>
@@ -132,6 +133,7 @@ def sources() -> tuple[Source, ...]:
 
     return (
         intent("age", _AGE, _age, 3),
+        intent("some_age", (), _some_age, 0.8),
         intent("city", _CITY, _city, 2),
         intent("capital", _CAPITAL, _capital, 2),
         intent("symbol", _SYMBOL, _symbol, 1),
@@ -147,13 +149,26 @@ def _drawn(value: Any, **slots: str) -> Drawn:
     return Drawn(answer=json.dumps(value), check=json_value(value), values=slots)
 
 
-def _age(rng: Random, _held: bool) -> Drawn:
-    name, age = rng.choice(NAMES), rng.randint(3, 99)
+def _name(rng: Random, *, held: bool) -> str:
+    """Draw a name; some are typed in lower case, and stand in the answer as they were typed."""
+    name = rng.choice(NAMES)
+    return name if held or rng.random() < 0.9 else name.lower()
+
+
+def _age(rng: Random, held: bool) -> Drawn:
+    name, age = _name(rng, held=held), rng.randint(3, 99)
     return _drawn({"name": name, "age": age}, name=name, age=str(age))
 
 
-def _city(rng: Random, _held: bool) -> Drawn:
-    name, city = rng.choice(NAMES), rng.choice(CITIES)
+def _some_age(rng: Random, held: bool) -> Drawn:
+    """Ask for an age without saying which: 30 is as good as any."""
+    name = _name(rng, held=held)
+    check = json_record({"name": name}, "age")
+    return Drawn(answer=json.dumps({"name": name, "age": _ANY_AGE}), check=check, values={"name": name})
+
+
+def _city(rng: Random, held: bool) -> Drawn:
+    name, city = _name(rng, held=held), rng.choice(CITIES)
     return _drawn({"name": name, "city": city}, name=name, city=city)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-_ARTICLE = re.compile(r"\b([aA]) (?=[aeiou]\w)")
+_ARTICLE = re.compile(r"\b([aA]) (?=[aeiou]\w)(?!one\b)")
 _WORD = re.compile(r"[^\W_]+")
 _SLOT = re.compile(r"<(\w+)>")
 _SPACES = re.compile(r" {2,}")

@@ -56,6 +56,8 @@ class Intent:
     draw: Callable[[Random, bool], Drawn]
     further: tuple[str, ...] = ()
     """Wordings that are only trained on: more of them never change which ones are held out."""
+    unseen: tuple[str, ...] = ()
+    """Wordings that only the evaluation asks, as they are typed."""
     weight: float = 1.0
     loose: bool = False
     """Slots may be typed in lower case."""
@@ -64,14 +66,24 @@ class Intent:
     split: str = ""
     """Intents that share their wordings share this name, so that all hold out the same ones."""
 
-    def make(self, rng: Random, *, held: bool) -> Example:
-        """Ask once."""
+    def make(self, rng: Random, *, held: bool, chat: bool = True) -> Example:
+        """Ask once; `chat` lets it be typed as in a chat where it is not held out."""
         drawn = self.draw(rng, held)
         values = dict(drawn.values)
         if self.loose and rng.random() < 0.15:
             values = {name: value.lower() for name, value in values.items()}
         wording = pick(self.split or self.name, self.wordings, rng, held=held, further=self.further)
-        question = with_articles(fill(voiced(wording, rng, slips=not held, polite=self.polite), values))
+        question = with_articles(
+            fill(voiced(wording, rng, slips=not held, polite=self.polite, chat=chat), values)
+        )
+        return self._example(question, drawn)
+
+    def make_unseen(self, wording: str, rng: Random) -> Example:
+        """Ask once in one of the `unseen` wordings, word for word."""
+        drawn = self.draw(rng, True)
+        return self._example(with_articles(fill(wording, drawn.values)), drawn)
+
+    def _example(self, question: str, drawn: Drawn) -> Example:
         turns = (Turn("user", question), Turn("assistant", drawn.answer))
         return Example(kind=self.kind, source=self.name, turns=turns, check=drawn.check)
 

@@ -12,6 +12,11 @@ from training.corpus.tables.words import COLOURS, FRUITS
 
 _HELD_PAIRS = 10
 """One pair in ten is held out, by its hash."""
+_UNITS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety", "a hundred")
 _THINGS = (
     "apples",
     "books",
@@ -247,32 +252,61 @@ def pair(sign: str, rng: Random, *, held: bool) -> tuple[int, int]:
             return a, b
 
 
-def _equation(sign: str, a: int, b: int) -> Drawn:
+def number_word(n: int) -> str:
+    """Write a number up to a hundred in words.
+
+    Raises:
+        ValueError: it is larger, or negative.
+    """
+    if not 0 <= n <= 100:
+        raise ValueError(f"{n} has no word here")
+    if n < len(_UNITS):
+        return _UNITS[n]
+    tens, unit = divmod(n, 10)
+    return f"{_TENS[tens - 2]}-{_UNITS[unit]}" if unit else _TENS[tens - 2]
+
+
+def _typed(rng: Random, held: bool, **numbers: int) -> dict[str, str]:
+    """Return what fills the slots: digits, in training often words. `<a_word>` is a word in any case."""
+    words = {name: number_word(n) for name, n in numbers.items()}
+    digits = {name: str(n) for name, n in numbers.items()}
+    found = {f"{name}_word": word for name, word in words.items()}
+    if held or rng.random() < 0.6:
+        return {**digits, **found}
+    gap = rng.choice(("-", "-", " "))
+    mixed = rng.random() < 0.25
+    for name, word in words.items():
+        as_digits = mixed and rng.random() < 0.5
+        found[name] = digits[name] if as_digits else word.replace("-", gap)
+    return found
+
+
+def _equation(sign: str, a: int, b: int, rng: Random, held: bool) -> Drawn:
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
-    values = {"a": str(a), "b": str(b)}
+    values = _typed(rng, held, a=a, b=b)
     return Drawn(answer=f"{a} {sign} {b} = {result}", check=number(result), values=values)
 
 
 def _add(rng: Random, held: bool) -> Drawn:
-    return _equation("+", *pair("+", rng, held=held))
+    return _equation("+", *pair("+", rng, held=held), rng, held)
 
 
 def _subtract(rng: Random, held: bool) -> Drawn:
-    return _equation("-", *pair("-", rng, held=held))
+    return _equation("-", *pair("-", rng, held=held), rng, held)
 
 
 def _times(rng: Random, held: bool) -> Drawn:
-    return _equation("*", *pair("*", rng, held=held))
+    return _equation("*", *pair("*", rng, held=held), rng, held)
 
 
 def _gain(rng: Random, held: bool) -> Drawn:
     a, b = pair("+", rng, held=held)
-    return _with_things(_equation("+", a, b), rng)
+    return _with_things(_equation("+", a, b, rng, held), rng)
 
 
 def _lose(rng: Random, held: bool) -> Drawn:
     a, b = pair("-", rng, held=held)
-    return _with_things(_equation("-", a, b), rng)
+    return _with_things(_equation("-", a, b, rng, held), rng)
 
 
 def _with_things(drawn: Drawn, rng: Random) -> Drawn:
@@ -281,49 +315,49 @@ def _with_things(drawn: Drawn, rng: Random) -> Drawn:
     )
 
 
-def _double(rng: Random, _held: bool) -> Drawn:
+def _double(rng: Random, held: bool) -> Drawn:
     a = rng.randint(1, 50)
-    return Drawn(answer=f"2 * {a} = {2 * a}", check=number(2 * a), values={"a": str(a)})
+    return Drawn(answer=f"2 * {a} = {2 * a}", check=number(2 * a), values=_typed(rng, held, a=a))
 
 
-def _half(rng: Random, _held: bool) -> Drawn:
+def _half(rng: Random, held: bool) -> Drawn:
     a = 2 * rng.randint(1, 50)
-    return Drawn(answer=f"{a} / 2 = {a // 2}", check=number(a // 2), values={"a": str(a)})
+    return Drawn(answer=f"{a} / 2 = {a // 2}", check=number(a // 2), values=_typed(rng, held, a=a))
 
 
-def _parity(rng: Random, _held: bool) -> Drawn:
+def _parity(rng: Random, held: bool) -> Drawn:
     a = rng.randint(0, 100)
     word = "odd" if a % 2 else "even"
-    return Drawn(answer=f"{a} is {word}.", check=has(word), values={"a": str(a)})
+    return Drawn(answer=f"{a} is {word}.", check=has(word), values=_typed(rng, held, a=a))
 
 
-def _about(rng: Random, _held: bool) -> Drawn:
+def _about(rng: Random, held: bool) -> Drawn:
     a = rng.randint(0, 100)
     word = "odd" if a % 2 else "even"
     answer = f"{a} is {word}. The number after it is {a + 1}."
-    return Drawn(answer=answer, check=has(word, str(a + 1)), values={"a": str(a)})
+    return Drawn(answer=answer, check=has(word, str(a + 1)), values=_typed(rng, held, a=a))
 
 
-def _larger(rng: Random, _held: bool) -> Drawn:
+def _larger(rng: Random, held: bool) -> Drawn:
     a, b = rng.sample(range(101), 2)
-    return Drawn(answer=f"{max(a, b)}", check=exact(str(max(a, b))), values={"a": str(a), "b": str(b)})
+    return Drawn(answer=f"{max(a, b)}", check=exact(str(max(a, b))), values=_typed(rng, held, a=a, b=b))
 
 
-def _count_up(rng: Random, _held: bool) -> Drawn:
+def _count_up(rng: Random, held: bool) -> Drawn:
     a = rng.choice((1, 1, rng.randint(0, 30)))
     b = a + rng.randint(2, 12)
-    return _counted(range(a, b + 1))
+    return _counted(range(a, b + 1), rng, held)
 
 
-def _count_down(rng: Random, _held: bool) -> Drawn:
+def _count_down(rng: Random, held: bool) -> Drawn:
     b = rng.choice((1, 0, rng.randint(0, 20)))
     a = b + rng.randint(2, 10)
-    return _counted(range(a, b - 1, -1))
+    return _counted(range(a, b - 1, -1), rng, held)
 
 
-def _counted(numbers: range) -> Drawn:
+def _counted(numbers: range, rng: Random, held: bool) -> Drawn:
     wanted = tuple(str(n) for n in numbers)
-    values = {"a": wanted[0], "b": wanted[-1]}
+    values = _typed(rng, held, a=numbers[0], b=numbers[-1])
     return Drawn(answer=", ".join(wanted), check=items(wanted), values=values)
 
 
@@ -333,6 +367,6 @@ def _how_many(rng: Random, _held: bool) -> Drawn:
     return Drawn(answer=str(len(words)), check=exact(str(len(words))), values={"list": text})
 
 
-def _next(rng: Random, _held: bool) -> Drawn:
+def _next(rng: Random, held: bool) -> Drawn:
     a = rng.randint(0, 99)
-    return Drawn(answer=str(a + 1), check=exact(str(a + 1)), values={"a": str(a)})
+    return Drawn(answer=str(a + 1), check=exact(str(a + 1)), values=_typed(rng, held, a=a))

@@ -6,7 +6,7 @@ import re
 from random import Random
 
 from training.corpus.phrase import outside_slots, say, tidy
-from training.corpus.tables.synonyms import FILLERS, SMALL_WORDS, SYNONYMS
+from training.corpus.tables.synonyms import CHAT_WORDS, FILLERS, SMALL_WORDS, SYNONYMS
 
 _OPENERS = (
     "(hi|hello|hey|hi there|hey there|good morning|ok|okay|so|right|well|now),",
@@ -22,7 +22,21 @@ _OPENERS = (
     "tiny,",
 )
 _CLOSERS = ("please", "thanks", "thank you", "please and thank you", "I am curious", "just curious", "cheers")
+_CHAT_OPENERS = (
+    "(hey|yo|hi|oi|um|uh|hmm|ok|okay|so|and|but|well|alright)[,]",
+    "(quick|silly|random|stupid|simple) question[,]",
+    "(can|could) (you|u) (tell me|help me out)[,]",
+    "(pls|please|plz)[,]",
+    "hey (tiny|there|buddy|bot)[,]",
+    "(just wondering|wondering|no rush but|sorry but|real quick)[,]",
+    "i (wonder|need to know|wanna know)[,]",
+)
+_CHAT_CLOSERS = (
+    "pls", "please", "plz", "thx", "thanks", "ty", "mate", "real quick", "if you can", "for me", "anyone know", "lol",
+    "asap", "then", "again", "exactly", "would you", "if possible", "when you can", "btw", "thank u", "i forgot",
+)  # fmt: skip
 _SHORT_ENOUGH = 160
+_SHARE_CHAT = 0.2
 
 
 _PHRASE = re.compile(
@@ -30,10 +44,11 @@ _PHRASE = re.compile(
 )
 
 
-def voiced(wording: str, rng: Random, *, slips: bool, polite: bool = True) -> str:
+def voiced(wording: str, rng: Random, *, slips: bool, polite: bool = True, chat: bool = True) -> str:
     """Say a wording the way somebody might type it.
 
-    `slips` also allows other words for the same, lost small words, typing errors and shouting; `polite` lets
+    `slips` also allows other words for the same, lost small words, typing errors, shouting, and with `chat` the lower
+    case and short forms of a chat; `polite` lets
     statements have openers and closers too, which questions always may have.
     """
     text = say(wording, rng)
@@ -44,6 +59,8 @@ def voiced(wording: str, rng: Random, *, slips: bool, polite: bool = True) -> st
     if slips and rng.random() < 0.06:
         text = outside_slots(text, lambda piece: _slip(piece, rng))
     dressed = len(text) < _SHORT_ENOUGH and (polite or mark == "?")
+    if slips and chat and rng.random() < _SHARE_CHAT:
+        return _chatted(text, mark, rng, dressed=dressed)
     if dressed and rng.random() < 0.13:
         text = f"{say(rng.choice(_OPENERS), rng)} {text}"
     if dressed and mark != ":" and rng.random() < 0.07:
@@ -55,6 +72,30 @@ def voiced(wording: str, rng: Random, *, slips: bool, polite: bool = True) -> st
     if case < 0.75:
         return text[:1].upper() + text[1:]
     return text
+
+
+_CHAT_PHRASE = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, CHAT_WORDS), key=len, reverse=True))})\b")
+
+
+def _chatted(text: str, mark: str, rng: Random, *, dressed: bool) -> str:
+    """Type it as in a chat: no capitals, few marks, short forms."""
+    lax = rng.choice((0.0, 0.4, 0.8))
+
+    def typed(piece: str) -> str:
+        piece = piece.lower()
+        piece = _CHAT_PHRASE.sub(
+            lambda found: rng.choice(CHAT_WORDS[found[0]]) if rng.random() < lax else found[0], piece
+        )
+        return piece.replace("'", "") if rng.random() < lax else piece
+
+    text = outside_slots(text, typed)
+    if dressed and rng.random() < 0.15:
+        text = f"{say(rng.choice(_CHAT_OPENERS), rng)} {text}"
+    closed = dressed and mark != ":" and rng.random() < 0.15
+    if closed:
+        text = f"{text}{rng.choice((',', ''))} {rng.choice(_CHAT_CLOSERS)}"
+    keep = mark == ":" or rng.random() < 0.4
+    return f"{text}{mark}" if keep else text
 
 
 def _varied(text: str, rng: Random) -> str:

@@ -15,7 +15,7 @@ from training.corpus.greeting import sources as greetings
 from training.corpus.letters import spelled
 from training.corpus.phrase import fill
 from training.corpus.server import defined
-from training.corpus.source import Source, held_out, pick, trained
+from training.corpus.source import Intent, Source, held_out, pick, trained
 from training.corpus.sums import pair
 from training.corpus.surface import voiced
 from training.corpus.tables.words import COLOURS, FRUITS, NAMES, WORDS
@@ -79,29 +79,29 @@ def a_name(rng: Random, *, held: bool) -> str:
     return rng.choice(held_out("names", NAMES) if held else trained("names", NAMES))
 
 
-def _between(rng: Random) -> list[str]:
-    """Return a turn about something else, or nothing."""
+def _between(rng: Random, *, held: bool) -> list[str]:
+    """Return a turn about something else, or nothing. Held-out conversations are as they were before there was `chat`."""
     if rng.random() < 0.5:
         return []
-    example = rng.choice(_small_talk()).make(rng, held=False)
+    example = rng.choice(_small_talk()).make(rng, held=False, chat=not held)
     return [turn.text for turn in example.turns]
 
 
-def _small_talk() -> tuple[Source, ...]:
+def _small_talk() -> tuple[Intent, ...]:
     skipped = ("greeting.name", "greeting.who_are_you", "greeting.memory")
     return tuple(source for source in greetings() if source.name not in skipped)
 
 
 def _name(rng: Random, held: bool, ask: Ask) -> Told:
     name = a_name(rng, held=held)
-    texts = [fill(ask(say.MY_NAME), {"name": name}), f"Nice to meet you, {name}!", *_between(rng)]
+    texts = [fill(ask(say.MY_NAME), {"name": name}), f"Nice to meet you, {name}!", *_between(rng, held=held)]
     return [*texts, ask(say.WHAT_NAME), f"Your name is {name}."], checks.has(name)
 
 
-def _favourite(rng: Random, _held: bool, ask: Ask) -> Told:
+def _favourite(rng: Random, held: bool, ask: Ask) -> Told:
     thing, pool = rng.choice((("colour", COLOURS), ("fruit", FRUITS), ("word", WORDS)))
     values = {"thing": thing, "it": rng.choice(pool)}
-    texts = [fill(ask(say.LIKES), values), f"I will remember: {values['it']}.", *_between(rng)]
+    texts = [fill(ask(say.LIKES), values), f"I will remember: {values['it']}.", *_between(rng, held=held)]
     answer = f"Your favourite {thing} is {values['it']}."
     return [*texts, fill(ask(say.WHAT_LIKES), values), answer], checks.has(values["it"])
 

@@ -111,6 +111,56 @@ _GROUPS = """
 """
 
 
+_CHAT_GROUPS = """
+    what is|whats|what's|wats
+    what's|whats
+    what are|what're|whatre
+    where is|wheres|where's
+    who is|whos|who's
+    how is|hows|how's
+    that is|thats|that's
+    it is|its|it's
+    i am|im|i'm
+    i have|ive|i've|i got
+    i would|id|i'd
+    do not|dont|don't
+    does not|doesnt|doesn't
+    cannot|cant|can't
+    is not|isnt|isn't
+    you are|youre|ur
+    you|u|ya
+    your|ur
+    are you|r u
+    please|pls|plz
+    thank you|thx|ty|thank u
+    thanks|thx
+    give me|gimme
+    let me|lemme
+    want to|wanna
+    going to|gonna
+    have to|gotta|hafta
+    because|cuz|cos
+    something|smth|sth
+    about|abt
+    and|n|&
+    with|w/
+    without|w/o
+    okay|ok
+    number|num|no.
+    difference|diff
+    configuration|config
+    requests|reqs
+    request|req
+    tokens|toks
+    maximum|max
+    minimum|min
+    seconds|secs
+    through|thru
+    kind of|kinda
+    do you know|d'you know|dyou know
+"""
+
+
 def _table(groups: str) -> dict[str, tuple[str, ...]]:
     rows = [line.strip().split("|") for line in groups.strip().splitlines()]
     return {row[0].casefold(): tuple(row[1:]) for row in rows}
@@ -118,6 +168,8 @@ def _table(groups: str) -> dict[str, tuple[str, ...]]:
 
 SYNONYMS = _table(_GROUPS)
 """By phrase, in lower case, what may be said instead."""
+CHAT_WORDS = _table(_CHAT_GROUPS)
+"""By phrase, in lower case, how it is typed in a chat."""
 FILLERS = (
     "just",
     "actually",
