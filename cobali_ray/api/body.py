@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import orjson
 from fastapi import Request as HttpRequest
 from pydantic import ValidationError
@@ -26,9 +27,10 @@ PIECE_TIMEOUT_S: Final = 30.0
 """How long a sender may pause in the middle of a body."""
 MAX_FIELDS: Final = 256
 """Fields of one JSON object that is read by name."""
-MAX_VALUES: Final = 1_000_000
-"""Of one body, by WEIGHTS. Nothing interrupts the reading of JSON; so many values take some 50 ms."""
-WEIGHTS: Final = {b",": 1, b"[": 2, b"{": 2, b'"': 2}
+MAX_VALUES: Final = 800_000
+"""Of one body, by WEIGHTS. Nothing interrupts the reading of JSON; so many values take at most 30 ms."""
+WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
+"""What a mark says of the time that reading takes: a number counts 1, a string 8, a name and a number 9."""
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Content encodings, with what zlib calls them."""
 
@@ -81,9 +83,8 @@ def _unpacked(unpack: Any, piece: bytes, most_bytes: int) -> bytes:
 
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     """Return the body as its model. Raises MalformedBodyError or InvalidParameterError."""
-    # What stands inside texts counts as well; a text with so much of it would fit no context.
-    if sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items()) > MAX_VALUES:
-        raise MalformedBodyError(f"it has more than {MAX_VALUES} values, names and separators")
+    if _weight(raw) > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES:
+        raise MalformedBodyError("it has too many values: at most 800,000 numbers, or 80,000 named ones")
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -92,6 +93,21 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     if not isinstance(value, dict):
         raise MalformedBodyError("the outermost value is something else")
     return model_of(shape, value)
+
+
+def _weight(raw: bytes) -> int:
+    return sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items())
+
+
+def _weight_outside_texts(raw: bytes) -> int:
+    # By numpy, which leaves others the interpreter meanwhile.
+    plain = raw.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    chars = np.frombuffer(plain, np.uint8)
+    quotes = chars == ord('"')
+    counts = ~np.bitwise_xor.accumulate(quotes) | quotes
+    return sum(
+        weight * int(np.count_nonzero((chars == ord(mark)) & counts)) for mark, weight in WEIGHTS.items()
+    )
 
 
 def model_of(shape: type[ShapeT], value: dict[str, Any], where: str = "") -> ShapeT:

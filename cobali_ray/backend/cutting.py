@@ -13,10 +13,11 @@ MOST_PER_PART = 512
 """Special tokens of one part: few enough for their square to be nothing, many enough for few calls."""
 
 
-def find_specials(text: bytes, specials: Sequence[bytes]) -> list[int]:
+def find_specials(text: bytes, specials: Sequence[bytes], n_most: int | None = None) -> list[int]:
     """Return where llama.cpp finds special tokens, in order: none of them overlap.
 
     `specials` has the longest first. Each takes, from the left, every place that no longer one has taken.
+    Stops, with no order, once there are more than `n_most`.
     """
     places: list[int] = []
     for special in specials:
@@ -25,6 +26,8 @@ def find_specials(text: bytes, specials: Sequence[bytes]) -> list[int]:
             continue
         while at >= 0:
             places.append(at)
+            if n_most is not None and len(places) > n_most:
+                return places
             at = text.find(special, at + len(special))
         # What is taken can be no part of another: no special token has a NUL.
         text = text.replace(special, bytes(len(special)))

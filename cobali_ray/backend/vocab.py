@@ -25,6 +25,7 @@ _log = structlog.get_logger(__name__)
 
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
+_AT_ONCE = 65_536
 
 
 class Specials(NamedTuple):
@@ -97,26 +98,29 @@ class Vocab:
         data = text.encode("utf-8", "surrogatepass")
         # Many times shorter than anything whose special tokens would take long to find.
         if len(data) <= _SHORT_BYTES or not self._specials.may_cut:
-            tokens = self._tokenize(data, add_special=add_special, parse_special=parse_special)
-            return _at_most(tokens, n_most)
+            return self._tokenize(data, n_most, add_special=add_special, parse_special=parse_special)
         n_least = -(-len(data) // self._specials.longest_bytes)
         if n_most is not None and n_least > n_most:
             raise TooManyTokensError(n_least, n_most)
-        places = find_specials(data, self._specials.all if parse_special else self._specials.user_defined)
-        _at_most(places, n_most)  # each of them is a token
+        specials = self._specials.all if parse_special else self._specials.user_defined
+        places = find_specials(data, specials, n_most)
+        _at_most(len(places), n_most)  # each of them is a token
         lc, tokens = self._lc, []
         if add_special and lc.llama_vocab_get_add_bos(self._vocab):
             tokens.append(lc.llama_vocab_bos(self._vocab))
         for part in parts(data, places):
-            tokens += self._tokenize(part, add_special=False, parse_special=parse_special)
-            _at_most(tokens, n_most)
+            tokens += self._tokenize(part, n_most, add_special=False, parse_special=parse_special)
+            _at_most(len(tokens), n_most)
             if gone():
                 return tokens
         if add_special and lc.llama_vocab_get_add_eos(self._vocab):
             tokens.append(lc.llama_vocab_eos(self._vocab))
-        return _at_most(tokens, n_most)
+        _at_most(len(tokens), n_most)
+        return tokens
 
-    def _tokenize(self, data: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
+    def _tokenize(
+        self, data: bytes, n_most: int | None, *, add_special: bool, parse_special: bool
+    ) -> list[int]:
         room = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * room)()
@@ -124,7 +128,11 @@ class Vocab:
                 self._vocab, data, len(data), buffer, room, add_special, parse_special
             )
             if n >= 0:
-                return buffer[:n]
+                _at_most(n, n_most)
+                tokens: list[int] = []
+                for start in range(0, n, _AT_ONCE):  # all at once would hold the interpreter
+                    tokens += buffer[start : min(start + _AT_ONCE, n)]
+                return tokens
             if n == -(2**31):
                 raise BadRequestError("the text is too long to tokenise")
             room = -n
@@ -189,7 +197,6 @@ class Vocab:
             room = -n
 
 
-def _at_most(tokens: list[int], n_most: int | None) -> list[int]:
-    if n_most is not None and len(tokens) > n_most:
-        raise TooManyTokensError(len(tokens), n_most)
-    return tokens
+def _at_most(n_tokens: int, n_most: int | None) -> None:
+    if n_most is not None and n_tokens > n_most:
+        raise TooManyTokensError(n_tokens, n_most)

@@ -21,7 +21,7 @@ import httpx2
 from rich.progress import Progress
 
 from tests.fuzz.cases import Case, Cases
-from tests.fuzz.watch import LONG_GAP_S
+from tests.fuzz.watch import LONG_GAP_S, Gap
 
 N_STREAMS = 8
 N_SENDERS = 2
@@ -107,16 +107,20 @@ async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[
     until_s = time.monotonic() + seconds
     statuses: collections.Counter[str] = collections.Counter()
     bad: list[str] = []
+    sent: list[tuple[float, float, str]] = []
     cases = Cases(seed)
 
     async def sender() -> None:
         while (left_s := until_s - time.monotonic()) > 0:
             case = next(cases)
+            began_s = time.monotonic()
             try:
                 status = await send(url, case)
             except TimeoutError:
                 status = 0
             statuses[str(status)] += 1
+            what = f"{case.name}, {len(case.body)} bytes, hangs up {case.hang_up}: {status}"
+            sent.append((began_s, time.monotonic(), what))
             if status is not None and (status >= 500 or status == 0):
                 bad.append(f"{status or 'no answer'}: {case.name} {case.headers} {case.body[:200]!r}")
             progress.update(bar, completed=seconds * 1.5 - max(left_s, 0))
@@ -128,10 +132,21 @@ async def fuzz(url: str, seconds: float, seed: int, progress: Progress) -> dict[
         "requests": sum(statuses.values()),
         "statuses": dict(statuses.most_common()),
         "server_errors": bad[:10],
+        "long_gaps": gaps_with_company(beside_report["longest"], sent),
         "alone": await quiet,
         "beside": beside_report,
         "engine_after": await idle(url),
     }
+
+
+def gaps_with_company(gaps: list[Gap], sent: list[tuple[float, float, str]]) -> list[dict[str, Any]]:
+    """Return the long gaps, those of several streams at one time once, with what was sent during each."""
+    found: dict[float, dict[str, Any]] = {}
+    for seconds, end_s in sorted(gaps, reverse=True):
+        if seconds > LONG_GAP_S and not any(abs(end_s - other) < LONG_GAP_S for other in found):
+            beside = [name for began, ended, name in sent if began < end_s and ended > end_s - seconds]
+            found[end_s] = {"seconds": round(seconds, 3), "beside": beside}
+    return list(found.values())
 
 
 def verdict(report: dict[str, Any]) -> list[str]:
@@ -139,10 +154,9 @@ def verdict(report: dict[str, Any]) -> list[str]:
     alone, beside, state = report["alone"], report["beside"], report["engine_after"]
     wrong = [f"server error: {text}" for text in report["server_errors"]]
     wrong += [f"a stream failed: {text}" for text in beside["failures"]]
-    if beside["n_long"] and max(beside["longest_s"]) > max(alone["longest_s"], default=0):
-        wrong.append(
-            f"{beside['n_long']} gaps over {LONG_GAP_S} s, the longest {max(beside['longest_s']):.3f} s"
-        )
+    longest_s = max((gap for gap, _ in beside["longest"]), default=0.0)
+    if beside["n_long"] and longest_s > max((gap for gap, _ in alone["longest"]), default=0.0):
+        wrong.append(f"{beside['n_long']} gaps over {LONG_GAP_S} s, the longest {longest_s:.3f} s")
     if state["n_running"] or state["n_queued"]:
         wrong.append(f"slots are held by nobody: {state}")
     return wrong

@@ -15,7 +15,11 @@ import httpx2
 LONG_GAP_S = 0.1
 
 
-async def stream(http: httpx2.AsyncClient, until_s: float, gaps: list[float], failures: list[str]) -> None:
+Gap = tuple[float, float]
+"""How long, and when it ended, in seconds of the monotonic clock."""
+
+
+async def stream(http: httpx2.AsyncClient, until_s: float, gaps: list[Gap], failures: list[str]) -> None:
     """Read answers one after the other; note each gap but those before a first token."""
     ask = {
         "messages": [{"role": "user", "content": "Tell me a story."}],
@@ -33,7 +37,7 @@ async def stream(http: httpx2.AsyncClient, until_s: float, gaps: list[float], fa
                 async for piece in answer.aiter_raw():
                     now, tail = time.monotonic(), (tail + piece)[-64:]
                     if last is not None:
-                        gaps.append(now - last)
+                        gaps.append((now - last, now))
                     last = now
                     if now > until_s:
                         return
@@ -46,7 +50,7 @@ async def stream(http: httpx2.AsyncClient, until_s: float, gaps: list[float], fa
 async def main() -> None:
     """Watch for a while and print what was seen."""
     url, seconds, n_streams = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-    gaps: list[float] = []
+    gaps: list[Gap] = []
     failures: list[str] = []
     async with httpx2.AsyncClient(base_url=url, timeout=60.0) as http:
         until_s = time.monotonic() + seconds
@@ -56,9 +60,9 @@ async def main() -> None:
         json.dumps(
             {
                 "n_gaps": len(gaps),
-                "p99_s": gaps[int(len(gaps) * 0.99)] if gaps else None,
-                "n_long": sum(gap > LONG_GAP_S for gap in gaps),
-                "longest_s": gaps[-8:],
+                "p99_s": gaps[int(len(gaps) * 0.99)][0] if gaps else None,
+                "n_long": sum(gap > LONG_GAP_S for gap, _ in gaps),
+                "longest": gaps[-64:],
                 "failures": failures[:5],
             }
         )
