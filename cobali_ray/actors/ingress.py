@@ -14,12 +14,16 @@ from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.log import configure_logging
 
+SWITCH_S = 0.001
+"""How long a thread of the intake may keep the event loop from the interpreter; Python's own is 5 ms."""
+
 
 class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
     async def __init__(self, engine: Any, settings: EngineSettings) -> None:  # type: ignore[misc]
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        sys.setswitchinterval(SWITCH_S)
         self._settings = settings
         self._client = ServeEngineClient(engine)
         self._client.start()

@@ -153,7 +153,7 @@ def verdict(report: dict[str, Any]) -> list[str]:
     """Return what is wrong, in words."""
     alone, beside, state = report["alone"], report["beside"], report["engine_after"]
     wrong = [f"server error: {text}" for text in report["server_errors"]]
-    wrong += [f"a stream failed: {text}" for text in beside["failures"]]
+    wrong += [f"a stream failed: {text}" for text in (*alone["failures"], *beside["failures"])]
     longest_s = max((gap for gap, _ in beside["longest"]), default=0.0)
     if beside["n_long"] and longest_s > max((gap for gap, _ in alone["longest"]), default=0.0):
         wrong.append(f"{beside['n_long']} gaps over {LONG_GAP_S} s, the longest {longest_s:.3f} s")
