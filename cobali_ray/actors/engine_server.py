@@ -41,6 +41,11 @@ ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
 
+SWITCH_S = 0.0005
+"""How long another thread may keep the tick thread from the interpreter; Python's own is 5 ms. A tick calls
+llama.cpp some fifteen times and asks for the interpreter after each."""
+
+
 class EngineServer:
     """The engine as a Serve deployment. Plain Python: a test can just build it.
 
@@ -50,6 +55,7 @@ class EngineServer:
 
     def __init__(self, settings: EngineSettings) -> None:
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        sys.setswitchinterval(SWITCH_S)
         self._settings = settings
         self._path = model_path(settings)
         self._clock = MonotonicClock()

@@ -43,6 +43,7 @@ class Ingress:
             min_stream_gap_s=s.min_stream_gap_s,
         )
         self._app = build_api(self._client, api, tracer=self._tracing)
+        self._app.openapi()  # made now and not beside streams
         return self._app
 
     async def drain(self, timeout_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -84,6 +85,7 @@ def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> No
     """
     made = app.openapi
 
+    @cache  # it takes tens of milliseconds, and the event loop belongs to all
     def openapi() -> dict[str, Any]:
         document = made()
         _, definitions = models_json_schema(

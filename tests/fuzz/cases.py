@@ -62,7 +62,7 @@ class Cases:
         if self._random.random() < 0.25:
             path = pick(GETS).format(junk=self._junk(), n=self._number())
             method = pick(("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
-            return Case("get", method, path, headers=self._headers())
+            return Case(f"{method} {path}", method, path, headers=self._headers())
         path = pick(POSTS)
         make = pick(
             (

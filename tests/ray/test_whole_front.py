@@ -188,6 +188,22 @@ async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, 
             assert answered == sent if sent else answered
 
 
+@pytest.mark.parametrize(
+    "sent", [b"\xff\xfe", b"a b", b"x" * 300, b""], ids=["bytes", "space", "long", "empty"]
+)
+async def test_an_id_that_no_header_should_have_is_replaced(server, sent):
+    url = httpx2.URL(server.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(
+        b"GET /main/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: %b\r\n\r\n" % sent
+    )
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    (answered,) = re.findall(rb"(?im)^x-request-id: (.*)\r$", answer)
+    assert re.fullmatch(rb"req_[0-9a-f]{32}", answered)
+
+
 async def test_where_no_application_is_the_server_is_loading(server):
     async with httpx2.AsyncClient() as http:
         response = await http.get(str(httpx2.URL(server.url).join("/nowhere")))
