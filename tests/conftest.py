@@ -1,6 +1,14 @@
 """Shared settings of all tests."""
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+from cobali_ray.actors.serving import RAY_FLAGS
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+# Ray reads them when it is first imported, and not only the tests of tests/ray import it.
+for name, value in RAY_FLAGS.items():
+    os.environ.setdefault(name, value)

