@@ -24,11 +24,12 @@ from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_model, check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import InvalidParameterError, LoadingError, TooManyTokensError
+from cobali_ray.errors import InvalidParameterError, LoadingError
 
 MAX_TOKENS = 1_000_000
-"""Of one text to tokenise or to detokenise."""
+"""Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
 PIECE = 8192
+"""Tokens that are encoded at once."""
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -118,8 +119,6 @@ class Facts:
     def _text(self, source: Source, raw: bytes, gone: Gone) -> bytes:
         body = parse(DetokenizeBody, raw)
         self._check(body, source)
-        if len(body.tokens) > MAX_TOKENS:
-            raise TooManyTokensError(len(body.tokens), MAX_TOKENS)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
         return orjson.dumps({"content": source.words.detokenize(body.tokens, gone=gone)})
 

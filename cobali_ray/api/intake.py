@@ -68,7 +68,7 @@ class Intake:
             nonlocal n_mine
             most = HELD_BODIES * self._max_body_bytes
             if self._n_held_bytes + n_bytes > most:
-                raise QueueFullError("bytes of bodies", most, RETRY_AFTER_S)
+                raise QueueFullError("bytes of request bodies", most, RETRY_AFTER_S)
             self._n_held_bytes += n_bytes
             n_mine += n_bytes
 
@@ -88,8 +88,3 @@ class Intake:
         except asyncio.CancelledError:
             gone.set()
             raise
-
-    def close(self) -> None:
-        """Take nothing more."""
-        for pool in (self._small, self._large):
-            pool.shutdown(wait=False, cancel_futures=True)

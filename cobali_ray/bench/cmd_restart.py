@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
-import yaml
 from rich.progress import track
 
-from cobali_ray.actors.ports import free_port
 from cobali_ray.bench.inprocess import OUT, deliver, spell
 from cobali_ray.bench.report import Report, Table
 from cobali_ray.bench.restart import MOMENTS, kill
 from cobali_ray.bench.rounds import Figures
-from cobali_ray.bench.server_process import ServerProcess, ended_in_order
+from cobali_ray.bench.server_process import cobali_server, ended_in_order
 
 
 def restart(
@@ -32,29 +29,17 @@ def restart(
 ) -> None:
     """Start a server, kill its engine (kill -9) under streams, and time everything until it answers again."""
     found: list[Figures] = []
-    with tempfile.TemporaryDirectory() as folder, ended_in_order(), _server(model, Path(folder)) as server:
+    values = {"model": model, "log_level": "warning"}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ended_in_order(),
+        cobali_server(values, Path(folder), os.environ) as server,
+    ):
         for _ in track(range(kills), description="kills"):
             time.sleep(pause)
             found.append(asyncio.run(kill(server.url, server.pid, n_streams=streams)))
     command = spell("restart", model=model, kills=kills, pause=pause, streams=streams)
     deliver(_report(command, found), out)
-
-
-def _server(model: str, folder: Path) -> ServerProcess:
-    port = free_port()
-    config = folder / "serve_config.yaml"
-    values = {"model": model, "log_level": "warning"}
-    http = {"host": "127.0.0.1", "port": port}
-    config.write_text(yaml.safe_dump({"http_options": http, "applications": [{"args": values}]}))
-    run = "from cobali_ray.cli import main; main()"
-    return ServerProcess(
-        "cobali",
-        [sys.executable, "-c", run, "serve", "--config", str(config)],
-        url=f"http://127.0.0.1:{port}",
-        ready="/ready",
-        environ=os.environ,
-        log=folder / "cobali.log",
-    )
 
 
 def _report(command: str, found: list[Figures]) -> Report:

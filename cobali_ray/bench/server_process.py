@@ -116,12 +116,17 @@ class ServerProcess:
 
 def our_server(settings: PeerSettings, folder: Path, extra: Mapping[str, object]) -> ServerProcess:
     """Return `cobali serve` on a free port with the same settings; `extra` are further ones."""
-    port = free_port()
     values: dict[str, object] = {
         "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
         "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
         "kv": "unified" if settings.unified else "split", "log_level": "warning", **extra,
     }  # fmt: skip
+    return cobali_server(values, folder, settings.environ())
+
+
+def cobali_server(values: Mapping[str, object], folder: Path, environ: Mapping[str, str]) -> ServerProcess:
+    """Return `cobali serve` on a free port with these settings; config and log lie in `folder`."""
+    port = free_port()
     config = folder / "serve_config.yaml"
     http = {"host": "127.0.0.1", "port": port}
     config.write_text(yaml.safe_dump({"http_options": http, "applications": [{"args": values}]}))
@@ -131,6 +136,6 @@ def our_server(settings: PeerSettings, folder: Path, extra: Mapping[str, object]
         [sys.executable, "-c", run, "serve", "--config", str(config)],
         url=f"http://127.0.0.1:{port}",
         ready="/ready",
-        environ=settings.environ(),
+        environ=environ,
         log=folder / "cobali.log",
     )
