@@ -30,7 +30,7 @@ def many(n, value):
 
 
 HEAVY = [
-    pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(150_000)}, 400, id="unknown-fields"),
+    pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(30_000)}, 400, id="unknown-fields"),
     pytest.param(CHAT, {"messages": many(200_000, {"role": "king", "content": "x"})}, 400, id="wrong-roles"),
     pytest.param(CHAT, {"messages": many(10_000, {"role": "user", "content": ""})}, 200, id="empty-messages"),
     pytest.param(
@@ -40,9 +40,9 @@ HEAVY = [
         id="parts",
     ),
     pytest.param(
-        CHAT, {"messages": [ASK["messages"][0] | {f"f{i}": 1 for i in range(150_000)}]}, 400, id="message"
+        CHAT, {"messages": [ASK["messages"][0] | {f"f{i}": 1 for i in range(30_000)}]}, 400, id="message"
     ),
-    pytest.param(CHAT, ASK | {"logit_bias": {str(i): 1 for i in range(150_000)}}, 400, id="biases"),
+    pytest.param(CHAT, ASK | {"logit_bias": {str(i): 1 for i in range(30_000)}}, 400, id="biases"),
     pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(300_000)}, 400, id="far-too-many-fields"),
     pytest.param(CHAT, ASK | {"stop": many(900_000, "x")}, 400, id="stops"),
     pytest.param(CHAT, ASK | {"metadata": many(2_000_000, [])}, 400, id="values"),
@@ -131,7 +131,7 @@ async def test_a_small_request_does_not_wait_for_large_ones(app, gate):
         for _ in range(2 * (intake_module.N_SMALL + intake_module.N_LARGE))
     ]
     await until(gate.inside.is_set)
-    small = await Wire(app, CHAT, chat("hello")).run()
+    small = await asyncio.wait_for(Wire(app, CHAT, chat("hello")).run(), 5)
     assert small.status == 200
     assert not any(task.done() for task in large)
     gate.open.set()
