@@ -5,6 +5,17 @@ class CobaliError(Exception):
     """The root of all errors this package raises on purpose."""
 
 
+class MissingExtraError(CobaliError):
+    """Something was asked for whose packages are an optional extra that is not installed."""
+
+    def __init__(self, extra: str, module: str) -> None:
+        super().__init__(extra, module)
+        self.extra, self.module = extra, module
+
+    def __str__(self) -> str:
+        return f"this needs {self.module}, which is not installed: pip install 'cobali-ray[{self.extra}]'"
+
+
 class BadRequestError(CobaliError):
     """The client asked for something that cannot be done as asked; `param` names the field at fault."""
 
