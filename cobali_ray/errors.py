@@ -219,7 +219,11 @@ class InternalError(CobaliError):
     """Our fault: a broken invariant, a failing backend."""
 
 
-class IllegalTransitionError(InternalError):
+class InvariantError(InternalError):
+    """The books do not balance. Where the scheduler raises it, its notes tell how it came to that."""
+
+
+class IllegalTransitionError(InvariantError):
     """A lifecycle event that the current status does not allow."""
 
     def __init__(self, status: str, event: str) -> None:
@@ -228,10 +232,6 @@ class IllegalTransitionError(InternalError):
 
     def __str__(self) -> str:
         return f"event {self.event} is not allowed in status {self.status}"
-
-
-class InvariantError(InternalError):
-    """The books do not balance."""
 
 
 class BackendError(InternalError):

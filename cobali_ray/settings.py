@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
-from cobali_ray.core.pace import Pacer, TickMix
+from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
@@ -49,12 +49,9 @@ class EngineSettings(BaseSettings):
     itl_target_ms: float | Literal["auto", "off"] = "auto"
     """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: four
     decode ticks of a full batch, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
-    tick_mix: TickMix = "auto"
-    """Whether prefill shares ticks with decode tokens or has its own; auto: whatever measures faster."""
     prefill_order: PrefillOrder = "shortest"
-    selector: Literal["host", "cuda", "auto"] = "auto"
-    """What chooses the requests of a tick that only decodes: numpy, kernels on a CUDA device, or auto, where
-    both are timed once at the start; without a device that is numpy."""
+    selector: Literal["host", "numpy", "cuda"] = "host"
+    """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""
     min_prefix: int = Field(default=32, ge=0)
     """Shortest prefix worth reusing from an idle slot; 0 never reuses."""
     max_queue: int = Field(default=128, ge=0)
@@ -178,13 +175,20 @@ class EngineSettings(BaseSettings):
     def pacer(self, grain: Grain | None = None) -> Pacer:
         """Return the pacer these settings ask for, given the backend's grain."""
         if self.itl_target_ms == "off":
-            return Pacer(None, self.tick_mix, grain)
+            return Pacer(None, grain)
         if self.itl_target_ms == "auto":
-            return Pacer("auto", self.tick_mix, grain)
-        return Pacer(self.itl_target_ms / 1000, self.tick_mix, grain)
+            return Pacer("auto", grain)
+        return Pacer(self.itl_target_ms / 1000, grain)
 
     def limits(
-        self, *, n_ctx_slot: int, n_cells: int, cuts_tails: bool = True, grain: Grain | None = None
+        self,
+        *,
+        n_ctx_slot: int,
+        n_cells: int,
+        cuts_tails: bool = True,
+        copies: bool = False,
+        dense: bool = False,
+        grain: Grain | None = None,
     ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
         return EngineLimits(
@@ -197,6 +201,8 @@ class EngineSettings(BaseSettings):
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,
             min_prefix=self.min_prefix if cuts_tails else 0,
+            copies=copies,
+            dense=dense,
             grain=grain or Grain(),
         )
 

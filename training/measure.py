@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from statistics import median
 
-from cobali_ray.backend.config import LlamaConfig
-from cobali_ray.backend.llama import LlamaBackend
-from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.offline import run_offline
-from cobali_ray.engine.opening import MonotonicClock
+from cobali_ray.engine.opening import engine_on, open_backend
+from cobali_ray.settings import EngineSettings
 from training.check import note
 from training.errors import TrainingError
 from training.recipe import Workshop
@@ -27,21 +26,17 @@ def measure(workshop: Workshop) -> None:
     Raises:
         TrainingError: loading or decoding is slower than promised.
     """
-    clock, loads, rates = MonotonicClock(), [], []
-    limits = EngineLimits(
-        n_slots=1, n_ctx_slot=_N_CTX, n_cells=_N_CTX, token_budget=_N_CTX, prefill_chunk=_N_CTX
-    )
+    loads, rates = [], []
+    settings = EngineSettings(n_slots=1, n_ctx=_N_CTX, n_threads=1)
     for _ in range(_N_TIMES):
         started = time.perf_counter()
-        backend = LlamaBackend(
-            LlamaConfig(path=workshop.gguf("Q8_0"), n_slots=1, n_ctx_slot=_N_CTX, n_batch=_N_CTX, n_threads=1)
-        )
+        backend = open_backend(settings, workshop.gguf("Q8_0"))
         loads.append(time.perf_counter() - started)
         request = Request(
             request_id="one", prompt=tuple(range(10, 42)), max_tokens=_N_OUTPUT,
             sampling=SamplingParams(temperature=0.0, ignore_eos=True),
         )  # fmt: skip
-        stats = run_offline(backend, limits, clock, [request]).requests["one"]
+        stats = run_offline(partial(engine_on, backend, settings), [request]).requests["one"]
         rates.append((stats.n_output - 1) / (stats.decode_s or float("inf")))
         backend.close()
     found = {"load_s": round(median(loads), 3), "tokens_per_s_one_core": round(median(rates))}

@@ -26,7 +26,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
-from cobali_ray.engine.opening import MonotonicClock, model_path, open_backend, open_selector
+from cobali_ray.engine.opening import MonotonicClock, model_path, open_engine
 from cobali_ray.errors import BadRequestError, CobaliError, InternalError, RefusedError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
@@ -77,8 +77,8 @@ class EngineServer:
         self._spare = start_spare()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
-        selector = open_selector(self._settings)
-        backend, limits = open_backend(self._settings, self._path)
+        engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
+        backend, limits = engine.backend, engine.limits
         self._card = ModelCard(
             model_id=self._settings.model_id or _model_name(self._settings.model),
             n_vocab=backend.n_vocab,
@@ -122,10 +122,8 @@ class EngineServer:
             n_cells=limits.n_cells,
             token_budget=limits.token_budget,
             prefill_chunk=limits.prefill_chunk,
-            selector=selector.name,
+            selector=self._settings.selector,
         )
-        pacer = self._settings.pacer(limits.grain)
-        engine = Engine(backend, limits, self._clock, sink, pacer=pacer, selector=selector)
         return engine, self._telemetry
 
     # -- called over the Serve handle -------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.backend.select import Chosen
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
@@ -32,7 +31,7 @@ class TickBatch:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans in the batch; made from the arrays where it was laid out by `place`."""
+        """The spans in the batch; made from the arrays where it was laid out by `fill_streams`."""
         if self._spans is None:
             n = self.n_tokens
             slots, starts = self.slot[:n].tolist(), self.position[:n].tolist()
@@ -44,20 +43,17 @@ class TickBatch:
         slots: list[int] = self.slot[: self.n_tokens][self.wanted[: self.n_tokens] != 0].tolist()
         return slots
 
-    def place(self, chosen: Chosen) -> None:
-        """Lay out the next token of each chosen request, all of them decoding."""
-        n = len(chosen)
-        self.token[:n] = chosen.token
-        self.position[:n] = chosen.position
-        self.slot[:n] = chosen.slot_id
+    def fill_streams(self, slot_ids: Sequence[int], tokens: Sequence[array[int]]) -> None:
+        """Lay out the last token of each sequence, all of them decoding, in slot order."""
+        n = len(slot_ids)
+        self.token[:n] = [known[-1] for known in tokens]
+        self.position[:n] = [len(known) - 1 for known in tokens]
+        self.slot[:n] = slot_ids
         self.wanted[:n] = 1
         self.n_tokens, self.single, self._spans = n, True, None
 
     def fill(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
-        """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`.
-
-        A decode token not known yet (start == len(tokens[i])) is left 0 for `patch`.
-        """
+        """Lay out `spans`; `tokens[i]` holds all known tokens of the sequence of `spans[i]`."""
         self.single = len(spans) > 0 and sum([span.length for span in spans]) == len(spans)
         if self.single:
             self._fill_single(spans, tokens)
@@ -68,9 +64,7 @@ class TickBatch:
     def _fill_single(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         n = len(spans)
         slots, starts, _, wanted = zip(*spans, strict=True)
-        self.token[:n] = [
-            known[start] if start < len(known) else 0 for known, start in zip(tokens, starts, strict=True)
-        ]
+        self.token[:n] = [known[start] for known, start in zip(tokens, starts, strict=True)]
         self.position[:n] = starts
         self.slot[:n] = slots
         self.wanted[:n] = wanted
@@ -93,13 +87,8 @@ class TickBatch:
                 self.token[end - length : end] = known[start : start + length]
             else:
                 singles.append(end - 1)
-                values.append(known[start] if start < len(known) else 0)
+                values.append(known[start])
         self.token[singles] = values
-
-    def patch(self, at: Sequence[int], values: Sequence[int]) -> None:
-        """Write token values that were unknown when the batch was laid out."""
-        if at:
-            self.token[list(at)] = values
 
     def take(self, whole: TickBatch, chosen: Sequence[int]) -> None:
         """Copy the spans with these numbers out of another batch, in that order."""

@@ -69,13 +69,16 @@ class LlamaConfig:
         step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))
         return Grain(step=step, least=_ATTENTION_TILE, beside=1)
 
+    def all_on_gpu(self, n_layers: int) -> bool:
+        """Whether all layers are asked onto a GPU, the output layer, which is the last to go, among them."""
+        return self.n_gpu_layers < 0 or self.n_gpu_layers > n_layers
+
     def picks_on_device(self, *, offloads: bool, n_layers: int) -> bool:
         """Whether the device shall pick each row's likeliest tokens, given whether llama.cpp has a GPU.
 
         Never in the reproducible configuration, which gathers whole rows from several calls. By itself only
-        where the output layer, the last to be offloaded, is on a GPU too, and rows are many.
+        where the whole model is on a GPU and rows are many.
         """
         if self.device_sampling == "auto":
-            whole = self.n_gpu_layers < 0 or self.n_gpu_layers > n_layers
-            return offloads and whole and self.n_slots >= FEWEST_SLOTS
+            return offloads and self.all_on_gpu(n_layers) and self.n_slots >= FEWEST_SLOTS
         return self.device_sampling == "on" and not self.reproducible

@@ -36,8 +36,8 @@ class LlamaBackend:
         self._model = self._load(config)
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
-        self.overlaps = bool(config.n_gpu_layers and lc.llama_supports_gpu_offload())
         n_layers = int(lc.llama_model_n_layer(self._model))
+        self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._device: DeviceCandidates | None = None
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
@@ -55,8 +55,10 @@ class LlamaBackend:
             or lc.llama_model_is_hybrid(self._model)
             or (config.unified and lc.llama_model_n_swa(self._model) > 0)
         )
-        """Whether a slot can be cut to a prefix. Recurrent models can only forget whole slots; in a shared
-        pool, cells that left a sliding window are given to other slots without telling."""
+        # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
+        # are given to other slots without telling.
+        self.copies = self.cuts_tails and not config.unified  # a shared pool may lack the cells meanwhile
+        self.dense = not config.unified
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
@@ -214,7 +216,7 @@ class LlamaBackend:
         if self._device is not None:
             self._device.expect(slot_id, row)
 
-    def keep(self, slot_id: int, n_keep: int) -> None:
+    def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first tokens."""
         if not 0 <= slot_id < self.n_slots:  # llama.cpp takes -1 for every slot and dies of -2
             raise BackendError(f"slot {slot_id} does not exist")
@@ -226,6 +228,26 @@ class LlamaBackend:
         if not self._lc.llama_memory_seq_rm(self._memory, slot_id, n_keep or -1, -1):
             raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
         self._n_cached[slot_id] = n_keep
+
+    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
+        """Copy the first tokens of a slot's cache to an empty one, at once and of used cells only.
+
+        `llama_memory_seq_cp` would copy whole streams of a split cache, and only at the next pass.
+        """
+        n_donor, n_cached = int(self._n_cached[donor_id]), int(self._n_cached[slot_id])
+        if n_cached or donor_id == slot_id or not 0 < n_keep <= n_donor:
+            raise BackendError(
+                f"slot {slot_id} with {n_cached} tokens gets none of slot {donor_id}: {n_keep} of {n_donor}"
+            )
+        lc, on_device = self._lc, self._lc.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
+        size = int(lc.llama_state_seq_get_size_ext(self._context, donor_id, on_device))
+        state = (ctypes.c_uint8 * size)()
+        if lc.llama_state_seq_get_data_ext(self._context, state, size, donor_id, on_device) != size:
+            raise BackendError(f"slot {donor_id} cannot be read")
+        if lc.llama_state_seq_set_data_ext(self._context, state, size, slot_id, on_device) != size:
+            raise BackendError(f"slot {slot_id} cannot take a copy of {n_donor} tokens")
+        self._n_cached[slot_id] = n_donor
+        self.truncate(slot_id, n_keep)
 
     def clear(self) -> None:
         """Forget every slot."""

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.limits import Grain
 
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
@@ -64,6 +65,14 @@ class Backend(Protocol):
     words: Words
     overlaps: bool
     """Whether `forward` returns before the pass is computed, so that host work can hide behind it."""
+    grain: Grain
+    """Which prefill chunks it computes well."""
+    cuts_tails: bool
+    """Whether a slot can be cut to a prefix."""
+    copies: bool
+    """Whether a prefix can be copied from one slot to another."""
+    dense: bool
+    """Whether gaps between the ids of busy slots cost time."""
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.
@@ -87,8 +96,12 @@ class Backend(Protocol):
         """Draw one token per flagged row of the last forward pass, in batch order."""
         ...
 
-    def keep(self, slot_id: int, n_keep: int) -> None:
+    def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first `n_keep` tokens; 0 frees it."""
+        ...
+
+    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
+        """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`."""
         ...
 
     def clear(self) -> None:

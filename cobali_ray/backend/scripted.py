@@ -18,6 +18,7 @@ from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.limits import Grain
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,
@@ -71,12 +72,15 @@ class ScriptedBackend:
         now: Callable[[], float] = time.perf_counter,
         overlaps: bool = False,
         strict: bool = True,
+        copies: bool = True,
+        dense: bool = True,
     ) -> None:
         self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
         self.n_ctx_slot = n_ctx_slot
         self.n_cells = n_slots * n_ctx_slot if n_cells is None else n_cells
         self.end_tokens = frozenset({END_TOKEN})
         self.overlaps = overlaps
+        self.grain, self.cuts_tails, self.copies, self.dense = Grain(), True, copies, dense
         self.words: Words = ByteVocab()
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
@@ -149,11 +153,20 @@ class ScriptedBackend:
         wanted, self._wanted = self._wanted, None
         return sample_rows(self._rows[wanted], rows)
 
-    def keep(self, slot_id: int, n_keep: int) -> None:
+    def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut the slot's chain."""
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
         del self._hashes[slot_id][n_keep:]
+
+    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
+        """Copy the beginning of a slot's chain."""
+        donor, chain = self._hashes[donor_id], self._hashes[slot_id]
+        if chain or n_keep > len(donor):
+            raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(donor)} to be copied")
+        if sum(map(len, self._hashes)) + n_keep > self.n_cells:
+            raise CacheFullError(f"no cells for a copy of {n_keep} tokens")
+        chain += donor[:n_keep]
 
     def clear(self) -> None:
         """Forget every slot."""

@@ -1,31 +1,24 @@
-"""Which requests decode next, over arrays: the Selector port, its numpy twin and the choice of one.
+"""Which requests decode next, over arrays: what CoBaLI does on its GPU, and the same with numpy.
 
-The plan of a tick (`core/plan.py`) walks the busy slots; this is the same decision over their state in
-arrays, as CoBaLI does on its GPU. The engine takes its ticks of pure decode from here. The lowest index
-comes first and the answer is the same every time, on the host and on the device.
+The scheduler asks one `Select` who decodes when somebody came or left; `select_decoding` walks the slots, and
+`over_arrays` makes one of a Selector. The lowest index comes first and the answer is the same every time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from enum import IntEnum
-from statistics import median
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from cobali_ray.backend.select_cuda import CudaKernels, open_kernels
-from cobali_ray.errors import ConfigError
+from cobali_ray.core.scheduler import Select, select_decoding
+from cobali_ray.core.sequence import Sequence
 
-_log = structlog.get_logger(__name__)
-
-SelectorName: TypeAlias = Literal["host", "cuda", "auto"]
-N_TRIALS = 21
-"""Selections that `auto` times on each side; odd, for the median."""
+SelectorName: TypeAlias = Literal["host", "numpy", "cuda"]
 
 
 class Column(IntEnum):
@@ -63,7 +56,7 @@ class Chosen:
 class Selector(Protocol):
     """Chooses among the active requests: those that run, decode and have a token to compute."""
 
-    name: Literal["host", "cuda"]
+    name: str
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
@@ -79,10 +72,10 @@ def empty_requests(n_requests: int) -> Requests:
     return np.zeros((len(Column), n_requests), np.int32)
 
 
-class HostSelector:
+class NumpySelector:
     """The numpy twin of the kernels."""
 
-    name: Literal["host", "cuda"] = "host"
+    name = "numpy"
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
@@ -108,7 +101,7 @@ def _gather(requests: Requests, index: NDArray[np.intp]) -> Chosen:
 class CudaSelector:
     """The kernels on a CUDA device: one copy up, two kernels, one copy back."""
 
-    name: Literal["host", "cuda"] = "cuda"
+    name = "cuda"
 
     def __init__(self, kernels: CudaKernels) -> None:
         self._kernels = kernels
@@ -122,45 +115,32 @@ class CudaSelector:
         return Chosen(*self._kernels.sequential(requests))
 
 
-def choose_selector(
-    asked: SelectorName,
-    *,
-    n_requests: int,
-    open_device: Callable[[], CudaKernels] = open_kernels,
-    now: Callable[[], float] = time.perf_counter,
-) -> Selector:
-    """Return the selector to use; `auto` times both once on `n_requests` and takes the faster.
+def over_arrays(selector: Selector) -> Select:
+    """Return a `Select` that writes the sequences into a table and lets the selector choose from it."""
 
-    Raises ConfigError if `cuda` is asked for and there is no CUDA device or no CuPy.
-    """
-    host = HostSelector()
-    if asked == "host":
-        return host
-    try:
-        cuda = CudaSelector(open_device())
-    except ConfigError as reason:
-        if asked == "cuda":
-            raise
-        _log.info("selector", chosen="host", detail=str(reason))
-        return host
+    def select(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
+        requests = table_of(by_slot)
+        chosen = selector.sequential(requests) if len(by_slot) == 1 else selector.continuous(requests, budget)
+        return [s for slot_id in chosen.slot_id.tolist() if (s := by_slot[slot_id]) is not None]
+
+    return select
+
+
+def table_of(by_slot: Seq[Sequence | None]) -> Requests:
+    """Return the table of the sequences by slot."""
+    requests = empty_requests(len(by_slot))
+    requests[Column.SLOT_ID] = np.arange(len(by_slot))
+    for slot_id, s in enumerate(by_slot):
+        if s is not None:
+            requests[: Column.SLOT_ID, slot_id] = (1, s.decoding, s.n_pending, s.tokens[-1], s.n_computed)
+    return requests
+
+
+def choose_select(asked: SelectorName) -> Select:
+    """Return who chooses. Raises ConfigError if `cuda` is asked for and there is no device or no CuPy."""
     if asked == "cuda":
-        return cuda
-    host_s, cuda_s = (time_selector(one, n_requests, now) for one in (host, cuda))
-    faster: Selector = cuda if cuda_s < host_s else host
-    _log.info("selector", chosen=faster.name, n_requests=n_requests, host_s=host_s, cuda_s=cuda_s)
-    return faster
-
-
-def time_selector(selector: Selector, n_requests: int, now: Callable[[], float]) -> float:
-    """Return the median seconds of one continuous selection in which every request is active."""
-    requests = busy_requests(n_requests)
-    selector.continuous(requests, n_requests)
-    spent = []
-    for _ in range(N_TRIALS):
-        began = now()
-        selector.continuous(requests, n_requests)
-        spent.append(now() - began)
-    return median(spent)
+        return over_arrays(CudaSelector(open_kernels()))
+    return over_arrays(NumpySelector()) if asked == "numpy" else select_decoding
 
 
 def busy_requests(n_requests: int) -> Requests:

@@ -29,6 +29,10 @@ class Deadlines:
             heapq.heapify(self._heap)
             self._n_most = 2 * len(self._heap) + _SLACK
 
+    def soonest(self) -> float | None:
+        """Return the soonest deadline; it may be that of a request that has ended."""
+        return self._heap[0][0] if self._heap else None
+
     def expired(self, now_s: float) -> Iterator[Sequence]:
         """Yield, once each, the open sequences whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_s:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from cobali_ray.core.events import End, FinishReason
-from cobali_ray.core.lifecycle import Status
 
 if TYPE_CHECKING:  # it holds Stays, which are ours
     from cobali_ray.core.sequence import Sequence
@@ -52,7 +51,7 @@ class Life(NamedTuple):
 
 def life_of(sequence: Sequence) -> Life:
     """Look at an open request; may be called while its owner moves it, and is then at most one tick off."""
-    waiting = sequence.status is Status.WAITING
+    waiting = sequence.status.waiting
     n_computed, first_token_s, stays = sequence.n_computed, sequence.first_token_s, sequence.stays
     state: State = "generating"
     if waiting:

@@ -10,38 +10,56 @@ from cobali_ray.errors import IllegalTransitionError
 class Status(Enum):
     """Where a request stands."""
 
-    WAITING = auto()
+    NOT_READY = auto()
+    """Something it needs is still being prepared; it keeps its place, and the queue goes on without it."""
+    QUEUED = auto()
+    """It waits for a slot."""
     RUNNING = auto()
+    """It holds a slot: prefilling or decoding."""
     FINISHED = auto()
-    CANCELLED = auto()
-    FAILED = auto()
+    """Its last token is sampled and its slot is free; the text of that token is still to be told."""
+    RELEASING = auto()
+    """It ended while the pass under way computes for it; its slot is free once that is over."""
+    ENDED = auto()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for its first or next slot."""
+        return self is Status.QUEUED or self is Status.NOT_READY
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can happen any more."""
-        return self in _ENDED
+        """Whether its end was told."""
+        return self is Status.ENDED or self is Status.RELEASING
 
 
 class Change(Enum):
     """What can happen to a request."""
 
+    READY = auto()
     ASSIGN = auto()
     PREEMPT = auto()
-    STOP = auto()
-    CANCEL = auto()
-    FAIL = auto()
+    FINISH = auto()
+    """Its last token was sampled."""
+    END = auto()
+    """Its end is told, whatever the reason."""
+    END_IN_FLIGHT = auto()
+    """The same, while a pass computes for it."""
+    RELEASE = auto()
+    """That pass is over."""
 
-
-_ENDED = frozenset({Status.FINISHED, Status.CANCELLED, Status.FAILED})
 
 TRANSITIONS: dict[tuple[Status, Change], Status] = {
-    (Status.WAITING, Change.ASSIGN): Status.RUNNING,
-    (Status.WAITING, Change.CANCEL): Status.CANCELLED,
-    (Status.WAITING, Change.FAIL): Status.FAILED,
-    (Status.RUNNING, Change.PREEMPT): Status.WAITING,
-    (Status.RUNNING, Change.STOP): Status.FINISHED,
-    (Status.RUNNING, Change.CANCEL): Status.CANCELLED,
-    (Status.RUNNING, Change.FAIL): Status.FAILED,
+    (Status.NOT_READY, Change.READY): Status.QUEUED,
+    (Status.NOT_READY, Change.END): Status.ENDED,
+    (Status.QUEUED, Change.ASSIGN): Status.RUNNING,
+    (Status.QUEUED, Change.END): Status.ENDED,
+    (Status.RUNNING, Change.PREEMPT): Status.QUEUED,
+    (Status.RUNNING, Change.FINISH): Status.FINISHED,
+    (Status.RUNNING, Change.END): Status.ENDED,
+    (Status.RUNNING, Change.END_IN_FLIGHT): Status.RELEASING,
+    (Status.FINISHED, Change.END): Status.ENDED,
+    (Status.RELEASING, Change.RELEASE): Status.ENDED,
 }
 
 

@@ -62,6 +62,10 @@ class EngineLimits:
     """Prompt tokens of the waiting requests."""
     min_prefix: int = 32
     """Shortest shared prefix worth choosing a slot for; 0 switches prefix reuse off."""
+    copies: bool = False
+    """Whether a slot's prefix can be copied to another."""
+    dense: bool = False
+    """Whether gaps between busy slot ids cost time, as in a split cache."""
     grain: Grain = Grain()
 
     def __post_init__(self) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol
 
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.plan import SlotView, Span, order_prefill, piece, plan_tick
+from cobali_ray.core.plan import Prompt, Span, order_prefill, piece, plan_chunks
 from cobali_ray.core.ticktime import Shape, TickTimeModel
-
-TickMix: TypeAlias = Literal["auto", "mixed", "exclusive"]
 
 LEAST_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
@@ -32,83 +30,60 @@ prompts' wait, recovers from a disturbance within a hundred ticks instead of som
 percentile of a stream's whole life."""
 _STEP = 0.04
 _LEAST_MARGIN = 0.4
-_EXPLORE_EVERY = 64
 _NEARLY = 1.4
 _PATIENCE, _MOST_PATIENCE = 4, 256
 """Ticks of short chunks before a whole step is tried again."""
-_CLEARLY = 0.95
+
+
+class Stream(Protocol):
+    """What pacing needs of a sequence that decodes."""
+
+    @property
+    def n_computed(self) -> int: ...
+    @property
+    def n_output(self) -> int: ...
 
 
 class Pacer:
-    """Plans ticks within an ITL target and learns from how long they took.
+    """Plans the prefill of ticks within an ITL target and learns from how long they took.
 
-    Without a target it plans like `plan_tick` and only learns. With one, every tick beside decoding streams
+    Without a target it plans like `plan_chunks` and only learns. With one, every tick beside decoding streams
     gets the largest prefill whose predicted time stays within the target times a margin; the margin follows
     the share of late ticks, so that the 99th percentile of the gaps, not their mean, meets the target.
-    `tick_mix` exclusive computes prefill in ticks of its own, in turn with decode ticks, whose sum stays
-    within the target; auto does so where the model says that mixing costs more.
     """
 
-    def __init__(
-        self, target_s: float | Literal["auto"] | None, tick_mix: TickMix = "auto", grain: Grain | None = None
-    ) -> None:
-        self._target_s, self._tick_mix = target_s, tick_mix
+    def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
+        self._target_s = target_s
         self._allowed_late = _ALLOWED_LATE_AUTO if target_s == "auto" else _ALLOWED_LATE
         self.model = TickTimeModel(grain)
         self._margin = 0.9
-        self._prefill_alone = False
-        """Whether the last tick was prefill that streams had to wait for."""
-        self._n_paced = 0
         self._n_short, self._patience, self._trying = 0, _PATIENCE, False
-        self._owed_s = 0.0
         self._full_s = 0.0
         """Time of a decode tick with most slots busy; 0 until one was seen."""
         self.target_s = 0.0
-        """The target of the tick that runs or ran last; 0 where it had none."""
-        self._planned = (0.0, 0.0)
-        self._mostly_full = False
+        """The target of the tick planned last; 0 where it had none."""
 
-    def plan(self, slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
-        """Plan one tick; see `plan_tick` for what holds for every plan."""
-        slots = list(slots)
-        self.plan_decode()
-        if self._target_s is None:
-            return plan_tick(slots, limits)
-        decoding = [s for s in slots if s.decoding]
-        if not decoding or len(decoding) == len(slots):
-            return plan_tick(slots, limits)
-        return self._paced(slots, decoding, limits)
-
-    def plan_decode(self) -> None:
-        """Note that the tick planned next has no prefill, and so nothing to pace."""
-        self._planned = (0.0, 0.0)
-
-    def _paced(
-        self, slots: Sequence[SlotView], decoding: Sequence[SlotView], limits: EngineLimits
-    ) -> tuple[Span, ...]:
-        decode = [Span(s.slot_id, s.n_computed, 1, sample=True) for s in decoding]
-        decode_s = self.model.decode_s(len(decode), sum([s.n_computed for s in decoding]))
-        n_settled = sum([s.n_output >= SETTLED for s in decoding])
-        target_s = self._target(decode_s, len(decode), n_settled, len(slots) - len(decode), limits.n_slots)
-        if not target_s:
-            return plan_tick(slots, limits)
-        if self._prefill_alone:
-            decode.sort()
-            return tuple(decode)  # what a prefill tick of its own owes the streams
-        alone = self._exclusive()
-        self._planned = (target_s, decode_s if alone else 0.0)
-        left_s = target_s * self._margin - decode_s - self.model.entry_s(mixed=not alone)
-        most = limits.token_budget - (0 if alone else len(decode))
+    def plan(
+        self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits
+    ) -> list[Span]:
+        """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first."""
+        budget = limits.token_budget - len(streams)
+        self.target_s = 0.0
+        if not prompts:
+            return []
+        if streams and self._target_s is not None:
+            n_decode = len(streams)
+            decode_s = self.model.decode_s(n_decode, sum([s.n_computed for s in streams]))
+            n_settled = sum([s.n_output >= SETTLED for s in streams])
+            self.target_s = self._target(decode_s, n_decode, n_settled, len(prompts), limits.n_slots)
+        if not self.target_s:
+            return plan_chunks(prompts, limits, budget)
+        left_s = self.target_s * self._margin - decode_s - self.model.entry_s(mixed=True)
+        most = FIRST_CHUNK
         if self.model.knows_prefill:
-            most = min(most, max(self.model.longest_seen * _GROWTH, FIRST_CHUNK))
-        else:
-            most = min(most, FIRST_CHUNK)
-        prefilling = order_prefill([s for s in slots if not s.decoding and s.n_pending], limits, most)
-        spans = list(self._chunks(prefilling, left_s, most, limits, mixed=not alone))
-        if not alone:
-            spans += decode
-        spans.sort()
-        return tuple(spans)
+            most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
+        most = min(most, budget)
+        return list(self._chunks(order_prefill(prompts, limits, most), left_s, most, limits))
 
     def _target(self, decode_s: float, n_decode: int, n_settled: int, n_prefill: int, n_slots: int) -> float:
         """Return the target; automatic: 0 while nothing is known of decode ticks, and for a burst's start."""
@@ -119,50 +94,41 @@ class Pacer:
         full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
         return max(AUTO_TARGET_S, AUTO_FACTOR * full_s) * max(1.0, n_prefill / n_settled)
 
-    def _exclusive(self) -> bool:
-        if self._tick_mix != "auto":
-            return self._tick_mix == "exclusive"
-        mixed, alone = self.model.entry_s(mixed=True), self.model.entry_s(mixed=False)
-        worth = alone < _CLEARLY * mixed
-        explore = self._n_paced % _EXPLORE_EVERY == _EXPLORE_EVERY - 1
-        return worth != explore and self.model.knows_prefill
-
     def _chunks(
-        self, slots: Sequence[SlotView], left_s: float, most: int, limits: EngineLimits, *, mixed: bool
+        self, prompts: Sequence[Prompt], left_s: float, most: int, limits: EngineLimits
     ) -> Iterable[Span]:
         model, grain = self.model, limits.grain
-        chunk = limits.prefill_chunk + (grain.beside if mixed else 0)
-        for number, slot in enumerate(slots):
-            start = slot.n_computed
+        for number, prompt in enumerate(prompts):
+            start = prompt.n_computed
             if number and start and grain.step > 1:
                 return  # company would cut it into pieces that are no whole steps
-            fits = model.longest_chunk(start, left_s, mixed=mixed) if model.knows_prefill else most
+            fits = model.longest_chunk(start, left_s, mixed=True) if model.knows_prefill else most
             if number == 0:
-                fits = max(fits, LEAST_CHUNK, self._retry(slot, left_s, fits, grain, mixed=mixed))
-            fits = min(fits, chunk, most)
-            if fits < slot.n_pending:
-                fits = grain.whole(fits, mixed=mixed) or fits
-            length = piece(slot.n_pending, fits)
+                fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain))
+            fits = min(fits, limits.prefill_chunk + grain.beside, most)
+            if fits < prompt.n_pending:
+                fits = grain.whole(fits, mixed=True) or fits
+            length = piece(prompt.n_pending, fits)
             if length <= 0:
                 return
-            yield Span(slot.slot_id, start, length, length == slot.n_pending)
+            yield Span(prompt.slot_id, start, length, length == prompt.n_pending)
             most -= length
-            left_s -= model.chunk_s(start, length, mixed=mixed)
+            left_s -= model.chunk_s(start, length, mixed=True)
             if start and grain.step > 1:
                 return
 
-    def _retry(self, slot: SlotView, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+    def _retry(self, prompt: Prompt, left_s: float, fits: int, grain: Grain) -> int:
         """Return a whole step, or all of a prompt shorter than one, if half the safety margin is enough.
 
         Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
         guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
         was late doubles the ticks until the next.
         """
-        step = min(grain.step + (grain.beside if mixed else 0), slot.n_pending)
+        step = min(grain.step + grain.beside, prompt.n_pending)
         if fits >= step:
             return 0
-        step_s = self.model.chunk_s(slot.n_computed, step, mixed=mixed)
-        if step_s <= left_s + (1 - self._margin) / 2 * self._planned[0]:
+        step_s = self.model.chunk_s(prompt.n_computed, step, mixed=True)
+        if step_s <= left_s + (1 - self._margin) / 2 * self.target_s:
             return step
         if step_s > _NEARLY * left_s:
             return 0
@@ -172,25 +138,18 @@ class Pacer:
         self._n_short, self._trying = 0, True
         return step
 
-    def begin(self, shape: Shape, n_slots: int) -> None:
-        """Note that the tick planned last is being computed."""
-        self._mostly_full = not shape.chunks and 2 * shape.n_decode >= n_slots
-        self.target_s, self._owed_s = self._planned
-        self._prefill_alone = shape.n_skipped > 0
-        self._n_paced += bool(self.target_s)
-
-    def learn(self, shape: Shape, seconds: float) -> float:
+    def learn(self, shape: Shape, seconds: float, n_slots: int) -> float:
         """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
         knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
         predicted = self.model.predict(shape) if knows else 0.0
         if self.target_s and shape.chunks:
-            late = seconds + self._owed_s > _LATE * self.target_s
+            late = seconds > _LATE * self.target_s
             if self._trying:
                 self._patience = min(2 * self._patience, _MOST_PATIENCE) if late else _PATIENCE
                 self._trying = False
             self._margin += _STEP * (self._allowed_late - late)
             self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
         self.model.learn(shape, seconds)
-        if self._mostly_full:
+        if not shape.chunks and 2 * shape.n_decode >= n_slots:
             self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.sequence import Sequence
 
 
 class Span(NamedTuple):
@@ -19,8 +21,35 @@ class Span(NamedTuple):
     """Whether the logits of its last token are wanted."""
 
 
-class SlotView(Protocol):
-    """What planning needs of a busy slot."""
+class Plan(NamedTuple):
+    """What one pass computes."""
+
+    streams: list[Sequence]
+    """Who decodes, in slot order. The same list as in the last plan if nobody came or left."""
+    chunks: list[Span]
+    """Prefill, in the order of its priority."""
+    spans: list[Span] | None
+    """All spans in slot order; None where there are no chunks, so that the streams say it all."""
+    sequences: list[Sequence]
+    """Those of the spans."""
+    rows: list[Sequence]
+    """Whose next token the pass gives, in slot order."""
+    n_tokens: int
+
+
+def lay_out(streams: list[Sequence], chunks: list[Span], by_slot: Seq[Sequence | None]) -> Plan:
+    """Return the plan of a pass; split KV puts only consecutive ascending slots into one micro-batch."""
+    if not chunks:
+        return Plan(streams, chunks, None, streams, streams, len(streams))
+    spans = [Span(s.slot_id, len(s.tokens) - 1, 1, True) for s in streams] + chunks
+    spans.sort()
+    sequences = [s for span in spans if (s := by_slot[span.slot_id]) is not None]
+    rows = [s for s, span in zip(sequences, spans, strict=True) if span.sample]
+    return Plan(streams, chunks, spans, sequences, rows, sum([span.length for span in spans]))
+
+
+class Prompt(Protocol):
+    """What planning needs of a sequence that prefills."""
 
     @property
     def slot_id(self) -> int: ...
@@ -30,56 +59,39 @@ class SlotView(Protocol):
     def n_pending(self) -> int: ...
     @property
     def n_passed(self) -> int: ...
-    @property
-    def n_output(self) -> int: ...
-    @property
-    def decoding(self) -> bool: ...
 
 
-def plan_tick(slots: Iterable[SlotView], limits: EngineLimits) -> tuple[Span, ...]:
-    """Share one tick's token budget among the busy slots, given oldest assignment first.
+def plan_chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> list[Span]:
+    """Share what the decode tokens leave of one tick's token budget among the prompts, oldest first.
 
-    Decoding slots go first, one token each, so a long prompt cannot stall a running stream; prefill
-    chunks take what is left (Sarathi-Serve, OSDI '24), in the order that `prefill_order` names. At most
-    one span per slot. The spans come back in ascending slot order, because split KV puts only
-    consecutive ascending sequences into one forward pass.
+    Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
+    (Sarathi-Serve, OSDI '24). Returns the chunks in the order that `prefill_order` names.
     """
-    spans: list[Span] = []
-    prefilling: list[SlotView] = []
-    for slot in slots:
-        if slot.decoding:
-            spans.append(Span(slot.slot_id, slot.n_computed, 1, True))
-        elif slot.n_pending:
-            prefilling.append(slot)
-    if prefilling:
-        prefilling = order_prefill(prefilling, limits, limits.token_budget - len(spans))
-        spans += _chunks(prefilling, limits.prefill_chunk, limits.token_budget - len(spans))
-    spans.sort()
-    return tuple(spans)
+    return list(_chunks(order_prefill(prompts, limits, budget), limits.prefill_chunk, budget))
 
 
-def order_prefill(slots: list[SlotView], limits: EngineLimits, budget: int) -> list[SlotView]:
-    """Order the prompts that share `budget` tokens, as `prefill_order` says; `slots` is oldest first.
+def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Prompt]:
+    """Order the prompts that share `budget` tokens, as `prefill_order` says; `prompts` is oldest first.
 
-    shortest: least left to compute first, so that a short prompt need not wait behind a long one. The
-    tokens that others were given meanwhile (`n_passed`) count as if computed, so that nobody waits for
-    more than about its own length.
+    shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
+    that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
+    is passed by more than its own length and one tick.
     """
     if limits.prefill_order == "packed":
-        return pack(slots, limits.prefill_chunk, budget)
-    if limits.prefill_order == "shortest" and len(slots) > 1:
-        return sorted(slots, key=lambda slot: slot.n_pending - slot.n_passed)
-    return slots
+        return pack(prompts, limits.prefill_chunk, budget)
+    if limits.prefill_order == "shortest" and len(prompts) > 1:
+        return sorted(prompts, key=lambda p: 0 if p.n_passed >= p.n_pending else p.n_pending)
+    return prompts
 
 
-def _chunks(slots: Sequence[SlotView], chunk: int, budget: int) -> Iterable[Span]:
-    for slot in slots:
+def _chunks(prompts: Seq[Prompt], chunk: int, budget: int) -> Iterable[Span]:
+    for prompt in prompts:
         if budget <= 0:
             return
-        pending = slot.n_pending
+        pending = prompt.n_pending
         length = piece(pending, min(chunk, budget))
         budget -= length
-        yield Span(slot.slot_id, slot.n_computed, length, length == pending)
+        yield Span(prompt.slot_id, prompt.n_computed, length, length == pending)
 
 
 def piece(pending: int, most: int) -> int:
@@ -92,7 +104,7 @@ def piece(pending: int, most: int) -> int:
     return length - 1 if pending - length == 1 and length > 1 else length
 
 
-def pack(slots: Sequence[SlotView], chunk: int, budget: int) -> list[SlotView]:
+def pack(prompts: Seq[Prompt], chunk: int, budget: int) -> list[Prompt]:
     """Order prompts so that one tick is filled as full as whole prompts can fill it.
 
     First-fit decreasing: what Prepacking (arXiv 2404.09529) gains by bins is, on a runtime whose batches
@@ -100,12 +112,14 @@ def pack(slots: Sequence[SlotView], chunk: int, budget: int) -> list[SlotView]:
     its place in front, so that none starves behind a flow of well-fitting ones; prompts that do not
     fit whole follow in their old order and take the rest in pieces.
     """
-    oldest, *others = slots
+    if not prompts:
+        return []
+    oldest, *others = prompts
     left = budget - min(oldest.n_pending, chunk)
-    whole: list[SlotView] = []
-    for slot in sorted(others, key=attrgetter("n_pending"), reverse=True):
-        if slot.n_pending <= min(left, chunk):
-            whole.append(slot)
-            left -= slot.n_pending
-    chosen = {slot.slot_id for slot in whole}
-    return [oldest, *whole, *(slot for slot in others if slot.slot_id not in chosen)]
+    whole: list[Prompt] = []
+    for prompt in sorted(others, key=attrgetter("n_pending"), reverse=True):
+        if prompt.n_pending <= min(left, chunk):
+            whole.append(prompt)
+            left -= prompt.n_pending
+    chosen = {prompt.slot_id for prompt in whole}
+    return [oldest, *whole, *(prompt for prompt in others if prompt.slot_id not in chosen)]

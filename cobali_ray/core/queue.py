@@ -1,9 +1,11 @@
-"""The waiting line: first come, first served; a preempted sequence goes back to its head."""
+"""The waiting line: first come, first served; who was preempted goes to its head."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
+from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.sequence import Sequence
 
 
@@ -28,9 +30,12 @@ class WaitingQueue:
         self.push(sequence)
         self._line.move_to_end(sequence.request_id, last=False)
 
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._line.values())
+
     def head(self) -> Sequence | None:
-        """Return who is next, without removing it."""
-        return next(iter(self._line.values()), None)
+        """Return who is next, without removing it; who is not ready yet is passed over."""
+        return next((s for s in self._line.values() if s.status is Status.QUEUED), None)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a waiting sequence out, wherever it stands."""

@@ -19,22 +19,25 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "deadline_s", "ending", "first_token_s", "held", "held_logprobs",
-        "last_token_s", "n_cached", "n_computed", "n_in_flight", "n_most", "n_passed",
-        "n_preempted", "n_prompt", "plain", "request",
-        "request_id", "rng_row", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "arrived_s", "assigned_s", "deadline_s", "decoding", "ending", "first_token_s", "held",
+        "held_logprobs", "last_token_s", "n_cached", "n_most", "n_passed", "n_preempted", "n_prefilled",
+        "n_prompt", "plain", "request", "request_id", "row", "slot_id", "status", "stays", "stops", "text",
+        "tokens",
     )  # fmt: skip
 
-    def __init__(self, request: Request, *, arrived_s: float) -> None:
+    def __init__(self, request: Request, row: Any = None, *, arrived_s: float, ready: bool = True) -> None:
         self.request = request
         self.request_id = request.request_id
-        self.status = Status.WAITING
+        self.row = row
+        """What sampling remembers for this sequence; opaque here."""
+        self.status = Status.QUEUED if ready else Status.NOT_READY
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
         self.n_most = request.n_most
-        self.n_computed = 0
-        self.n_in_flight = 0
-        """1 while a token of this sequence is being computed but not yet known to the host."""
+        self.n_prefilled = 0
+        """Tokens computed before it began to decode."""
+        self.decoding = False
+        """Whether only the token sampled last is left to compute."""
         self.slot_id = NO_SLOT
         self.arrived_s = arrived_s
         self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
@@ -43,7 +46,7 @@ class Sequence:
         self.last_token_s: float | None = None
         self.n_cached = 0
         self.n_passed = 0
-        """Prompt tokens that others were given while this one was prefilling."""
+        """Tokens of later prompts that were computed ahead of this one's."""
         self.n_preempted = 0
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
@@ -55,9 +58,7 @@ class Sequence:
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []
         self.ending: FinishReason | None = None
-        """Set when its last token is sampled, before its text is published."""
-        self.rng_row: Any = None
-        """What sampling remembers for this sequence; opaque here."""
+        """Set when its last token is sampled, before its text is told."""
 
     @property
     def n_output(self) -> int:
@@ -65,20 +66,14 @@ class Sequence:
         return len(self.tokens) - self.n_prompt
 
     @property
-    def n_known(self) -> int:
-        """Tokens that have a place in the sequence, the one in flight included."""
-        return len(self.tokens) + self.n_in_flight
+    def n_computed(self) -> int:
+        """Tokens in the KV cache: all but the last one of a sequence that decodes."""
+        return len(self.tokens) - 1 if self.decoding else self.n_prefilled
 
     @property
     def n_pending(self) -> int:
         """Tokens still to be computed."""
-        return len(self.tokens) + self.n_in_flight - self.n_computed
-
-    @property
-    def decoding(self) -> bool:
-        """Whether only the token sampled last is left to compute."""
-        n_known = len(self.tokens) + self.n_in_flight
-        return n_known - self.n_computed == 1 and n_known > self.n_prompt
+        return len(self.tokens) - self.n_computed
 
     def change(self, change: Change) -> None:
         """Move along the lifecycle table."""
@@ -88,11 +83,12 @@ class Sequence:
         """Note that its slot is its own from now on."""
         self.stays = (*self.stays, Stay(self.slot_id, now_s))
 
-    def leave_slot(self, now_s: float) -> None:
-        """Note that it gives its slot back."""
-        if self.stays:
-            last = self.stays[-1]._replace(until_s=now_s, n_computed=self.n_computed)
+    def leave_slot(self, now_s: float, n_computed: int) -> None:
+        """Note that it gives its slot back, which holds `n_computed` tokens of it."""
+        if self.slot_id != NO_SLOT:
+            last = self.stays[-1]._replace(until_s=now_s, n_computed=n_computed)
             self.stays = (*self.stays[:-1], last)
+        self.slot_id, self.n_prefilled, self.decoding = NO_SLOT, 0, False
 
     def stats(self, now_s: float) -> RequestStats:
         """Return the request's life in numbers, as of `now_s`."""

@@ -1,59 +1,39 @@
-"""SlotTable: who holds which slot, and what idle slots still hold."""
+"""Slots: the books of the KV cache, who holds which slot and what every slot holds."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
 
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span
-from cobali_ray.core.prefix import Place, choose_slot
-from cobali_ray.core.sequence import NO_SLOT, Sequence
+from cobali_ray.core.placement import Held, Place, place, recompute_cost, worth
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import InvariantError
 
 _NOTHING: array[int] = array("i")
 
 
-class SlotTable:
-    """The books of the KV cache: every cell belongs to a running sequence, an idle prefix or nobody."""
+class Slots:
+    """Every cell belongs to a sequence in a slot, to the prefix that an idle slot holds, or to nobody."""
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self.running: list[Sequence] = []
-        """Oldest assignment first."""
+        """Who holds a slot, oldest assignment first; the RELEASING among them."""
         self.by_slot: list[Sequence | None] = [None] * limits.n_slots
-        self._held: list[array[int]] = [_NOTHING] * limits.n_slots
-        """Tokens that each idle slot still holds; empty for a busy one."""
-        self._idle: dict[int, None] = dict.fromkeys(range(limits.n_slots))
-        """Idle slots, longest idle first."""
+        self._held = [Held(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
+        """What idle slots hold; of a busy one its sequence says it."""
+        self.n_idle = limits.n_slots
+        self.level = 0.0
+        """What a prefix must stand above to be worth anything; see placement.py."""
         self.n_cells_running = 0
-        """KV cells of running sequences."""
+        """KV cells of sequences in slots."""
         self.n_cells_idle = 0
         """KV cells held by idle slots for prefix reuse."""
-
-    @property
-    def n_idle(self) -> int:
-        """Slots without a request."""
-        return len(self._idle)
 
     def n_short(self, n_tokens: int) -> int:
         """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
         return n_tokens + self.n_cells_running + self.n_cells_idle - self._limits.n_cells
-
-    def advance(self, sequences: Seq[Sequence], plan: Seq[Span]) -> None:
-        """Note that the spans of `plan` are being computed; `sequences[i]` is that of `plan[i]`."""
-        for sequence, span in zip(sequences, plan, strict=True):
-            sequence.n_computed += span.length
-            sequence.n_in_flight = int(span.sample)
-            self.n_cells_running += span.length
-
-    def advance_decoding(self, sequences: Seq[Sequence]) -> None:
-        """Note that the last token of each of these is being computed; the next one is in flight."""
-        for sequence in sequences:
-            sequence.n_computed += 1
-            sequence.n_in_flight = 1
-        self.n_cells_running += len(sequences)
 
     def fits(self, sequence: Sequence) -> bool:
         """Say whether a waiting sequence can get a slot now.
@@ -61,75 +41,89 @@ class SlotTable:
         Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
         for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped.
         """
-        if not self._idle:
+        if not self.n_idle:
             return False
-        committed = sum([s.n_known for s in self.running])
-        return committed + len(self.running) + sequence.n_known <= self._limits.n_cells
+        committed = sum([len(s.tokens) for s in self.running])
+        return committed + len(self.running) + len(sequence.tokens) <= self._limits.n_cells
 
     def place(self, sequence: Sequence) -> Place:
-        """Choose an idle slot for a sequence; see `choose_slot`."""
-        held = self._held
-        return choose_slot(sequence.tokens, [(i, held[i]) for i in self._idle], self._limits.min_prefix)
+        """Choose an idle slot for a sequence; see `placement.place`."""
+        slots = [
+            held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False)
+            for held, s in zip(self._held, self.by_slot, strict=True)
+        ]
+        return place(
+            sequence.tokens, slots, self._limits, level=self.level, n_free_cells=-self.n_short(0)
+        )
 
     def assign(self, sequence: Sequence, place: Place) -> None:
-        """Give the slot to the sequence, which starts from the tokens kept there."""
-        if place.slot_id not in self._idle:
+        """Give the slot to the sequence, which starts from the tokens that are there or copied."""
+        if self.by_slot[place.slot_id] is not None:
             raise InvariantError(f"slot {place.slot_id} is not idle")
-        del self._idle[place.slot_id]
-        self.n_cells_idle -= len(self._held[place.slot_id])
+        if place.donor_id is not None and self._held[place.donor_id].n_tokens == place.n_keep:
+            self._forget(place.donor_id, place.n_keep)  # a duplicate from now on, which nobody misses
+        self.level += place.lost
+        self.n_cells_idle -= self._held[place.slot_id].n_tokens
         self.n_cells_running += place.n_keep
-        self._held[place.slot_id] = _NOTHING
+        self._forget(place.slot_id)
         self.by_slot[place.slot_id] = sequence
-        sequence.slot_id, sequence.n_computed = place.slot_id, place.n_keep
+        self.n_idle -= 1
+        sequence.slot_id, sequence.n_prefilled = place.slot_id, place.n_keep
         self.running.append(sequence)
 
-    def release(self, sequence: Sequence, *, n_keep: int) -> int:
-        """Take the slot back, keeping its first `n_keep` tokens for reuse; return the slot's id."""
+    def release(self, sequence: Sequence, *, n_computed: int, n_keep: int) -> None:
+        """Take the slot back, which holds `n_computed` tokens, and keep its first `n_keep` for reuse."""
         slot_id = sequence.slot_id
-        if slot_id == NO_SLOT or self.by_slot[slot_id] is not sequence:
-            raise InvariantError(f"request {sequence.request_id} holds no slot")
+        if self.by_slot[slot_id] is not sequence:
+            raise InvariantError(f"request {sequence.request_id} does not hold slot {slot_id}")
         self.running.remove(sequence)
         self.by_slot[slot_id] = None
-        self._held[slot_id] = sequence.tokens[:n_keep] if n_keep else _NOTHING
-        self._idle[slot_id] = None
-        self.n_cells_running -= sequence.n_computed
-        self.n_cells_idle += len(self._held[slot_id])
-        sequence.slot_id, sequence.n_computed, sequence.n_in_flight = NO_SLOT, 0, 0
-        return slot_id
+        self.n_idle += 1
+        self.n_cells_running -= n_computed
+        self.n_cells_idle += n_keep
+        if n_keep:
+            worth_until = self.level + recompute_cost(0, n_keep)
+            self._held[slot_id] = Held(slot_id, sequence.tokens[:n_keep], n_keep, worth_until, idle=True)
+
+    def _forget(self, slot_id: int, n_keep: int = 0) -> None:
+        tokens = self._held[slot_id].tokens if n_keep else _NOTHING
+        self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True)
 
     def drop_idle(self) -> int | None:
-        """Forget the prefix that lay idle longest; return its slot, or None if no slot holds one."""
-        for slot_id in self._idle:
-            if self._held[slot_id]:
-                self.n_cells_idle -= len(self._held[slot_id])
-                self._held[slot_id] = _NOTHING
-                return slot_id
-        return None
+        """Forget the idle prefix worth least per token; return its slot, None if no slot holds one."""
+        holding = [held for held in self._held if held.n_tokens]
+        if not holding:
+            return None
+        least = min(holding, key=lambda held: worth(held, 0, self.level) / held.n_tokens)
+        self.level += worth(least, 0, self.level)
+        self.n_cells_idle -= least.n_tokens
+        self._forget(least.slot_id)
+        return least.slot_id
 
     def youngest(self) -> Sequence | None:
         """Return the sequence to preempt: the one assigned last, never the only one."""
         return self.running[-1] if len(self.running) > 1 else None
 
-    def check(self) -> None:
-        """Prove that the books balance. Raises InvariantError."""
-        busy = [i for i, s in enumerate(self.by_slot) if s is not None]
+    def problems(self) -> list[str]:
+        """Return what does not balance."""
         problems = []
-        if sorted(busy + list(self._idle)) != list(range(self._limits.n_slots)):
+        busy = {s.slot_id for s in self.running}
+        if len(busy) != len(self.running) or self.n_idle + len(busy) != self._limits.n_slots:
             problems.append("a slot is neither busy nor idle, or both")
-        if sorted(s.slot_id for s in self.running) != busy:
-            problems.append("running sequences and busy slots differ")
-        if any(self._held[i] for i in busy):
-            problems.append("a busy slot holds an idle prefix")
+        for slot_id, s in enumerate(self.by_slot):
+            if (slot_id in busy) != (s is not None) or (s is not None and s.slot_id != slot_id):
+                problems.append(f"slot {slot_id} and its sequence disagree")
+            if s is not None and self._held[slot_id].n_tokens:
+                problems.append(f"slot {slot_id} is busy and holds an idle prefix")
         for s in self.running:
-            if self.by_slot[s.slot_id] is not s or s.status is not Status.RUNNING:
-                problems.append(f"request {s.request_id} and its slot disagree")
-            if not 0 <= s.n_computed <= s.n_known or s.n_known > self._limits.n_most:
-                problems.append(f"request {s.request_id} has {s.n_computed} of {s.n_known} tokens computed")
+            if s.status not in {Status.RUNNING, Status.RELEASING}:
+                problems.append(f"request {s.request_id} is {s.status.name} and holds slot {s.slot_id}")
+            if not 0 <= s.n_computed < len(s.tokens) or len(s.tokens) > self._limits.n_most:
+                problems.append(f"request {s.request_id}: {s.n_computed} of {len(s.tokens)} tokens computed")
         if self.n_cells_running != sum(s.n_computed for s in self.running):
             problems.append("the cells of running sequences are miscounted")
-        if self.n_cells_idle != sum(map(len, self._held)):
+        if self.n_cells_idle != sum(held.n_tokens for held in self._held):
             problems.append("the cells of idle prefixes are miscounted")
         if self.n_cells_running + self.n_cells_idle > self._limits.n_cells:
             problems.append("more cells used than there are")
-        if problems:
-            raise InvariantError("; ".join(problems))
+        return problems

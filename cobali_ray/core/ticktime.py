@@ -35,8 +35,6 @@ class Shape(NamedTuple):
     """Tokens cached before the decode tokens, over all decoding slots."""
     chunks: tuple[tuple[int, int], ...]
     """(start, length) of each prefill span."""
-    n_skipped: int = 0
-    """Decoding slots that are not in the tick."""
 
 
 class LeastSquares:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 from cobali_ray.backend.sampling import TokenLogprobs
-from cobali_ray.core.events import Delta, FinishReason, TokenLogprob
+from cobali_ray.core.events import Delta, TokenLogprob
 from cobali_ray.core.sequence import Sequence
-
-Fresh: TypeAlias = tuple[Sequence, int, TokenLogprobs | None]
-"""A sequence, the token it gained, and that token's logprobs where asked for."""
 
 
 class Emitter:
@@ -23,13 +19,13 @@ class Emitter:
 
     def emit(
         self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None
-    ) -> tuple[Delta | None, FinishReason | None]:
-        """Return the delta, if any text became certain, and why the answer ended, if it did."""
+    ) -> tuple[Delta | None, bool]:
+        """Return the delta, if any text became certain, and whether a stop string ended it."""
         if sequence.plain and not sequence.ending and not sequence.text.waiting:
             known = self._ascii.get(token)
             if known:
                 n_tokens, sequence.held = sequence.held + 1, 0
-                return Delta(sequence.request_id, known, n_tokens), None
+                return Delta(sequence.request_id, known, n_tokens), False
         sequence.held += 1
         if logprobs is not None:
             sequence.held_logprobs.append(self._named(token, logprobs))
@@ -37,20 +33,15 @@ class Emitter:
         if piece and piece.isascii():
             self._ascii[token] = piece.decode("ascii")
         text, hit = sequence.stops.feed(sequence.text.feed(piece))
-        reason: FinishReason | None = "stop" if hit else sequence.ending
         if sequence.ending and not hit:
             rest, hit = sequence.stops.feed(sequence.text.flush())
-            text += rest
-            if hit:
-                reason = "stop"
-            else:
-                text += sequence.stops.flush()
-        if not text and not (reason and sequence.held_logprobs and not hit):
-            return None, reason
+            text += rest if hit else rest + sequence.stops.flush()
+        if not text and not (sequence.ending and sequence.held_logprobs and not hit):
+            return None, hit
         delta = Delta(sequence.request_id, text, sequence.held, tuple(sequence.held_logprobs))
         sequence.held = 0
         sequence.held_logprobs.clear()
-        return delta, reason
+        return delta, hit
 
     def _named(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
         piece = self._piece

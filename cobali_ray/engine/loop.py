@@ -99,15 +99,16 @@ class EngineLoop:
         engine = self._engine
         if engine is None or self._failure is not None:
             raise LoadingError
-        check_request(request, engine.limits, engine.n_vocab)
+        check_request(request, engine.limits, engine.backend.n_vocab)
         admit(request, self._occupancy(engine), engine.limits)
 
     def _occupancy(self, engine: Engine) -> Occupancy:
+        scheduler = engine.scheduler
         return Occupancy(
-            n_queued=self._n_entered - engine.n_left_queue,
-            n_queued_tokens=self._n_entered_tokens - engine.n_left_queue_tokens,
-            n_free_slots=0 if engine.head_waits else engine.slots.n_idle,
-            drain_rps=engine.drain_rate.rps,
+            n_queued=self._n_entered - scheduler.n_left_queue,
+            n_queued_tokens=self._n_entered_tokens - scheduler.n_left_queue_tokens,
+            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
+            drain_rps=scheduler.drain_rate.rps,
         )
 
     def cancel(self, request_id: str) -> None:
@@ -148,8 +149,8 @@ class EngineLoop:
             status = EngineStatus.STALLED
         return EngineState(
             status=status,
-            n_running=engine.n_running,
-            n_queued=max(self._n_entered - engine.n_left_queue, 0),
+            n_running=len(engine.slots.running),
+            n_queued=max(self._n_entered - engine.scheduler.n_left_queue, 0),
             n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",
@@ -182,8 +183,12 @@ class EngineLoop:
             else:
                 self._busy_since_s = None
                 self._watch(partial(_saw_idle, n_cells_idle=engine.slots.n_cells_idle))
-                mail = mailbox.get()
-                self._busy_since_s = self._clock.now()
+                try:
+                    mail = mailbox.get(timeout=engine.patience_s)
+                except queue.Empty:  # a deadline has passed
+                    return True
+                finally:
+                    self._busy_since_s = self._clock.now()
             if mail is None:
                 return False
             self._guard(engine, mail)
@@ -231,7 +236,7 @@ class EngineLoop:
         stopped = self._failure is None
         while True:
             self._busy_since_s = None
-            if engine.has_work:
+            if engine.has_work or engine.scheduler.n_open:
                 self._fail_all(engine, self._failure or DrainingError())
             if stopped and self._mailbox.empty():
                 break

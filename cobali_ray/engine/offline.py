@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from cobali_ray.backend.port import Backend
-from cobali_ray.backend.select import Selector
-from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Delta, End, Event, RequestStats
-from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
-from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import CobaliError, PromptTooLongError
 
 
@@ -48,14 +44,14 @@ class RunReport:
         return tuple(values[min(int(share * len(values)), len(values) - 1)] for share in shares)
 
 
+MakeEngine: TypeAlias = Callable[[Sink], Engine]
+"""Returns an engine that nobody uses yet, such as `engine_on` with all but the sink given."""
+
+
 def run_offline(
-    backend: Backend,
-    limits: EngineLimits,
-    clock: Clock,
+    make: MakeEngine,
     requests: Sequence[Request],
     *,
-    pacer: Pacer | None = None,
-    selector: Selector | None = None,
     on_end: Callable[[End], None] = lambda _: None,
     on_tick: Callable[[TickStats], None] = lambda _: None,
 ) -> RunReport:
@@ -74,13 +70,14 @@ def run_offline(
                 ends[event.request_id] = event
                 on_end(event)
 
-    engine = Engine(backend, limits, clock, sink, pacer=pacer, selector=selector)
+    engine = make(sink)
     refused = {}
     n_ticks, host_s, n_preempted = 0, 0.0, 0
-    user, started = os.times().user, clock.now()
+    user, started = os.times().user, engine.now()
+    n_most = engine.limits.n_most
     for request in requests:
-        if request.n_most > limits.n_most:
-            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
+        if request.n_most > n_most:
+            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, n_most)
             refused[request.request_id] = str(error)
         else:
             engine.submit(request)
@@ -91,7 +88,7 @@ def run_offline(
             host_s += stats.total_s - stats.forward_s - stats.sample_s
             n_preempted += stats.n_preempted
             on_tick(stats)
-    wall_s = clock.now() - started
+    wall_s = engine.now() - started
     return RunReport(
         wall_s=wall_s,
         user_s=os.times().user - user,

@@ -1,4 +1,4 @@
-"""From settings to an open backend and the limits that go with it."""
+"""open_engine: the one way from settings to an engine, for the server, `cobali run` and every measurement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import structlog
 from cobali_ray.backend import threads
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.backend.select import Selector, choose_selector
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.backend.select import choose_select
+from cobali_ray.core.clock import Clock
+from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
@@ -38,15 +39,40 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     )
 
 
-def open_selector(settings: EngineSettings) -> Selector:
-    """Return who chooses the requests of a decode tick. Raises ConfigError if `cuda` cannot be had."""
-    return choose_selector(settings.selector, n_requests=settings.n_slots_used)
+def open_engine(
+    settings: EngineSettings, sink: Sink, *, clock: Clock | None = None, path: Path | None = None
+) -> Engine:
+    """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
+    backend = open_backend(settings, path or model_path(settings))
+    return engine_on(backend, settings, sink, clock=clock)
 
 
-def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, EngineLimits]:
+def engine_on(
+    backend: Backend, settings: EngineSettings, sink: Sink, *, clock: Clock | None = None
+) -> Engine:
+    """Return a new engine on a loaded model, with the policies that the settings name."""
+    limits = settings.limits(
+        n_ctx_slot=backend.n_ctx_slot,
+        n_cells=backend.n_cells,
+        cuts_tails=backend.cuts_tails,
+        copies=backend.copies,
+        dense=backend.dense,
+        grain=backend.grain,
+    )
+    return Engine(
+        backend,
+        limits,
+        clock or MonotonicClock(),
+        sink,
+        pacer=settings.pacer(backend.grain),
+        select=choose_select(settings.selector),
+    )
+
+
+def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
-        scripted = ScriptedBackend(
+        return ScriptedBackend(
             n_slots=settings.n_slots_used,
             n_ctx_slot=settings.n_ctx,
             n_cells=settings.kv_cells,
@@ -54,7 +80,6 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
             tick_s=settings.scripted_tick_s,
             strict=False,
         )
-        return scripted, settings.limits(n_ctx_slot=scripted.n_ctx_slot, n_cells=scripted.n_cells)
     n_threads = settings.n_threads or threads.default_n_threads()
     late = threads.openmp_loaded()
     wait = threads.apply_wait(settings.threads_wait, n_threads=n_threads)
@@ -70,7 +95,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
     n_gpu_layers = (-1 if offload else 0) if asked == "auto" else asked
     if n_gpu_layers and not offload:
         _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
-    backend = LlamaBackend(
+    return LlamaBackend(
         LlamaConfig(
             path=path,
             n_slots=settings.n_slots_used,
@@ -84,10 +109,3 @@ def open_backend(settings: EngineSettings, path: Path | None) -> tuple[Backend, 
             device_sampling=settings.device_sampling,
         )
     )
-    limits = settings.limits(
-        n_ctx_slot=backend.n_ctx_slot,
-        n_cells=backend.n_cells,
-        cuts_tails=backend.cuts_tails,
-        grain=backend.grain,
-    )
-    return backend, limits

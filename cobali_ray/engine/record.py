@@ -1,38 +1,13 @@
-"""What a tick was, for the pacer before it runs and for telemetry after it."""
+"""What a tick was, for telemetry after it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from cobali_ray.core.plan import Span
-from cobali_ray.core.queue import WaitingQueue
-from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import SlotTable
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
-from cobali_ray.core.ticktime import Shape
-
-
-def shape_of(plan: Seq[Span], sequences: Seq[Sequence], running: Seq[Sequence]) -> Shape:
-    """Describe a tick to the pacer, and note for each waiting prompt what others are given."""
-    n_decode = context = n_prefill = 0
-    chunks = []
-    for sequence, (_, start, length, _) in zip(sequences, plan, strict=True):
-        if sequence.decoding:
-            n_decode += 1
-            context += start
-        else:
-            chunks.append((start, length))
-            n_prefill += length
-    n_skipped = -n_decode
-    own = {span.slot_id: span.length for span in plan} if chunks else {}
-    for sequence in running:
-        if sequence.decoding:
-            n_skipped += 1
-        elif chunks:
-            sequence.n_passed += n_prefill - own.get(sequence.slot_id, 0)
-    return Shape(n_decode, context, tuple(chunks), n_skipped)
 
 
 @dataclass(slots=True)
@@ -50,38 +25,29 @@ class Recorder:
     """Turns a finished tick into its TickStats."""
 
     def __init__(self) -> None:
-        self._tick_id = 0
-        self._n_reused = 0
-        self.n_preempted = self.n_ended = 0
-        """Preemptions and ends since the last record."""
+        self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
 
     def record(
         self,
-        shape: Shape,
+        scheduler: Scheduler,
         times: TickTimes,
         *,
         ended_s: float,
-        n_sampled: int,
-        gaps: Seq[float],
+        plan: Plan,
         spans: TickSpans,
-        slots: SlotTable,
-        queue: WaitingQueue,
-        n_prefilling: int,
-        n_cells: int,
         n_reused: int,
-        predicted_s: float,
-        target_s: float,
     ) -> TickStats:
-        """Return the tick's record and start counting for the next one."""
-        n_cells_idle = slots.n_cells_idle
-        chunks = [length for _, length in shape.chunks]
+        """Return the tick's record; what is counted since ever is told as its growth."""
+        slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
+        n_prefilling = scheduler.n_prefilling
+        chunks = [chunk.length for chunk in plan.chunks]
         stats = TickStats(
             tick_id=self._tick_id,
             started_s=times.started,
             n_decode=shape.n_decode,
             n_prefill=sum(chunks),
             n_sequences=shape.n_decode + len(chunks),
-            n_sampled=n_sampled,
+            n_sampled=len(plan.rows),
             n_idle=slots.n_idle,
             n_prefilling=n_prefilling,
             n_generating=len(slots.running) - n_prefilling,
@@ -92,19 +58,18 @@ class Recorder:
             sample_s=times.sampled - times.computed,
             publish_s=times.publish_s,
             total_s=ended_s - times.started,
-            n_cells=n_cells,
-            n_cells_used=slots.n_cells_running + n_cells_idle,
-            n_cells_idle=n_cells_idle,
+            n_cells=scheduler.limits.n_cells,
+            n_cells_used=slots.n_cells_running + slots.n_cells_idle,
+            n_cells_idle=slots.n_cells_idle,
             n_reused_graphs=n_reused - self._n_reused,
-            n_preempted=self.n_preempted,
-            n_finished=self.n_ended,
-            predicted_s=predicted_s,
-            target_s=target_s,
+            n_preempted=scheduler.n_preempted - self._n_preempted,
+            n_finished=scheduler.n_ended - self._n_ended,
+            predicted_s=scheduler.predicted_s,
+            target_s=scheduler.target_s,
             chunks=chunks,
-            gaps_s=gaps,
+            gaps_s=scheduler.gaps,
             spans=spans,
         )
         self._tick_id += 1
-        self._n_reused = n_reused
-        self.n_preempted = self.n_ended = 0
+        self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
         return stats

@@ -46,7 +46,7 @@ class Lives:
         for sequence in self._silent.values():
             if sequence.first_token_s is not None:
                 spoke.append(sequence)
-            elif sequence.assigned_s is None and sequence.status is Status.WAITING:
+            elif sequence.assigned_s is None and sequence.status is Status.QUEUED:
                 break  # slots are given in the order of arrival, so the rest of the queue has none either
         for sequence in spoke:
             del self._silent[sequence.request_id]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from cobali_ray.backend.select import (
     Column,
     CudaSelector,
-    HostSelector,
+    NumpySelector,
     busy_requests,
-    choose_selector,
+    choose_select,
     empty_requests,
 )
 from cobali_ray.backend.select_cuda import open_kernels
@@ -46,7 +46,7 @@ def columns(chosen):
 @settings(max_examples=300)
 @given(tables(), st.integers(0, 5000))
 def test_kernels_answer_like_the_twin(device, table, budget):
-    host = HostSelector()
+    host = NumpySelector()
     assert columns(device.continuous(table, budget)) == columns(host.continuous(table, budget))
     assert columns(device.sequential(table)) == columns(host.sequential(table))
 
@@ -58,5 +58,5 @@ def test_answers_stay_when_the_next_one_comes(device):
     assert columns(first) == before
 
 
-def test_auto_finds_the_device_and_chooses(device):
-    assert choose_selector("auto", n_requests=64).name in {"host", device.name}
+def test_cuda_is_what_was_asked_for(device):
+    assert choose_select("cuda")([None] * 4, 4) == []

@@ -156,7 +156,7 @@ def test_by_length_keeps_each_span_once_and_in_order():
 def test_a_cut_tail_computed_again_gives_the_same_logits(open_tiny, unified, n_keep):
     bench = Bench(open_tiny(unified=unified), [prompt(seed, 300) for seed in range(4)])
     whole = bench.step((2, 0, 61, True))[0]
-    bench.backend.keep(2, n_keep)
+    bench.backend.truncate(2, n_keep)
     assert bench.held(2) == n_keep
     assert np.array_equal(bench.step((2, n_keep, 61 - n_keep, True))[0], whole)
 
@@ -167,16 +167,50 @@ def test_a_sliding_window_in_a_shared_pool_reuses_no_prefix(open_tiny, monkeypat
     assert open_tiny(unified=unified).cuts_tails is not unified
 
 
-def test_keep_and_clear_reach_only_what_they_name(bench):
+@pytest.mark.parametrize("flash_attn", ["off", "auto"])
+@pytest.mark.parametrize("n_keep", [1, 40, 100])
+def test_a_copied_prefix_gives_the_logits_of_one_that_was_computed(open_tiny, flash_attn, n_keep):
+    bench = Bench(open_tiny(flash_attn=flash_attn), [prompt(seed, 300) for seed in range(4)])
+    bench.step((2, 0, 100, True))
+    bench.backend.truncate(2, n_keep)
+    whole = bench.step((2, n_keep, 50, True))[0]
+    bench.backend.clear()
+    bench.sequences[1] = bench.sequences[2]
+    donor = bench.step((1, 0, 100, True)), bench.step((1, 100, 1, True))
+    assert bench.backend.copies
+    bench.backend.copy(1, 2, n_keep)
+    assert (bench.held(1), bench.held(2)) == (101, n_keep)
+    assert np.array_equal(bench.step((2, n_keep, 50, True))[0], whole)
+    after = bench.step((1, 101, 1, True))
+    bench.backend.clear()
+    assert np.array_equal(bench.step((1, 0, 100, True)), donor[0])
+    assert np.array_equal(bench.step((1, 100, 1, True)), donor[1])
+    assert np.array_equal(bench.step((1, 101, 1, True)), after), "the donor goes on as if nothing had been"
+
+
+def test_a_copy_that_would_mix_two_sequences_is_refused(bench):
+    bench.step((0, 0, 12, True), (1, 0, 12, True))
+    for donor_id, slot_id, n_keep in ((0, 1, 4), (0, 0, 4), (0, 2, 13), (3, 2, 1), (0, 2, 0)):
+        with pytest.raises(BackendError):
+            bench.backend.copy(donor_id, slot_id, n_keep)
+    assert [bench.held(i) for i in range(4)] == [12, 12, 0, 0]
+
+
+def test_a_shared_pool_copies_nothing(open_tiny):
+    backend = open_tiny(unified=True)
+    assert (backend.copies, backend.dense) == (False, False)
+
+
+def test_truncate_and_clear_reach_only_what_they_name(bench):
     backend = bench.backend
     bench.step((0, 0, 12, False), (1, 0, 12, False), (3, 0, 12, True))
-    backend.keep(1, 12)
-    backend.keep(0, 4)
-    backend.keep(3, 0)
+    backend.truncate(1, 12)
+    backend.truncate(0, 4)
+    backend.truncate(3, 0)
     assert [bench.held(i) for i in range(4)] == [4, 12, 0, 0]
     for slot_id, n_keep in ((0, 5), (1, -1), (2, 1), (-1, 0), (4, 0), (300, 0)):
         with pytest.raises(BackendError):
-            backend.keep(slot_id, n_keep)
+            backend.truncate(slot_id, n_keep)
     assert [bench.held(i) for i in range(4)] == [4, 12, 0, 0]
     backend.clear()
     assert [bench.held(i) for i in range(4)] == [0, 0, 0, 0]
@@ -193,7 +227,7 @@ def test_a_full_unified_cache_says_so_and_changes_nothing(open_tiny):
     bench.step((0, 200, 1, True), (1, 0, 55, True))
     with pytest.raises(CacheFullError):
         bench.backend.forward(bench.lay((0, 201, 1, True)))
-    bench.backend.keep(1, 0)
+    bench.backend.truncate(1, 0)
     bench.step((0, 201, 1, True))
     assert bench.held(0) == 202
 

@@ -87,8 +87,8 @@ def test_candidates_are_the_likeliest_tokens_of_each_row(open_tiny, spans, unifi
     pair = Pair(open_tiny, unified=unified)
     pair.expect(GREEDY, 0, 1, 2, 3)
     pair.step((0, 0, 3, False))
-    pair.device.keep(0, 0)
-    pair.host.keep(0, 0)
+    pair.device.truncate(0, 0)
+    pair.host.truncate(0, 0)
     for tick in (spans, [(slot_id, length, 1, True) for slot_id, _, length, _ in spans]):
         rows = pair.step(*tick)
         values, ids = pair.device._device.read(pair.device._context, len(rows))
@@ -147,7 +147,7 @@ def test_the_reproducible_configuration_and_a_cpu_by_itself_do_without(open_tiny
 def test_the_setting_reaches_the_backend(tiny):
     asked = {"n_slots": 2, "n_ctx": 256, "threads_wait": "passive", "n_gpu_layers": 0}
     for value, picks in (("on", True), ("off", False)):
-        backend, _ = open_backend(read_settings({**asked, "device_sampling": value}), tiny)
+        backend = open_backend(read_settings({**asked, "device_sampling": value}), tiny)
         assert (backend._device is not None) is picks
         backend.close()
 

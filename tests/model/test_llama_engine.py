@@ -72,6 +72,8 @@ class Run:
             token_budget=asked["budget"],
             prefill_chunk=asked["chunk"],
             min_prefix=asked["min_prefix"],
+            copies=backend.copies,
+            dense=backend.dense,
         )
         self.recorder, self.ticks, self.sequences = Recorder(), [], {}
         engine = Engine(backend, limits, FakeClock(step_s=0.001), self.recorder)
@@ -80,10 +82,10 @@ class Run:
             while waiting and n_rounds >= arrive_every * len(self.sequences):
                 request = waiting.pop(0)
                 engine.submit(request)
-                self.sequences[request.request_id] = engine._open[request.request_id]
+                self.sequences[request.request_id] = engine.scheduler.sequence(request.request_id)
             self.ticks.append(engine.tick())
             n_rounds += 1
-            engine.slots.check()
+            engine.scheduler.check()
             if check:
                 check(engine, backend)
         backend.close()
@@ -164,7 +166,7 @@ def books_match(engine, backend):
     """Compare what the engine believes of each slot with what llama.cpp holds."""
     lc = backend._lc
     for slot_id, sequence in enumerate(engine.slots.by_slot):
-        ours = len(engine.slots._held[slot_id]) if sequence is None else sequence.n_computed
+        ours = engine.slots._held[slot_id].n_tokens if sequence is None else sequence.n_computed
         assert lc.llama_memory_seq_pos_max(backend._memory, slot_id) + 1 == ours == backend._n_cached[slot_id]
 
 

@@ -1,17 +1,15 @@
 """The model that comes with the package: it answers, ends, fits and is what its file says."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cobali_ray.backend.config import LlamaConfig
-from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.bench.workload import read_prompts
-from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.offline import run_offline
-from cobali_ray.engine.opening import MonotonicClock
+from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
 from cobali_ray.settings import EngineSettings
 from training.corpus.build import held_out_set
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.model
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 GREEDY = SamplingParams(temperature=0.0)
-N_SLOTS, N_CTX = 16, 2048
+SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=2, flash_attn="off")
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +37,7 @@ def vocab(path):
 
 @pytest.fixture(scope="module")
 def backend(path):
-    config = LlamaConfig(
-        path=path, n_slots=N_SLOTS, n_ctx_slot=N_CTX, n_batch=528, n_threads=2, flash_attn="off"
-    )
-    backend = LlamaBackend(config)
+    backend = open_backend(SETTINGS, path)
     yield backend
     backend.close()
 
@@ -61,10 +56,7 @@ def ask(backend, vocab):
             )
             for i, messages in enumerate(conversations)
         ]
-        limits = EngineLimits(
-            n_slots=N_SLOTS, n_ctx_slot=N_CTX, n_cells=N_SLOTS * N_CTX, token_budget=528, prefill_chunk=512
-        )
-        return run_offline(backend, limits, MonotonicClock(), requests)
+        return run_offline(partial(engine_on, backend, SETTINGS), requests)
 
     return ask_all
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.batch import TickBatch, check_batch
-from cobali_ray.backend.select import Chosen
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
 
@@ -21,28 +20,34 @@ def decodes(draw, n_ctx=N_CTX):
     return [(i, draw(st.integers(1, n_ctx - 1)), draw(st.integers(0, N_VOCAB - 1))) for i in slots]
 
 
-def chosen(rows):
-    slots, positions, tokens = (np.array(part, np.int32) for part in zip(*rows, strict=True))
-    return Chosen(slots, tokens, positions, slots)
+def known(position, token):
+    return array("i", [0] * position + [token])
 
 
-def placed(rows):
-    batch = TickBatch(8)
-    batch.place(chosen(rows))
+def placed(rows, batch=None):
+    batch = batch or TickBatch(8)
+    batch.fill_streams([i for i, _, _ in rows], [known(position, token) for _, position, token in rows])
+    return batch
+
+
+def forged(rows):
+    """Return a batch of single tokens that no layout would give."""
+    batch, n = placed([(0, 1, 1)] * len(rows)), len(rows)
+    batch.slot[:n], batch.position[:n], batch.token[:n] = zip(*rows, strict=True)
     return batch
 
 
 def walked(rows):
     batch = TickBatch(8)
     spans = tuple(Span(i, position, 1, sample=True) for i, position, _ in rows)
-    batch.fill(spans, [array("i", [0] * position + [token]) for _, position, token in rows])
+    batch.fill(spans, [known(position, token) for _, position, token in rows])
     return batch
 
 
 @given(decodes(), decodes())
 def test_what_is_placed_is_what_is_filled(before, rows):
     one, other = placed(before), walked(rows)
-    one.place(chosen(rows))
+    placed(rows, one)
     assert (one.spans, one.n_tokens, one.single) == (other.spans, other.n_tokens, other.single)
     assert one.sampled_slots() == other.sampled_slots() == [i for i, _, _ in rows]
     for mine, theirs in zip(one._arrays, other._arrays, strict=True):
@@ -70,7 +75,7 @@ def test_the_quick_check_says_what_the_slow_one_says(rows, wrong):
             n_cached[i] = max(position, 0)
     for slot_id, more in wrong:
         n_cached[slot_id] += more
-    quick, slow = placed(rows), placed(rows)
+    quick, slow = forged(rows), forged(rows)
     slow.single = False
     assert verdict(quick, n_cached) == verdict(slow, n_cached)
 

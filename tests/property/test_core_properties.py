@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import plan_tick
+from cobali_ray.core.plan import plan_chunks
 from cobali_ray.core.stopping import StopScanner
 from cobali_ray.core.text import TextStream
 
@@ -17,19 +17,16 @@ class View:
     slot_id: int
     n_computed: int
     n_pending: int
-    decoding: bool
     n_passed: int = 0
 
 
 @st.composite
-def busy_slots(draw):
+def prompts(draw):
+    """Sequences that prefill, in any order of slots."""
     ids = draw(st.permutations(range(draw(st.integers(0, 12)))))
-    slots = []
-    for slot_id in ids:
-        decoding = draw(st.booleans())
-        n_pending = 1 if decoding else draw(st.integers(1, 60))
-        slots.append(View(slot_id, draw(st.integers(0, 50)), n_pending, decoding))
-    return slots
+    return [
+        View(i, draw(st.integers(0, 50)), draw(st.integers(1, 60)), draw(st.integers(0, 60))) for i in ids
+    ]
 
 
 bounds = st.builds(
@@ -47,39 +44,33 @@ bounds = st.builds(
 )
 
 
-@given(busy_slots(), bounds)
-def test_every_plan_keeps_the_rules(slots, limits):
-    spans = plan_tick(slots, limits)
-    plan = {span.slot_id: span for span in spans}
-    assert len(plan) == len(spans), "at most one span per slot"
-    assert [s.slot_id for s in spans] == sorted(plan), "ascending slots"
-    assert sum(s.length for s in spans) <= limits.token_budget
-    assert bool(plan) == bool(slots), "work pending means progress"
+@given(prompts(), bounds, st.integers(0, 70))
+def test_every_plan_keeps_the_rules(slots, limits, budget):
+    chunks = plan_chunks(slots, limits, budget)
+    plan = {chunk.slot_id: chunk for chunk in chunks}
+    assert len(plan) == len(chunks), "at most one chunk per slot"
+    assert sum(s.length for s in chunks) <= budget
+    assert bool(plan) == bool(slots and budget), "work pending means progress"
     for slot in slots:
-        span = plan.get(slot.slot_id)
-        if slot.decoding:
-            assert span is not None, "no stream is skipped"
-        if span is not None:
-            assert span.start == slot.n_computed
-            assert 1 <= span.length <= min(slot.n_pending, max(limits.prefill_chunk, 1))
-            assert span.sample == (span.length == slot.n_pending)
+        if (chunk := plan.get(slot.slot_id)) is not None:
+            assert chunk.start == slot.n_computed
+            assert 1 <= chunk.length <= min(slot.n_pending, limits.prefill_chunk)
+            assert chunk.sample == (chunk.length == slot.n_pending)
 
 
-@given(busy_slots(), bounds)
-def test_the_oldest_prompt_always_moves_if_anything_is_left(slots, limits):
-    prefilling = [s for s in slots if not s.decoding]
-    n_decode = len(slots) - len(prefilling)
-    plan = {span.slot_id for span in plan_tick(slots, limits)}
-    if prefilling and limits.token_budget > n_decode and limits.prefill_order != "shortest":
-        assert prefilling[0].slot_id in plan
+@given(prompts(), bounds, st.integers(1, 70))
+def test_the_oldest_prompt_always_moves_if_anything_is_left(slots, limits, budget):
+    plan = {chunk.slot_id for chunk in plan_chunks(slots, limits, budget)}
+    if slots and limits.prefill_order != "shortest":
+        assert slots[0].slot_id in plan
 
 
-@given(busy_slots(), bounds)
-def test_no_budget_is_wasted(slots, limits):
-    used = sum(s.length for s in plan_tick(slots, limits))
+@given(prompts(), bounds, st.integers(0, 70))
+def test_no_budget_is_wasted(slots, limits, budget):
+    used = sum(chunk.length for chunk in plan_chunks(slots, limits, budget))
     could = sum(min(s.n_pending, limits.prefill_chunk) for s in slots)
-    n_short = sum(not s.decoding for s in slots)  # each may hold back one token, so as to leave none alone
-    assert min(could, limits.token_budget) - n_short <= used <= min(could, limits.token_budget)
+    n_short = len(slots)  # each may hold back one token, so as to leave none alone
+    assert min(could, budget) - n_short <= used <= min(could, budget)
 
 
 @given(st.text(), st.data())

@@ -30,9 +30,9 @@ def said(emitter_of, answer, stop):
     sequence, events = open_sequence(stop), []
     for at, token in enumerate(answer):
         sequence.ending = "length" if at == len(answer) - 1 else None
-        delta, reason = emitter_of(at).emit(sequence, token, None)
-        events.append((delta, reason))
-        if reason is not None:
+        delta, hit = emitter_of(at).emit(sequence, token, None)
+        events.append((delta, hit))
+        if hit:
             break
     return events
 

@@ -6,7 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.events import Delta
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, Grain
+from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.engine.engine import Engine
@@ -45,6 +46,18 @@ def lone_answer(request, end_probability):
     return events.text(request.request_id), end.finish_reason
 
 
+class Copying(ScriptedBackend):
+    """Notes how far each slot was computed or copied."""
+
+    def __init__(self, **scripted):
+        super().__init__(**scripted)
+        self.reached = {}
+
+    def copy(self, donor_id, slot_id, n_keep):
+        super().copy(donor_id, slot_id, n_keep)
+        self.reached[slot_id] = n_keep
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Submits, cancels, lets time pass and ticks, in any order."""
 
@@ -52,15 +65,21 @@ class EngineMachine(RuleBasedStateMachine):
         n_slots=st.integers(1, 5),
         cells=st.sampled_from([48, 60, 90, 240]),
         chunk=st.integers(1, 16),
-        order=st.sampled_from(["fcfs", "packed"]),
+        order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
+        target_s=st.sampled_from(["auto", "auto", None, 0.004]),
+        grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain()]),
         min_prefix=st.sampled_from([0, 1, 8]),
         overlaps=st.booleans(),
         end_probability=st.sampled_from([0.0, 0.05]),
+        copies=st.booleans(),
+        dense=st.booleans(),
     )
-    def open(self, n_slots, cells, chunk, order, min_prefix, overlaps, end_probability):
+    def open(  # the production defaults come first or twice
+        self, n_slots, cells, chunk, order, target_s, grain, min_prefix, overlaps, end_probability, copies, dense
+    ):
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots)
-        self.backend = ScriptedBackend(
+        self.backend = Copying(
             n_slots=n_slots,
             n_ctx_slot=N_CTX,
             n_cells=n_cells,
@@ -76,13 +95,18 @@ class EngineMachine(RuleBasedStateMachine):
             prefill_chunk=chunk,
             prefill_order=order,
             min_prefix=min_prefix,
+            copies=copies,
+            dense=dense,
+            grain=grain,
         )
         self.end_probability = end_probability
-        self.clock, self.events = FakeClock(), Recorder()
-        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 0)
+        self.clock, self.events = FakeClock(step_s=0.0005), Recorder()
+        self.engine = Engine(
+            self.backend, self.limits, self.clock, self.events, pacer=Pacer(target_s, grain),
+            entropy=lambda: 0, check_every=1,
+        )  # fmt: skip
         self.requests = {}
         self.cancelled = set()
-        self.computed = {}
 
     @rule(
         prompt=prompts,
@@ -129,14 +153,14 @@ class EngineMachine(RuleBasedStateMachine):
             assert stats.n_decode == len(decoding), "no stream is skipped"
 
     def spans_follow(self, stats):
-        """Each slot's spans join without a gap, or start over where the slot was given away or cut."""
+        """Each slot's spans join without a gap, or start over where the slot was given away, cut or copied to."""
         rows = stats.spans.rows()
         assert [row[0] for row in rows] == sorted({row[0] for row in rows})
         assert sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode
         assert sum(length for _, _, length, kind in rows if kind == PREFILL) == stats.n_prefill
         for slot_id, start, length, _ in rows:
-            assert start <= self.computed.get(slot_id, 0)
-            self.computed[slot_id] = start + length
+            assert start <= self.backend.reached.get(slot_id, 0)
+            self.backend.reached[slot_id] = start + length
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):
@@ -145,7 +169,7 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def books_balance(self):
         if hasattr(self, "engine"):
-            self.engine.slots.check()
+            self.engine.scheduler.check()
             for request_id in self.requests:
                 assert len(self.events.ends(request_id)) <= 1
 
@@ -157,7 +181,7 @@ class EngineMachine(RuleBasedStateMachine):
                 break
             self.tick()
         assert not self.engine.has_work, "every request ends"
-        self.engine.slots.check()
+        self.engine.scheduler.check()
         assert self.engine.slots.n_idle == self.limits.n_slots
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)

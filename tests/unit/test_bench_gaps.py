@@ -11,6 +11,7 @@ from cobali_ray.bench.gap_sources import read_nsight, read_tick_log
 from cobali_ray.bench.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
 from cobali_ray.bench.inprocess import greedy_requests
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.offline import run_offline
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.log import TickLog
@@ -95,7 +96,8 @@ def test_the_tick_log_says_what_the_records_say(tmp_path):
             log.write(stats)
 
         clock = FakeClock(step_s=0.001)
-        run_offline(backend, limits, clock, greedy_requests([[1, 2, 3]] * 3, max_tokens=4), on_tick=note)
+        requests = greedy_requests([[1, 2, 3]] * 3, max_tokens=4)
+        run_offline(lambda sink: Engine(backend, limits, clock, sink), requests, on_tick=note)
     with path.open("ab") as file:
         file.write(b'{"tick_id": 99, "cut')
     found = read_tick_log(path)

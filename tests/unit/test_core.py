@@ -1,7 +1,6 @@
 """The pure core, case by case."""
 
 import time
-from array import array
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,8 +9,7 @@ import pytest
 from cobali_ray.core.admission import DrainRate, Occupancy, admit, check_request
 from cobali_ray.core.lifecycle import TRANSITIONS, Change, Status, advance
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span, plan_tick
-from cobali_ray.core.prefix import Place, choose_slot, n_shared
+from cobali_ray.core.plan import Span, plan_chunks
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stopping import StopScanner
 from cobali_ray.core.text import TextStream
@@ -41,16 +39,11 @@ class View:
     slot_id: int
     n_computed: int
     n_pending: int
-    decoding: bool = False
     n_passed: int = 0
 
 
 def prompt(slot_id, n, done=0):
     return View(slot_id, done, n - done)
-
-
-def stream(slot_id, at):
-    return View(slot_id, at, 1, decoding=True)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +53,6 @@ def stream(slot_id, at):
         pytest.param([prompt(0, 9)], {}, (Span(0, 0, 4, False),), id="long-prompt-is-chunked"),
         pytest.param([prompt(0, 5)], {}, (Span(0, 0, 3, False),), id="no-chunk-of-one-is-left"),
         pytest.param([prompt(0, 9, done=8)], {}, (Span(0, 8, 1, True),), id="last-chunk-samples"),
-        pytest.param([stream(0, 7)], {}, (Span(0, 7, 1, True),), id="decode"),
-        pytest.param(
-            [prompt(1, 9), stream(0, 5)],
-            {},
-            (Span(0, 5, 1, True), Span(1, 0, 4, False)),
-            id="decode-goes-first",
-        ),
         pytest.param(
             [prompt(0, 4), prompt(1, 4), prompt(2, 4)],
             {},
@@ -76,8 +62,8 @@ def stream(slot_id, at):
         pytest.param(
             [prompt(3, 4), prompt(1, 3), prompt(2, 4)],
             {},
-            (Span(1, 0, 3, True), Span(2, 0, 1, False), Span(3, 0, 4, True)),
-            id="oldest-first-but-ascending-slots",
+            (Span(3, 0, 4, True), Span(1, 0, 3, True), Span(2, 0, 1, False)),
+            id="oldest-first",
         ),
         pytest.param(
             [prompt(0, 3), prompt(1, 4), prompt(2, 2), prompt(3, 3)],
@@ -93,8 +79,19 @@ def stream(slot_id, at):
         ),
     ],
 )
-def test_plan_tick(slots, changes, expected):
-    assert plan_tick(slots, limits(**changes)) == expected
+def test_plan_chunks(slots, changes, expected):
+    bounds = limits(**changes)
+    assert tuple(plan_chunks(slots, bounds, bounds.token_budget)) == expected
+
+
+def test_shortest_goes_first_until_others_passed_it_by_its_own_length():
+    bounds = limits(prefill_order="shortest")
+    long, short = prompt(0, 9), prompt(1, 4)
+    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [1]
+    long.n_passed = 8
+    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [1]
+    long.n_passed = 9
+    assert [c.slot_id for c in plan_chunks([long, short], bounds, 4)] == [0]
 
 
 ALLOWED = set(TRANSITIONS)
@@ -109,8 +106,11 @@ def test_lifecycle_is_its_table(status, change):
             advance(status, change)
 
 
-def test_no_event_leads_out_of_an_end():
-    assert not [row for row in ALLOWED if row[0].ended]
+def test_nothing_leads_out_of_the_end():
+    assert {after for before, after in ((row[0], TRANSITIONS[row]) for row in ALLOWED) if before.ended} == {
+        Status.ENDED
+    }
+    assert not [row for row in ALLOWED if row[0] is Status.ENDED]
 
 
 @pytest.mark.parametrize(
@@ -162,41 +162,6 @@ def test_text_stream(pieces, deltas, rest):
     text = TextStream()
     assert [text.feed(piece) for piece in pieces] == deltas
     assert text.flush() == rest
-
-
-def tokens(*values):
-    return array("i", values)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "n"),
-    [
-        ((), (), 0),
-        ((1,), (2,), 0),
-        ((1, 2, 3), (1, 2, 4), 2),
-        ((1, 2), (1, 2, 3), 2),
-        ((5,) * 9, (5,) * 9, 9),
-    ],
-)
-def test_n_shared(a, b, n):
-    assert n_shared(tokens(*a), tokens(*b)) == n
-
-
-@pytest.mark.parametrize(
-    ("idle", "min_prefix", "expected"),
-    [
-        pytest.param([(2, ()), (0, ()), (1, ())], 2, Place(0, 0), id="lowest-id"),
-        pytest.param([(0, ()), (3, (1, 2, 9))], 2, Place(3, 2), id="longest-prefix"),
-        pytest.param([(0, ()), (3, (1, 2, 9))], 3, Place(0, 0), id="prefix-too-short"),
-        pytest.param(
-            [(1, (1, 2, 3, 4)), (3, (1, 2, 3, 4))], 2, Place(1, 2), id="last-two-tokens-are-computed-again"
-        ),
-        pytest.param([(0, ()), (3, (1, 2, 3, 4))], 0, Place(0, 0), id="reuse-off"),
-    ],
-)
-def test_choose_slot(idle, min_prefix, expected):
-    held = [(slot_id, tokens(*values)) for slot_id, values in idle]
-    assert choose_slot(tokens(1, 2, 3, 4), held, min_prefix) == expected
 
 
 def request(n_prompt=4, max_tokens=4, **kwargs):

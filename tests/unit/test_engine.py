@@ -31,7 +31,7 @@ class Setup:
             prefill_chunk=chunk, min_prefix=min_prefix,
         )  # fmt: skip
         self.clock, self.events = FakeClock(step_s=0.001), Recorder()
-        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 1)
+        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1)
 
     def submit(self, request_id, prompt, max_tokens=5, **kwargs):
         text = prompt.encode() if isinstance(prompt, str) else prompt
@@ -40,9 +40,7 @@ class Setup:
         )
 
     def tick(self):
-        stats = self.engine.tick()
-        self.engine.slots.check()
-        return stats
+        return self.engine.tick()
 
     def run(self):
         ticks = []
@@ -241,9 +239,9 @@ def test_a_free_slot_without_cells_takes_nobody(overlaps):
     s.submit("long", "x" * 30, max_tokens=5)
     s.submit("waits", "y" * 30, max_tokens=5)
     s.tick()
-    assert s.engine.head_waits
+    assert s.engine.scheduler.head_waits
     s.engine.cancel("waits")
-    assert not s.engine.head_waits
+    assert not s.engine.scheduler.head_waits
 
 
 def test_prefix_reuse_computes_only_the_rest(overlaps):
@@ -347,7 +345,7 @@ def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
 class Stuck(ScriptedBackend):
     """Cannot cut slots any more."""
 
-    def keep(self, slot_id, n_keep):
+    def truncate(self, slot_id, n_keep):
         raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, SETTLED, Pacer
+from cobali_ray.core.plan import Span
 from cobali_ray.core.ticktime import LeastSquares, Shape, TickTimeModel
 
 
@@ -42,6 +43,13 @@ class Machine:
             t += self.mixed if shape.n_decode else self.alone
             t += sum(n * (self.per_token + self.per_depth * (start + n / 2)) for start, n in shape.chunks)
         return t * (1 + self.noise * abs(rng.gauss(0, 1)))
+
+
+def planned(pacer, slots, limits):
+    """Return all spans of a tick in slot order."""
+    streams = [s for s in slots if s.decoding]
+    chunks = pacer.plan(streams, [s for s in slots if not s.decoding], limits)
+    return sorted([Span(s.slot_id, s.n_computed, 1, True) for s in streams] + chunks)
 
 
 LIMITS = EngineLimits(
@@ -79,15 +87,13 @@ def simulate(pacer, machine, *, limits=LIMITS, n_streams=15, n_prompt=8000, n_pr
 
     def tick(slots):
         nonlocal spent, since, n_prefilled, beside
-        plan = pacer.plan(slots, limits)
+        plan = planned(pacer, slots, limits)
         by_slot = {s.slot_id: s for s in slots}
         decoding = [p for p in plan if by_slot[p.slot_id].decoding]
         chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
-        skipped = sum(s.decoding for s in slots) - len(decoding)
-        shape = Shape(len(decoding), sum(p.start for p in decoding), chunks, skipped)
-        pacer.begin(shape, 16)
+        shape = Shape(len(decoding), sum(p.start for p in decoding), chunks)
         seconds = machine.seconds(shape, rng)
-        predicted = pacer.learn(shape, seconds)
+        predicted = pacer.learn(shape, seconds, 16)
         if predicted:
             errors.append(abs(predicted - seconds) / seconds)
         since += seconds
@@ -125,7 +131,7 @@ def p99(values):
 def test_gaps_stay_within_the_target(factor, noise):
     machine = Machine(noise=noise)
     decode_s = machine.seconds(Shape(15, 15 * 2000, ()), random.Random(0))
-    pacer = Pacer(factor * decode_s, "mixed")
+    pacer = Pacer(factor * decode_s)
     gaps, errors, _, _ = simulate(pacer, machine)
     assert p99(gaps) <= 1.1 * factor * decode_s
     assert sorted(errors)[len(errors) // 2] <= 0.10
@@ -134,7 +140,7 @@ def test_gaps_stay_within_the_target(factor, noise):
 def test_prefill_is_nearly_as_fast_as_the_best_static_chunk_that_holds_the_target():
     machine = Machine()
     target_s = 0.035
-    _, _, n_tokens, seconds = simulate(Pacer(target_s, "mixed"), machine)
+    _, _, n_tokens, seconds = simulate(Pacer(target_s), machine)
     best = 0.0
     for chunk in range(16, 1025, 16):
         shapes = [Shape(15, 15 * 800, ((start, chunk),)) for start in range(0, 8000, chunk)]
@@ -148,7 +154,7 @@ def test_whole_steps_are_taken_where_they_fit():
     limits = replace(LIMITS, grain=GRAIN)
     target_s = 0.06
     gaps, errors, n_tokens, seconds = simulate(
-        Pacer(target_s, "mixed", GRAIN), Tiled(), limits=limits, n_prompt=4000, n_prompts=12
+        Pacer(target_s, GRAIN), Tiled(), limits=limits, n_prompt=4000, n_prompts=12
     )
     assert p99(gaps) <= 1.1 * target_s
     assert sorted(errors)[len(errors) // 2] <= 0.10
@@ -173,29 +179,28 @@ def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, who
 
 
 def test_a_prompts_next_piece_has_no_company():
-    pacer = Pacer(1.0, "mixed", GRAIN)
+    pacer = Pacer(1.0, GRAIN)
     for _ in range(12):
-        pacer.learn(Shape(15, 1000, ()), 0.01)
+        pacer.learn(Shape(15, 1000, ()), 0.01, 16)
     slots = [View(0, 50, 1, decoding=True), View(1, 300, 4000), View(2, 0, 60), View(3, 0, 40)]
     limits = replace(LIMITS, grain=GRAIN)
-    assert [s.slot_id for s in pacer.plan(slots, limits)] == [0, 2, 3]
-    assert [s.slot_id for s in pacer.plan(slots[:2], limits)] == [0, 1]
+    assert [s.slot_id for s in planned(pacer, slots, limits)] == [0, 2, 3]
+    assert [s.slot_id for s in planned(pacer, slots[:2], limits)] == [0, 1]
 
 
 def test_the_first_chunks_are_careful_and_grow():
-    pacer = Pacer(0.5, "mixed")
+    pacer = Pacer(0.5)
     sizes = []
     prompt = View(1, 0, 100_000)
     rng = random.Random(0)
     for _ in range(30):
         streams = [View(0, 50, 1, decoding=True)]
-        plan = pacer.plan([*streams, prompt], LIMITS)
+        plan = planned(pacer, [*streams, prompt], LIMITS)
         (chunk,) = [p.length for p in plan if p.slot_id == 1]
-        shape = Shape(1, 50, ((prompt.n_computed, chunk),), 0)
+        shape = Shape(1, 50, ((prompt.n_computed, chunk),))
         for _ in range(8 if not sizes else 0):
-            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng))
-        pacer.begin(shape, 16)
-        pacer.learn(shape, Machine().seconds(shape, rng))
+            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng), 16)
+        pacer.learn(shape, Machine().seconds(shape, rng), 16)
         prompt.n_computed += chunk
         sizes.append(chunk)
     assert sizes[0] <= 64
@@ -204,91 +209,61 @@ def test_the_first_chunks_are_careful_and_grow():
 
 
 def test_a_target_below_the_decode_tick_still_moves_prompts():
-    pacer = Pacer(0.001, "mixed")
+    pacer = Pacer(0.001)
     _, _, n_prefilled, _ = simulate(pacer, Machine(), n_prompts=1, n_prompt=400)
     assert n_prefilled == 400
-    plan = pacer.plan([View(0, 50, 1, decoding=True), View(1, 0, 400)], LIMITS)
+    plan = planned(pacer, [View(0, 50, 1, decoding=True), View(1, 0, 400)], LIMITS)
     assert [p.length for p in plan] == [1, LEAST_CHUNK]
 
 
-@pytest.mark.parametrize(("mixed", "alone", "exclusive"), [(0.020, 0.002, True), (0.001, 0.010, False)])
-def test_auto_mixes_where_mixing_is_cheaper(mixed, alone, exclusive):
-    machine = Machine(mixed=mixed, alone=alone)
-    pacer = Pacer(0.08, "auto")
-    gaps, *_ = simulate(pacer, machine)
-    plan = pacer.plan([View(0, 50, 1, decoding=True), View(1, 0, 4000)], LIMITS)
-    assert (len(plan) == 1) == exclusive
-    assert p99(gaps) <= 1.1 * 0.08
-
-
-def test_exclusive_ticks_alternate_and_no_stream_waits_for_two():
-    pacer = Pacer(0.05, "exclusive")
-    slots = [View(0, 50, 1, decoding=True), View(1, 0, 4000)]
-    kinds = []
-    for _ in range(6):
-        plan = pacer.plan(slots, LIMITS)
-        decodes = any(p.slot_id == 0 for p in plan)
-        kinds.append(decodes)
-        chunks = tuple((p.start, p.length) for p in plan if p.slot_id == 1)
-        pacer.begin(Shape(int(decodes), 50, chunks, 0 if decodes else 1), 16)
-    assert kinds == [False, True] * 3
-
-
 def test_auto_target_is_four_decode_ticks_of_a_full_batch():
-    pacer = Pacer("auto", "mixed")
+    pacer = Pacer("auto")
     for i in range(20):
-        pacer.begin(Shape(10, 100 + i, ()), 16)
-        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
-    plan = pacer.plan(slots, LIMITS)
-    pacer.begin(Shape(10, 100, ((0, plan[-1].length),), 0), 16)
+    plan = planned(pacer, slots, LIMITS)
     assert pacer.target_s == pytest.approx(0.4, rel=0.05)
     assert AUTO_TARGET_S == 0.05
 
 
 def test_auto_lets_streams_wait_where_more_prompts_wait():
-    pacer = Pacer("auto", "mixed")
+    pacer = Pacer("auto")
     for i in range(20):
-        pacer.begin(Shape(10, 100 + i, ()), 16)
-        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
-    pacer.plan(slots, LIMITS)
-    pacer.begin(Shape(2, 20, ((0, 60),), 0), 16)
+    planned(pacer, slots, LIMITS)
     assert pacer.target_s == pytest.approx(4 * 0.4, rel=0.05)
 
 
 @pytest.mark.parametrize(("n_output", "paced"), [(SETTLED - 1, False), (SETTLED, True)])
 def test_auto_starts_a_burst_together(n_output, paced):
-    pacer = Pacer("auto", "mixed")
+    pacer = Pacer("auto")
     for i in range(20):
-        pacer.begin(Shape(10, 100 + i, ()), 16)
-        pacer.learn(Shape(10, 100 + i, ()), 0.1)
+        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 70, 1, decoding=True, n_output=n_output) for i in range(8)]
     slots += [View(8 + i, 0, 60) for i in range(8)]
-    plan = pacer.plan(slots, LIMITS)
+    plan = planned(pacer, slots, LIMITS)
     assert (sum(span.length for span in plan) < 8 + 8 * 60) == paced
 
 
 def test_a_target_that_was_asked_for_holds_in_bursts_too():
-    pacer = Pacer(0.05, "mixed")
+    pacer = Pacer(0.05)
     for i in range(20):
-        pacer.learn(Shape(10, 100 + i, ()), 0.04)
+        pacer.learn(Shape(10, 100 + i, ()), 0.04, 16)
     slots = [View(0, 70, 1, decoding=True, n_output=1), *(View(1 + i, 0, 600) for i in range(8))]
-    assert sum(span.length for span in pacer.plan(slots, LIMITS)) <= 1 + 64
+    assert sum(span.length for span in planned(pacer, slots, LIMITS)) <= 1 + 64
 
 
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
     slots = [View(0, 10, 1, decoding=True), View(1, 0, 5000)]
-    assert [p.length for p in Pacer("auto").plan(slots, LIMITS)] == [1, 1024]
+    assert [p.length for p in planned(Pacer("auto"), slots, LIMITS)] == [1, 1024]
 
 
 def test_auto_expects_a_full_batch_to_take_longer_than_one_stream():
-    pacer = Pacer("auto", "mixed")
+    pacer = Pacer("auto")
     for i in range(20):
-        pacer.begin(Shape(1, 100 + i, ()), 16)
-        pacer.learn(Shape(1, 100 + i, ()), 0.04)
-    pacer.plan([View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
-    pacer.begin(Shape(1, 100, ((0, 64),), 0), 16)
+        pacer.learn(Shape(1, 100 + i, ()), 0.04, 16)
+    planned(pacer, [View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
     assert pacer.target_s == pytest.approx(4 * 0.04 * 8.5, rel=0.05)
 
 
@@ -314,4 +289,4 @@ def test_longest_chunk_solves_chunk_time():
 def test_without_a_target_plans_are_the_fixed_kind():
     pacer = Pacer(None)
     slots = [View(0, 50, 1, decoding=True), View(1, 0, 5000)]
-    assert [p.length for p in pacer.plan(slots, LIMITS)] == [1, 1024]
+    assert [p.length for p in planned(pacer, slots, LIMITS)] == [1, 1024]

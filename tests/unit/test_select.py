@@ -2,38 +2,17 @@
 
 import shutil
 import subprocess
-from itertools import count
 
 import pytest
 
-from cobali_ray.backend.select import HostSelector, choose_selector
+from cobali_ray.backend.select import choose_select
 from cobali_ray.backend.select_cuda import SOURCE, open_kernels
+from cobali_ray.core.request import Request
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import ConfigError
 
 KERNELS = ("select_continuous", "select_sequential", "gather_metadata")
 ARCHITECTURES = ("sm_89", "sm_90")
-
-
-class Stopwatch:
-    """A clock that stands still except where somebody works."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-class HostOnADevice(HostSelector):
-    """Answers as kernels do, and takes its time."""
-
-    def __init__(self, stopwatch, takes_s):
-        self._stopwatch, self._takes_s = stopwatch, takes_s
-
-    def continuous(self, requests, budget):
-        self._stopwatch.now_s += self._takes_s
-        chosen = super().continuous(requests, budget)
-        return chosen.index, chosen.token, chosen.position, chosen.slot_id
 
 
 def has_device():
@@ -44,50 +23,27 @@ def has_device():
     return cupy.cuda.is_available()
 
 
-def no_device():
-    raise ConfigError("selector", "cuda: no device")
-
-
-@pytest.fixture
-def slow_host(monkeypatch):
-    """Let the host take one second for each selection."""
-    stopwatch, select = Stopwatch(), HostSelector.continuous
-
-    def continuous(self, requests, budget):
-        if type(self) is HostSelector:
-            stopwatch.now_s += 1.0
-        return select(self, requests, budget)
-
-    monkeypatch.setattr(HostSelector, "continuous", continuous)
-    return stopwatch
-
-
-@pytest.mark.parametrize(("takes_s", "expected"), [(0.5, "cuda"), (1.0, "host"), (2.0, "host")])
-def test_auto_takes_the_faster_and_the_host_if_equal(slow_host, takes_s, expected):
-    device = HostOnADevice(slow_host, takes_s)
-    chosen = choose_selector("auto", n_requests=16, open_device=lambda: device, now=slow_host)
-    assert chosen.name == expected
-
-
-def test_auto_without_a_device_is_the_host():
-    assert choose_selector("auto", n_requests=16, open_device=no_device).name == "host"
-
-
-def test_host_never_looks_for_a_device():
-    looked = count()
-    choose_selector("host", n_requests=16, open_device=lambda: next(looked))
-    assert next(looked) == 0
-
-
-def test_cuda_is_taken_at_its_word():
-    device = HostOnADevice(Stopwatch(), 9.0)
-    assert choose_selector("cuda", n_requests=16, open_device=lambda: device).name == "cuda"
-
-
+@pytest.mark.skipif(has_device(), reason="there is a CUDA device")
 def test_cuda_asked_for_in_vain_names_the_setting():
     with pytest.raises(ConfigError) as caught:
-        choose_selector("cuda", n_requests=16, open_device=no_device)
+        choose_select("cuda")
     assert caught.value.setting == "selector"
+
+
+def sequence(slot_id, *, decoding):
+    one = Sequence(Request(request_id=str(slot_id), prompt=(1, 2, 3), max_tokens=3), arrived_s=0.0)
+    one.slot_id, one.n_prefilled, one.decoding = slot_id, 2, decoding
+    return one
+
+
+@pytest.mark.parametrize("name", ["host", "numpy"])
+def test_who_decodes_is_chosen_in_slot_order(name):
+    a, b, c = sequence(0, decoding=True), sequence(2, decoding=False), sequence(3, decoding=True)
+    select = choose_select(name)
+    assert select([a, None, b, c], 4) == [a, c]
+    assert select([a, None, b, c], 1) == [a]
+    assert select([None, None], 2) == []
+    assert select([a], 1) == [a], "one slot: the sequential kernel"
 
 
 def test_a_machine_without_cuda_says_what_is_missing():

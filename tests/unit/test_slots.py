@@ -4,27 +4,37 @@ import pytest
 
 from cobali_ray.core.lifecycle import Change
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.plan import Span
-from cobali_ray.core.prefix import Place
+from cobali_ray.core.placement import Place
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import SlotTable
+from cobali_ray.core.slots import Slots
 from cobali_ray.errors import InvariantError
 
 
 def open_slots(n_slots=2):
-    return SlotTable(EngineLimits(n_slots=n_slots, n_ctx_slot=9, n_cells=18, token_budget=8, prefill_chunk=8))
+    return Slots(EngineLimits(n_slots=n_slots, n_ctx_slot=9, n_cells=18, token_budget=8, prefill_chunk=8))
 
 
-def assigned(slots, slot_id, *, n_keep=0):
+def assigned(slots, slot_id, *, n_keep=0, donor_id=None):
     sequence = Sequence(Request(request_id=str(slot_id), prompt=(1, 2, 3, 4), max_tokens=5), arrived_s=0.0)
-    slots.assign(sequence, Place(slot_id, n_keep))
+    slots.assign(sequence, Place(slot_id, n_keep, donor_id))
     sequence.change(Change.ASSIGN)
     return sequence
 
 
+def computed(slots, sequence, n):
+    sequence.n_prefilled += n
+    slots.n_cells_running += n
+
+
+def released(slots, sequence, n_keep):
+    slot_id, n_computed = sequence.slot_id, sequence.n_computed
+    slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
+    return slot_id
+
+
 def books(slots):
-    slots.check()
+    assert slots.problems() == []
     return slots.n_cells_running, slots.n_cells_idle
 
 
@@ -32,42 +42,58 @@ def test_every_entry_is_counted():
     slots = open_slots()
     one, other = assigned(slots, 0), assigned(slots, 1)
     assert books(slots) == (0, 0)
-    slots.advance([one, other], [Span(0, 0, 4, sample=True), Span(1, 0, 3, sample=False)])
-    assert books(slots) == (7, 0)
-    assert [(s.n_computed, s.n_in_flight) for s in (one, other)] == [(4, 1), (3, 0)]
-    one.tokens.append(5)
-    one.n_in_flight = 0
-    slots.advance_decoding([one])
-    assert books(slots) == (8, 0)
-    assert (one.n_computed, one.n_in_flight) == (5, 1)
-    assert [slots.n_short(n) for n in (9, 10, 11)] == [-1, 0, 1]
-    slots.release(one, n_keep=4)
-    assert books(slots) == (3, 4)
-    slots.release(other, n_keep=0)
-    assert books(slots) == (0, 4)
+    computed(slots, one, 3)
+    computed(slots, other, 3)
+    assert books(slots) == (6, 0)
+    assert [slots.n_short(n) for n in (11, 12, 13)] == [-1, 0, 1]
+    released(slots, one, 2)
+    assert books(slots) == (3, 2)
+    released(slots, other, 0)
+    assert books(slots) == (0, 2)
 
 
 def test_a_reused_prefix_is_counted_once():
     slots = open_slots()
     one = assigned(slots, 0)
-    slots.advance([one], [Span(0, 0, 4, sample=True)])
-    slots.release(one, n_keep=4)
+    computed(slots, one, 3)
+    released(slots, one, 3)
     assigned(slots, 0, n_keep=2)
     assert books(slots) == (2, 0), "what is not shared is cut"
 
 
-def test_the_prefix_idle_longest_is_dropped_first():
+def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():
+    slots = open_slots(3)
+    one = assigned(slots, 0)
+    computed(slots, one, 2)
+    released(slots, one, 2)
+    other = assigned(slots, 1)
+    computed(slots, other, 1)
+    released(slots, other, 1)
+    assigned(slots, 2, n_keep=2, donor_id=0)
+    assert books(slots) == (2, 3)
+    assert slots.drop_idle() == 0, "though it is the longer one"
+
+
+def test_the_prefix_worth_least_is_dropped_first():
     slots = open_slots(3)
     sequences = [assigned(slots, slot_id) for slot_id in range(3)]
-    slots.advance(sequences, [Span(i, 0, 4, sample=True) for i in range(3)])
-    for slot_id, n_keep in ((2, 3), (1, 0), (0, 4)):
-        slots.release(sequences[slot_id], n_keep=n_keep)
-    assert books(slots) == (0, 7)
-    assert slots.drop_idle() == 2
-    assert books(slots) == (0, 4)
+    for sequence in sequences:
+        computed(slots, sequence, 3)
+    for slot_id, n_keep in ((2, 3), (1, 0), (0, 2)):
+        released(slots, sequences[slot_id], n_keep)
+    assert books(slots) == (0, 5)
     assert slots.drop_idle() == 0
+    assert books(slots) == (0, 3)
+    assert slots.drop_idle() == 2
     assert books(slots) == (0, 0)
     assert slots.drop_idle() is None
+
+
+def test_a_busy_slot_is_given_to_nobody():
+    slots = open_slots()
+    assigned(slots, 0)
+    with pytest.raises(InvariantError, match="slot 0 is not idle"):
+        assigned(slots, 0)
 
 
 @pytest.mark.parametrize("name", ["n_cells_running", "n_cells_idle"])
@@ -75,5 +101,4 @@ def test_a_wrong_count_is_found(name):
     slots = open_slots()
     assigned(slots, 0)
     setattr(slots, name, 1)
-    with pytest.raises(InvariantError, match="miscounted"):
-        slots.check()
+    assert any("miscounted" in problem for problem in slots.problems())

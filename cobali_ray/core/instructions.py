@@ -1,0 +1,149 @@
+"""What the scheduler is told, and what it answers: events in, instructions out.
+
+Times are seconds on the engine's clock and come in with the events. A tick is, inline: TickBegun, Sampled,
+Emitted, TickEnded; where host work hides behind the device: TickBegun, Emitted (the last tick's), Sampled,
+TickEnded. Whatever else happens comes in between, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any, NamedTuple, TypeAlias
+
+from cobali_ray.core.events import End
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.request import Request
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.errors import CobaliError
+
+# -- events ---------------------------------------------------------------------------------------------
+
+
+class Submitted(NamedTuple):
+    """A request came in. Whatever happens to it, it ends with one End."""
+
+    request: Request
+    now_s: float
+    row: Any = None
+    """What sampling remembers for it; opaque here."""
+    ready: bool = True
+    """False: something it needs is still being prepared, and Ready follows."""
+
+
+class Ready(NamedTuple):
+    """What a request waited for is there."""
+
+    request_id: str
+    now_s: float
+
+
+class Cancelled(NamedTuple):
+    """Nobody wants the request any longer; unknown and ended ones are none of our business."""
+
+    request_id: str
+    now_s: float
+
+
+class TickBegun(NamedTuple):
+    """The backend is free for the next pass."""
+
+    now_s: float
+
+
+class Refused(NamedTuple):
+    """The pass asked for was not computed; the answer is another one."""
+
+    error: CobaliError
+    slot_id: int | None
+    """The slot at fault; None: the cache is full."""
+    now_s: float
+
+
+class Sampled(NamedTuple):
+    """The pass is computed, and its rows are drawn."""
+
+    tokens: Seq[int]
+    """One per row of the plan."""
+    failed: Mapping[int, str]
+    """Rows that could not be drawn, and why."""
+    now_s: float
+
+
+class Emitted(NamedTuple):
+    """The text of the tokens last told to emit is out."""
+
+    stopped: Seq[str]
+    """Requests whose text a stop string ended."""
+    now_s: float
+
+
+class TickEnded(NamedTuple):
+    """All work of the tick is done."""
+
+    now_s: float
+
+
+class Failed(NamedTuple):
+    """Something broke: one request, or all there is."""
+
+    error: CobaliError
+    now_s: float
+    request_id: str | None = None
+    """None: every open request, and the cache holds nothing that can be trusted."""
+
+
+Event: TypeAlias = (
+    Submitted | Ready | Cancelled | TickBegun | Refused | Sampled | Emitted | TickEnded | Failed
+)
+
+# -- instructions ---------------------------------------------------------------------------------------
+
+
+class Truncate(NamedTuple):
+    """Cut a slot's cache to its first tokens."""
+
+    slot_id: int
+    n_keep: int
+
+
+class Copy(NamedTuple):
+    """Copy the first tokens of a slot's cache to an empty slot."""
+
+    donor_id: int
+    slot_id: int
+    n_keep: int
+
+
+class Assign(NamedTuple):
+    """From now on a slot's rows are drawn for this sequence."""
+
+    slot_id: int
+    row: Any
+
+
+class Compute(NamedTuple):
+    """Compute this plan, then draw its rows."""
+
+    plan: Plan
+
+
+class Emit(NamedTuple):
+    """Tell what these tokens say: of each sequence that has not ended, the token drawn in this row."""
+
+    fresh: list[tuple[Sequence, int, int]]
+    """(sequence, token, row)."""
+
+
+class Finish(NamedTuple):
+    """Tell that a request ended."""
+
+    reply_to: str
+    end: End
+
+
+class Clear(NamedTuple):
+    """Forget every slot's cache."""
+
+
+Instruction: TypeAlias = Truncate | Copy | Assign | Compute | Emit | Finish | Clear

@@ -1,0 +1,484 @@
+"""Scheduler: who waits, who runs, what the next pass computes and who has ended. Pure: no clock, no thread.
+
+    events                                                      instructions
+    Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Assign, Compute,
+    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Emit, Finish, Clear
+    TickEnded, Failed
+
+It owns all there is to know of scheduling: the queue, the slots and what they hold, the deadlines, the pass
+under way, the pacing. The engine carries out what it says, in order, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Any, TypeAlias
+
+from cobali_ray.core.admission import DrainRate
+from cobali_ray.core.deadlines import Deadlines
+from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.instructions import (
+    Assign,
+    Cancelled,
+    Clear,
+    Compute,
+    Copy,
+    Emit,
+    Emitted,
+    Event,
+    Failed,
+    Finish,
+    Instruction,
+    Ready,
+    Refused,
+    Sampled,
+    Submitted,
+    TickBegun,
+    TickEnded,
+    Truncate,
+)
+from cobali_ray.core.lifecycle import Change, Status
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Plan, Span, lay_out
+from cobali_ray.core.queue import WaitingQueue
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.slots import Slots
+from cobali_ray.core.story import Story
+from cobali_ray.core.ticktime import Shape
+from cobali_ray.errors import (
+    BackendError,
+    CobaliError,
+    DeadlineExceededError,
+    InternalError,
+    InvariantError,
+    RequestCancelledError,
+)
+
+Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
+"""Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
+
+CHECK_EVERY = 4000
+"""Events between two looks at the books, in production."""
+
+
+def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
+    """Return everybody who decodes, in slot order: the budget has a token for each slot."""
+    return [s for s in by_slot if s is not None and s.decoding][:budget]
+
+
+class Scheduler:
+    """The state of one engine. `handle` is called by one thread; the counters may be read by others."""
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        *,
+        end_tokens: frozenset[int] = frozenset(),
+        pacer: Pacer | None = None,
+        select: Select = select_decoding,
+        check_every: int = CHECK_EVERY,
+        story: Story | None = None,
+    ) -> None:
+        self.limits, self._end_tokens, self._select = limits, end_tokens, select
+        self._pacer = pacer or Pacer(None)
+        self.story = story or Story()
+        self._check_every, self._n_events = check_every, 0
+        self.slots = Slots(limits)
+        self.queue = WaitingQueue()
+        self._open: dict[str, Sequence] = {}
+        self._deadlines = Deadlines()
+        self._streams: list[Sequence] = []
+        self._prompts: list[Sequence] = []
+        self._sorted = True
+        """Whether these two still hold: nobody came, left or began to decode."""
+        self._pass: Plan | None = None
+        self._emit: Emit | None = None
+        """Tokens whose text is not out yet."""
+        self._releasing: list[tuple[Sequence, bool]] = []
+        """Who ended while the pass computes for it, and whether its cells may be kept."""
+        self._out: list[Instruction] = []
+        self._began_s = 0.0
+        self.shape = Shape(0, 0, ())
+        """The pass computed last; likewise the next two."""
+        self.gaps: list[float] = []
+        """Seconds between two tokens of a stream."""
+        self.predicted_s = 0.0
+        self.n_preempted = self.n_ended = 0
+        """Preemptions and ends so far."""
+        self.drain_rate = DrainRate()
+        self.n_left_queue = self.n_left_queue_tokens = 0
+        """Requests and prompt tokens that ever left the queue for good."""
+        self.head_waits = False
+        """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Submitted: self._submitted,
+            Ready: self._ready,
+            Cancelled: self._cancelled,
+            TickBegun: self._tick_begun,
+            Refused: self._refused,
+            Sampled: self._sampled,
+            Emitted: self._emitted,
+            TickEnded: self._tick_ended,
+            Failed: self._failed,
+        }
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take one event; return what is to be done, in order.
+
+        Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
+        Then only a Failed that names nobody puts things right; ends decided before come with its answer.
+        """
+        out = self._out
+        try:
+            self._handlers[type(event)](event)
+            self._n_events += 1
+            if self._n_events % self._check_every == 0:
+                self.check()
+        except Exception as error:  # whatever it is, it is told how it came to that
+            self.story.add(event, out)
+            error.add_note(self.story.text())
+            raise
+        self._out = []
+        self.story.add(event, out)
+        return out
+
+    # -- asked from outside ---------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything; a request that is not ready gives none."""
+        return bool(self.slots.running or self._emit or self.queue.head())
+
+    @property
+    def n_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When a tick must look at the deadlines, if ever."""
+        return self._deadlines.soonest()
+
+    @property
+    def target_s(self) -> float:
+        """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
+        return self._pacer.target_s
+
+    @property
+    def n_prefilling(self) -> int:
+        """Sequences in a slot that have more to compute than the token sampled last."""
+        self._sort()
+        return len(self._prompts)
+
+    def sequence(self, request_id: str) -> Sequence:
+        """Return an open request, to look at."""
+        return self._open[request_id]
+
+    # -- requests come and go -------------------------------------------------------------------------
+
+    def _submitted(self, event: Submitted) -> None:
+        request = event.request
+        if request.request_id in self._open:
+            raise InvariantError(f"request id {request.request_id} is in use")
+        sequence = Sequence(request, event.row, arrived_s=event.now_s, ready=event.ready)
+        self._open[request.request_id] = sequence
+        self.queue.push(sequence)
+        self._deadlines.add(sequence)
+
+    def _ready(self, event: Ready) -> None:
+        sequence = self._open.get(event.request_id)
+        if sequence is not None:
+            sequence.change(Change.READY)
+
+    def _cancelled(self, event: Cancelled) -> None:
+        if sequence := self._open.get(event.request_id):
+            self._end(sequence, event.now_s, error=RequestCancelledError())
+
+    def _failed(self, event: Failed) -> None:
+        if event.request_id is not None:
+            if sequence := self._open.get(event.request_id):
+                self._end(sequence, event.now_s, error=event.error)
+            return
+        self._out[:] = [told for told in self._out if isinstance(told, Finish)]
+        for sequence in self._open.values():  # the books may be what is broken: nothing is asked of them
+            sequence.leave_slot(event.now_s, sequence.n_computed)
+            sequence.status = Status.ENDED
+            self._tell_end(sequence, event.now_s, error=event.error)
+            if sequence.assigned_s is None:
+                self._leave_queue(sequence)
+        self._open.clear()
+        self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
+        self._pass = self._emit = None
+        self._releasing.clear()
+        self._sorted = self.head_waits = False
+        self._out.append(Clear())
+
+    def _end(
+        self,
+        sequence: Sequence,
+        now_s: float,
+        *,
+        reason: FinishReason | None = None,
+        error: CobaliError | None = None,
+    ) -> None:
+        status = sequence.status
+        if status.waiting:
+            self.queue.remove(sequence)
+            self.head_waits = self.head_waits and len(self.queue) > 0
+            if sequence.assigned_s is None:
+                self._leave_queue(sequence)
+        # What went wrong inside may have left cells that nobody should begin with.
+        clean = not isinstance(error, InternalError)
+        del self._open[sequence.request_id]
+        if status is Status.RUNNING and self._computes_for(sequence):
+            self._releasing.append((sequence, clean))
+            sequence.change(Change.END_IN_FLIGHT)
+        else:
+            if status is Status.RUNNING:
+                self._release(sequence, now_s, sequence.n_computed, keep=clean)
+            sequence.change(Change.END)
+        self._tell_end(sequence, now_s, reason=reason, error=error)
+
+    def _tell_end(
+        self,
+        sequence: Sequence,
+        now_s: float,
+        *,
+        reason: FinishReason | None = None,
+        error: CobaliError | None = None,
+    ) -> None:
+        self.n_ended += 1
+        end = End(sequence.request_id, reason, error, sequence.stats(now_s))
+        self._out.append(Finish(sequence.request.reply_to, end))
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        self.n_left_queue += 1
+        self.n_left_queue_tokens += sequence.n_prompt
+
+    def _computes_for(self, sequence: Sequence) -> bool:
+        return self._pass is not None and any(s is sequence for s in self._pass.sequences)
+
+    def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
+        slot_id = sequence.slot_id
+        n_keep = n_computed if keep and self.limits.min_prefix else 0
+        self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
+        sequence.leave_slot(now_s, n_computed)
+        self._sorted = False
+        if not n_keep:
+            self._out.append(Truncate(slot_id, 0))
+
+    # -- a tick begins --------------------------------------------------------------------------------
+
+    def _tick_begun(self, event: TickBegun) -> None:
+        if self._pass is not None:
+            raise InvariantError("a tick began before the last pass was over")
+        self._began_s = now_s = event.now_s
+        for sequence in self._deadlines.expired(now_s):
+            if sequence.status is not Status.FINISHED:
+                self._end(sequence, now_s, error=DeadlineExceededError(sequence.request.timeout_s or 0.0))
+        self._assign(now_s)
+        self._plan(now_s)
+
+    def _assign(self, now_s: float) -> None:
+        n_assigned = 0
+        while (sequence := self.queue.head()) is not None and self.slots.fits(sequence):
+            place = self.slots.place(sequence)
+            if place.donor_id is None:
+                self._out.append(Truncate(place.slot_id, place.n_keep))
+            else:
+                self._out += (Truncate(place.slot_id, 0), Copy(place.donor_id, place.slot_id, place.n_keep))
+            self._out.append(Assign(place.slot_id, sequence.row))
+            self.slots.assign(sequence, place)
+            self.queue.remove(sequence)
+            sequence.change(Change.ASSIGN)
+            sequence.enter_slot(now_s)
+            if sequence.assigned_s is None:
+                sequence.assigned_s, sequence.n_cached = now_s, place.n_keep
+                self._leave_queue(sequence)
+                n_assigned += 1
+            self._sorted = False
+        self.head_waits = self.queue.head() is not None
+        self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
+
+    def _plan(self, now_s: float) -> None:
+        """Say what is computed next, if anything, after making room for it."""
+        while (plan := self._next_plan()).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
+            if not self._drop_idle():
+                self._preempt_youngest(now_s, InternalError("no room when alone"))
+        if not plan.n_tokens:
+            return
+        self._pass = plan
+        context = sum([s.n_computed for s in plan.streams]) if plan.chunks else self.slots.n_cells_running
+        self.shape = Shape(len(plan.streams), context, tuple([(c.start, c.length) for c in plan.chunks]))
+        self._out.append(Compute(plan))
+
+    def _next_plan(self) -> Plan:
+        self._sort()
+        chunks = self._pacer.plan(self._streams, self._prompts, self.limits)
+        return lay_out(self._streams, chunks, self.slots.by_slot)
+
+    def _sort(self) -> None:
+        """Tell streams from prompts: who decodes, in slot order, and who does not, oldest first."""
+        if not self._sorted:
+            self._streams = self._select(self.slots.by_slot, self.limits.token_budget)
+            self._prompts = [s for s in self.slots.running if not s.decoding]
+            self._sorted = True
+
+    def _drop_idle(self) -> bool:
+        slot_id = self.slots.drop_idle()
+        if slot_id is None:
+            return False
+        self._out.append(Truncate(slot_id, 0))
+        return True
+
+    def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
+        """Send the sequence assigned last back to the head of the queue, to be computed again later.
+
+        The only one ends with `error`: its room cannot be had.
+        """
+        victim = self.slots.youngest()
+        if victim is None:
+            self._end(self.slots.running[0], now_s, error=error)
+            return
+        self._release(victim, now_s, victim.n_computed, keep=False)
+        victim.change(Change.PREEMPT)
+        self.queue.push_front(victim)
+        victim.n_preempted += 1
+        self.n_preempted += 1
+
+    # -- the pass is over -----------------------------------------------------------------------------
+
+    def _take_pass(self) -> Plan:
+        plan, self._pass = self._pass, None
+        if plan is None:
+            raise InvariantError("no pass is under way")
+        return plan
+
+    def _refused(self, event: Refused) -> None:
+        self._take_pass()
+        culprit = None if event.slot_id is None else self.slots.by_slot[event.slot_id]
+        self._let_go(event.now_s)
+        if event.slot_id is None:
+            # Our own count said it fits: believe the cache, give back what can be given back.
+            while self._drop_idle():
+                pass
+            if self.slots.running:
+                self._preempt_youngest(event.now_s, BackendError(str(event.error)))
+        elif culprit is None:
+            raise InvariantError(f"slot {event.slot_id} is at fault and idle: {event.error}")
+        elif not culprit.status.ended:
+            self._end(culprit, event.now_s, error=InternalError(str(event.error)))
+        self._plan(event.now_s)
+
+    def _sampled(self, event: Sampled) -> None:
+        if self._emit is not None:
+            raise InvariantError("tokens were sampled before those of the last pass were emitted")
+        now_s = event.now_s
+        for row, problem in event.failed.items():
+            if self._pass is not None and (failed := self._pass.rows[row]).status is Status.RUNNING:
+                self._end(failed, now_s, error=InternalError(problem))
+        plan = self._take_pass()
+        self.slots.n_cells_running += plan.n_tokens
+        if plan.chunks:
+            self._prefilled(plan.chunks)
+        running, end_tokens = Status.RUNNING, self._end_tokens
+        fresh: list[tuple[Sequence, int, int]] = []
+        gaps: list[float] = []
+        for row, (sequence, token) in enumerate(zip(plan.rows, event.tokens, strict=True)):
+            if sequence.status is not running:
+                continue
+            tokens = sequence.tokens
+            tokens.append(token)
+            if not sequence.decoding:
+                sequence.decoding = True
+                self._sorted = False
+            if sequence.last_token_s is None:
+                sequence.first_token_s = now_s
+            else:
+                gaps.append(now_s - sequence.last_token_s)
+            sequence.last_token_s = now_s
+            if token in end_tokens:
+                self._finish(sequence, now_s, "stop")
+            elif len(tokens) >= sequence.n_most:
+                self._finish(sequence, now_s, "length")
+            fresh.append((sequence, token, row))
+        self.gaps = gaps
+        self._let_go(now_s, computed=True)
+        if fresh:
+            self._emit = Emit(fresh)
+            self._out.append(self._emit)
+
+    def _prefilled(self, chunks: Seq[Span]) -> None:
+        """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
+        by_slot = self.slots.by_slot
+        age = {s.slot_id: i for i, s in enumerate(self._prompts)}
+        ahead: list[tuple[int, int]] = []
+        for slot_id, _, length, _ in chunks:
+            sequence = by_slot[slot_id]
+            if sequence is not None:
+                sequence.n_prefilled += length
+                sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
+            ahead.append((age[slot_id], length))
+        served = {slot_id for slot_id, *_ in chunks}
+        for prompt in self._prompts:
+            if prompt.slot_id not in served:
+                prompt.n_passed += sum([n for i, n in ahead if i > age[prompt.slot_id]])
+
+    def _finish(self, sequence: Sequence, now_s: float, reason: FinishReason) -> None:
+        """Take the slot back of a sequence whose last token was sampled; its end is told with its text."""
+        sequence.ending = reason
+        self._release(sequence, now_s, len(sequence.tokens) - 1, keep=True)
+        sequence.change(Change.FINISH)
+
+    def _let_go(self, now_s: float, *, computed: bool = False) -> None:
+        """Take the slots back of those who ended during the pass that is over."""
+        for sequence, keep in self._releasing:
+            n_computed = sequence.n_computed + int(computed and sequence.decoding)
+            self._release(sequence, now_s, n_computed, keep=keep)
+            sequence.change(Change.RELEASE)
+        self._releasing.clear()
+
+    def _emitted(self, event: Emitted) -> None:
+        emit, self._emit = self._emit, None
+        if emit is None:
+            raise InvariantError("nothing was to be emitted")
+        for request_id in event.stopped:
+            if (sequence := self._open.get(request_id)) is None:
+                continue
+            sequence.ending = "stop"
+            if sequence.status is not Status.FINISHED:
+                self._end(sequence, event.now_s, reason="stop")
+        for sequence, _, _ in emit.fresh:
+            if sequence.ending and sequence.status is Status.FINISHED:
+                self._end(sequence, event.now_s, reason=sequence.ending)
+
+    def _tick_ended(self, event: TickEnded) -> None:
+        self.predicted_s = self._pacer.learn(self.shape, event.now_s - self._began_s, self.limits.n_slots)
+
+    # -- the books ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Prove that the books balance. Raises InvariantError."""
+        problems = self.slots.problems()
+        waiting = [s.request_id for s in self._open.values() if s.status.waiting]
+        if sorted(waiting) != sorted(s.request_id for s in self.queue):
+            problems.append("the queue and the waiting requests differ")
+        in_slots = {s.request_id for s in self.slots.running if s.status is Status.RUNNING}
+        if in_slots != {s.request_id for s in self._open.values() if s.status is Status.RUNNING}:
+            problems.append("the running requests and those in slots differ")
+        if [s for s in self._open.values() if s.status.ended]:
+            problems.append("an ended request is open")
+        untold = {s.request_id for s in self._open.values() if s.status is Status.FINISHED}
+        if untold - {s.request_id for s, _, _ in (self._emit.fresh if self._emit else ())}:
+            problems.append("a finished request has no text left to tell")
+        releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
+        if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):
+            problems.append("a request is releasing its slot and no pass computes for it")
+        if self._sorted and sorted(s.slot_id for s in self._streams) != sorted(
+            s.slot_id for s in self.slots.running if s.decoding
+        ):
+            problems.append("somebody who decodes is not among the streams")
+        if problems:
+            raise InvariantError("; ".join(problems))

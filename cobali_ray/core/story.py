@@ -1,0 +1,92 @@
+"""Story: the last events a scheduler took and what it answered, to be read and to be told again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
+
+from cobali_ray.core.instructions import (
+    Compute,
+    Emit,
+    Event,
+    Finish,
+    Instruction,
+    Sampled,
+    Submitted,
+)
+from cobali_ray.errors import InvariantError
+
+if TYPE_CHECKING:  # it has a story
+    from cobali_ray.core.scheduler import Scheduler
+
+N_EVENTS = 256
+_N_SHOWN = 40
+
+
+class Story:
+    """The last `n_most` events with their answers. No text of a request is in what it shows, only counts."""
+
+    def __init__(self, n_most: int | None = N_EVENTS) -> None:
+        """`n_most` None keeps all."""
+        self._entries: deque[tuple[Event, Seq[Instruction]]] = deque(maxlen=n_most)
+        self._n_events = 0
+
+    def add(self, event: Event, instructions: Seq[Instruction]) -> None:
+        """Note an event and its answer."""
+        self._entries.append((event, instructions))
+        self._n_events += 1
+
+    @property
+    def events(self) -> list[Event]:
+        """What is kept of the events, oldest first."""
+        return [event for event, _ in self._entries]
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it was dropped, so that it can be told again."""
+        return len(self._entries) == self._n_events
+
+    def text(self, n_shown: int = _N_SHOWN) -> str:
+        """Return the last entries, one line each."""
+        first = max(len(self._entries) - n_shown, 0)
+        entries = list(self._entries)[first:]
+        number = self._n_events - len(entries)
+        lines = [f"{number + i}: {tell(e)} -> {_all(out)}" for i, (e, out) in enumerate(entries)]
+        return "\n".join(["the story:", *lines])
+
+
+def tell(one: Event | Instruction) -> str:
+    """Describe an event or an instruction in a few words, by what does not change later."""
+    name = type(one).__name__
+    if isinstance(one, Submitted):
+        request = one.request
+        return f"{name}({request.request_id}, {request.n_prompt} + {request.max_tokens} at {one.now_s:.4f})"
+    if isinstance(one, Compute):
+        plan = one.plan
+        streams = " ".join([s.request_id for s in plan.streams])
+        chunks = " ".join([f"{c.slot_id}:{c.start}+{c.length}" for c in plan.chunks])
+        return f"{name}(streams {streams or '-'}, chunks {chunks or '-'})"
+    if isinstance(one, Emit):
+        return f"{name}({' '.join([f'{s.request_id}:{token}' for s, token, _ in one.fresh])})"
+    if isinstance(one, Finish):
+        end = one.end
+        return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
+    if isinstance(one, Sampled):
+        return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
+    values = [f"{k}={v!r}" for k, v in one._asdict().items() if k != "row"]
+    return f"{name}({', '.join(values)})"
+
+
+def _all(instructions: Seq[Instruction]) -> str:
+    return "; ".join([tell(one) for one in instructions]) or "-"
+
+
+def replay(events: Seq[Event], scheduler: Scheduler) -> list[str]:
+    """Tell a scheduler these events; return what it answered to each, in words.
+
+    Raises what the scheduler raises. Raises InvariantError if it has a past.
+    """
+    if scheduler.story.events:
+        raise InvariantError("a story is told to a new scheduler")
+    return [_all(scheduler.handle(event)) for event in events]

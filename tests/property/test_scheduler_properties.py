@@ -1,0 +1,225 @@
+"""What holds for every scheduler, whatever it is told and in whatever order (stateful, without a backend)."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cobali_ray.core.instructions import (
+    Assign,
+    Cancelled,
+    Clear,
+    Compute,
+    Copy,
+    Emit,
+    Emitted,
+    Failed,
+    Finish,
+    Ready,
+    Refused,
+    Sampled,
+    Submitted,
+    TickBegun,
+    TickEnded,
+    Truncate,
+)
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.story import Story, replay, tell
+from cobali_ray.errors import CacheFullError, InternalError, SlotFaultError
+
+N_CTX = 24
+END = 5
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """A backend that may refuse, a crowd that comes and goes, and text that may be told late."""
+
+    @initialize(
+        n_slots=st.integers(1, 4),
+        share=st.sampled_from([1.0, 0.6]),
+        chunk=st.integers(1, 12),
+        order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
+        target_s=st.sampled_from(["auto", "auto", None, 0.05]),
+        min_prefix=st.sampled_from([0, 1, 4]),
+        copies=st.booleans(),
+    )
+    def open(self, n_slots, share, chunk, order, target_s, min_prefix, copies):
+        self.limits = EngineLimits(
+            n_slots=n_slots,
+            n_ctx_slot=N_CTX,
+            n_cells=max(int(n_slots * N_CTX * share), N_CTX),
+            token_budget=max(chunk, n_slots),
+            prefill_chunk=chunk,
+            prefill_order=order,
+            min_prefix=min_prefix,
+            copies=copies,
+            dense=True,
+        )
+        self.target_s = target_s
+        self.scheduler = self.new_scheduler()
+        self.now_s = 0.0
+        self.cache = [[] for _ in range(n_slots)]
+        self.plan = self.emit = None
+        self.requests, self.ended, self.told = {}, {}, []
+
+    def new_scheduler(self):
+        return Scheduler(
+            self.limits, end_tokens=frozenset({END}), pacer=Pacer(self.target_s), check_every=1,
+            story=Story(None),
+        )  # fmt: skip
+
+    def do(self, event):
+        self.now_s += 0.01
+        out = self.scheduler.handle(event)
+        self.told.append("; ".join([tell(one) for one in out]) or "-")
+        for one in out:
+            match one:
+                case Truncate():
+                    assert one.n_keep <= len(self.cache[one.slot_id])
+                    del self.cache[one.slot_id][one.n_keep :]
+                case Copy():
+                    assert not self.cache[one.slot_id]
+                    assert 0 < one.n_keep <= len(self.cache[one.donor_id])
+                    self.cache[one.slot_id] = self.cache[one.donor_id][: one.n_keep]
+                case Assign():
+                    assert self.plan is None
+                case Compute():
+                    self.begin(one.plan)
+                case Emit():
+                    assert self.emit is None
+                    self.emit = one
+                case Finish():
+                    assert one.end.request_id not in self.ended, "every request ends once"
+                    self.ended[one.end.request_id] = one.end
+                case Clear():
+                    self.cache = [[] for _ in self.cache]
+                    self.plan = self.emit = None
+            assert sum(map(len, self.cache)) <= self.limits.n_cells
+
+    def begin(self, plan):
+        """Check a plan against the cache, as a backend would, and what every plan must keep."""
+        assert self.plan is None
+        slots = self.scheduler.slots
+        assert plan.n_tokens <= self.limits.token_budget
+        assert sum(map(len, self.cache)) + plan.n_tokens <= self.limits.n_cells
+        assert plan.streams == [s for s in slots.by_slot if s is not None and s.decoding], (
+            "no stream is skipped"
+        )
+        spans = [(s.slot_id, len(s.tokens) - 1, 1) for s in plan.streams] + [c[:3] for c in plan.chunks]
+        assert len({slot_id for slot_id, *_ in spans}) == len(spans)
+        for slot_id, start, _ in spans:
+            sequence = slots.by_slot[slot_id]
+            assert self.cache[slot_id] == sequence.tokens[:start].tolist(), "what is there is what was said"
+        self.plan = plan
+
+    @rule(
+        n_prompt=st.integers(1, 16),
+        kind=st.integers(0, 2),
+        max_tokens=st.integers(1, 8),
+        timeout_s=st.sampled_from([None, None, 0.3]),
+        ready=st.sampled_from([True, True, False]),
+    )
+    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready):
+        request_id = f"r{len(self.requests)}"
+        prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
+        self.requests[request_id] = one = Request(
+            request_id=request_id, prompt=prompt, max_tokens=max_tokens, timeout_s=timeout_s
+        )
+        self.do(Submitted(one, self.now_s, ready=ready))
+
+    @precondition(lambda self: getattr(self, "requests", None))
+    @rule(data=st.data(), event=st.sampled_from([Cancelled, Ready]))
+    def cancel_or_ready(self, data, event):
+        request_id = data.draw(st.sampled_from(sorted(self.requests)))
+        if event is Ready and request_id not in self.unready():
+            return
+        self.do(event(request_id, self.now_s))
+
+    def unready(self):
+        return {s.request_id for s in self.scheduler.queue if s.status.name == "NOT_READY"}
+
+    @precondition(lambda self: getattr(self, "plan", None) is None)
+    @rule()
+    def tick(self):
+        if hasattr(self, "limits"):
+            self.do(TickBegun(self.now_s))
+
+    @precondition(lambda self: getattr(self, "plan", None) is not None)
+    @rule(data=st.data(), how=st.sampled_from(["sampled"] * 6 + ["full", "fault"]))
+    def answer(self, data, how):
+        plan = self.plan
+        if how == "full":
+            self.plan = None
+            self.do(Refused(CacheFullError("full"), None, self.now_s))
+            return
+        if how == "fault":
+            slot_id = data.draw(st.sampled_from([s.slot_id for s in plan.sequences]))
+            self.plan = None
+            self.do(Refused(SlotFaultError(slot_id, "at fault"), slot_id, self.now_s))
+            return
+        if self.emit is not None:
+            self.tell_text(data)
+        if self.plan is None:  # nothing is left of it
+            return
+        self.plan = None
+        for s in plan.streams:
+            self.cache[s.slot_id].append(s.tokens[-1])
+        for slot_id, start, length, _ in plan.chunks:
+            sequence = self.scheduler.slots.by_slot[slot_id]
+            self.cache[slot_id] += sequence.tokens[start : start + length].tolist()
+        tokens = data.draw(st.lists(st.integers(3, 9), min_size=len(plan.rows), max_size=len(plan.rows)))
+        failed = {0: "nothing to draw"} if plan.rows and data.draw(st.integers(0, 9)) == 0 else {}
+        self.do(Sampled(tokens, failed, self.now_s))
+        self.do(TickEnded(self.now_s))
+
+    @precondition(lambda self: getattr(self, "emit", None) is not None)
+    @rule(data=st.data())
+    def tell_text(self, data):
+        going_on = [s.request_id for s, _, _ in self.emit.fresh if not s.status.ended]
+        stopped = [one for one in going_on if data.draw(st.integers(0, 5)) == 0]
+        self.emit = None
+        self.do(Emitted(stopped, self.now_s))
+
+    @rule(odds=st.integers(0, 9))
+    def everything_fails(self, odds):
+        if hasattr(self, "limits") and odds == 0:
+            self.plan = self.emit = None
+            self.do(Failed(InternalError("fire"), self.now_s))
+
+    @invariant()
+    def nobody_is_passed_by_more_than_its_own_length(self):
+        if hasattr(self, "limits") and self.limits.prefill_order == "shortest":
+            for s in self.scheduler.slots.running:
+                assert s.n_passed <= (len(s.tokens) + self.limits.token_budget) * (1 + s.n_preempted)
+
+    def teardown(self):
+        if not hasattr(self, "limits"):
+            return
+        for request_id in self.unready():
+            self.do(Ready(request_id, self.now_s))
+        for _ in range(2000):
+            if self.emit is not None:
+                self.emit = None
+                self.do(Emitted([], self.now_s))
+            if self.plan is not None:
+                plan, self.plan = self.plan, None
+                for s in plan.streams:
+                    self.cache[s.slot_id].append(s.tokens[-1])
+                for slot_id, start, length, _ in plan.chunks:
+                    known = self.scheduler.slots.by_slot[slot_id].tokens
+                    self.cache[slot_id] += known[start : start + length].tolist()
+                self.do(Sampled([7] * len(plan.rows), {}, self.now_s))
+                self.do(TickEnded(self.now_s))
+            elif self.scheduler.n_open:
+                self.do(TickBegun(self.now_s))
+            else:
+                break
+        assert set(self.ended) == set(self.requests), "every request ends"
+        assert self.scheduler.slots.n_idle == self.limits.n_slots
+        assert replay(self.scheduler.story.events, self.new_scheduler()) == self.told, "stories repeat"
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestScheduler = SchedulerMachine.TestCase

@@ -1,0 +1,355 @@
+"""The scheduler alone: events in, instructions out, no backend."""
+
+import pytest
+
+from cobali_ray.core.instructions import (
+    Assign,
+    Cancelled,
+    Clear,
+    Compute,
+    Copy,
+    Emit,
+    Emitted,
+    Failed,
+    Finish,
+    Ready,
+    Refused,
+    Sampled,
+    Submitted,
+    TickBegun,
+    TickEnded,
+    Truncate,
+)
+from cobali_ray.core.lifecycle import Status
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Span
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.story import Story, replay
+from cobali_ray.errors import (
+    CacheFullError,
+    DeadlineExceededError,
+    InternalError,
+    InvariantError,
+    RequestCancelledError,
+    SlotFaultError,
+)
+
+END = 99
+
+
+def request(request_id, n_prompt=4, max_tokens=5, **kwargs):
+    return Request(
+        request_id=request_id, prompt=tuple(range(n_prompt)), max_tokens=max_tokens, reply_to="me", **kwargs
+    )
+
+
+class Setup:
+    """A scheduler and a clock; `do` tells it one event, `tick` all events of an inline tick."""
+
+    def __init__(self, n_slots=2, **changes):
+        base = {
+            "n_slots": n_slots, "n_ctx_slot": 32, "n_cells": 32 * n_slots, "token_budget": 8,
+            "prefill_chunk": 8, "min_prefix": 0,
+        }  # fmt: skip
+        self.scheduler = Scheduler(
+            EngineLimits(**(base | changes)), end_tokens=frozenset({END}), check_every=1, story=Story(None)
+        )
+        self.now_s = 0.0
+
+    def do(self, event, *args, **kwargs):
+        self.now_s += 1.0
+        if event is Sampled:
+            return self.scheduler.handle(Sampled(args[0], kwargs.get("failed", {}), self.now_s))
+        return self.scheduler.handle(event(*args, now_s=self.now_s, **kwargs))
+
+    def submit(self, *requests, **kwargs):
+        for one in requests:
+            assert self.do(Submitted, one, **kwargs) == []
+
+    def begin(self):
+        """Begin a tick; return the plan, None if there is none, and what else is to be done."""
+        out = self.do(TickBegun)
+        plans = [one.plan for one in out if isinstance(one, Compute)]
+        assert len(plans) <= 1
+        assert not plans or isinstance(out[-1], Compute), "after whatever makes room for it"
+        return (plans[0] if plans else None), [one for one in out if not isinstance(one, Compute)]
+
+    def tick(self, token=7, *, stopped=()):
+        plan, out = self.begin()
+        if plan is not None:
+            after = self.do(Sampled, [token] * len(plan.rows))
+            out += after
+            if any(isinstance(one, Emit) for one in after):
+                out += self.do(Emitted, list(stopped))
+            out += self.do(TickEnded)
+        return out
+
+    def status(self, request_id):
+        return self.scheduler.sequence(request_id).status
+
+
+def ends(instructions):
+    return {
+        one.end.request_id: one.end.finish_reason or type(one.end.error)
+        for one in instructions
+        if isinstance(one, Finish)
+    }
+
+
+def test_a_request_from_door_to_end():
+    s = Setup()
+    s.submit(request("a", max_tokens=2))
+    assert s.status("a") is Status.QUEUED
+    plan, out = s.begin()
+    assert out == [Truncate(0, 0), Assign(0, None)]
+    assert plan.chunks == [Span(0, 0, 4, True)]
+    assert s.status("a") is Status.RUNNING
+    (emit,) = s.do(Sampled, [7])
+    assert [(sequence.request_id, token, row) for sequence, token, row in emit.fresh] == [("a", 7, 0)]
+    assert s.do(Emitted, []) == s.do(TickEnded) == []
+    plan, out = s.begin()
+    assert ([q.request_id for q in plan.streams], plan.chunks, out) == (["a"], [], [])
+    freed, emit = s.do(Sampled, [8])
+    assert freed == Truncate(0, 0)
+    assert s.status("a") is Status.FINISHED
+    (finish,) = s.do(Emitted, [])
+    assert (finish.reply_to, finish.end.finish_reason, finish.end.stats.n_output) == ("me", "length", 2)
+    assert not s.scheduler.has_work
+    assert s.scheduler.n_open == 0
+
+
+def test_the_end_token_ends_and_the_slot_is_free_at_once():
+    s = Setup(n_slots=1)
+    s.submit(request("a"), request("b"))
+    s.tick()
+    plan, _ = s.begin()
+    s.do(Sampled, [END])
+    assert s.status("a") is Status.FINISHED
+    assert s.scheduler.slots.n_idle == 1
+    assert ends(s.do(Emitted, [])) == {"a": "stop"}
+
+
+def test_overlap_is_the_same_events_in_another_order():
+    """The text of one tick's tokens is told while the next pass computes: RELEASING is what comes of it."""
+    s = Setup()
+    s.submit(request("a"), request("b"))
+    plan, _ = s.begin()
+    s.do(Sampled, [7] * len(plan.rows))
+    s.do(TickEnded)
+    plan, _ = s.begin()
+    assert [q.request_id for q in plan.streams] == ["a", "b"]
+    a = s.scheduler.sequence("a")
+    assert ends(s.do(Emitted, ["a"])) == {"a": "stop"}
+    assert a.status is Status.RELEASING
+    assert s.scheduler.slots.n_idle == 0, "a pass computes for it"
+    freed, emit = s.do(Sampled, [8, 8])
+    assert freed == Truncate(0, 0)
+    assert [sequence.request_id for sequence, _, _ in emit.fresh] == ["b"]
+    assert a.status is Status.ENDED
+    assert s.scheduler.slots.n_idle == 1
+
+
+def test_a_cancelled_prompt_gives_its_slot_back_after_its_pass():
+    s = Setup()
+    s.submit(request("a", n_prompt=20), request("b", n_prompt=3))
+    s.begin()
+    a = s.scheduler.sequence("a")
+    assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
+    assert a.status is Status.RELEASING
+    s.do(Sampled, [])
+    assert (a.status, s.scheduler.slots.n_idle) == (Status.ENDED, 1)
+
+
+def test_who_finished_may_be_cancelled_before_its_text_is_told():
+    s = Setup()
+    s.submit(request("a", max_tokens=1))
+    s.begin()
+    s.do(Sampled, [7])
+    assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
+    assert ends(s.do(Emitted, ["a"])) == {}
+
+
+def test_a_stop_string_in_the_last_token_wins_over_its_length():
+    s = Setup()
+    s.submit(request("a", max_tokens=1))
+    s.begin()
+    s.do(Sampled, [7])
+    assert ends(s.do(Emitted, ["a"])) == {"a": "stop"}
+
+
+def test_who_is_not_ready_does_not_stop_the_line_and_keeps_its_place():
+    s = Setup(n_slots=1)
+    s.submit(request("waits", max_tokens=1), ready=False)
+    assert not s.scheduler.has_work
+    s.submit(request("a", max_tokens=1), request("b", max_tokens=1))
+    assert ends(s.tick()) == {"a": "length"}
+    assert s.status("waits") is Status.NOT_READY
+    assert s.do(Ready, "waits") == []
+    assert ends(s.tick()) == {"waits": "length"}, "it came before b"
+    assert s.do(Ready, "waits") == [], "it has ended meanwhile"
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_deadline_ends_whoever_waits(ready):
+    s = Setup(n_slots=1)
+    s.submit(request("a", max_tokens=9))
+    s.tick()
+    s.submit(request("late", timeout_s=5.0), ready=ready)
+    assert s.scheduler.next_deadline_s == s.now_s + 5.0
+    s.now_s += 5.0
+    assert ends(s.tick()) == {"late": DeadlineExceededError}
+
+
+def test_a_deadline_that_passes_after_the_last_token_was_drawn_is_met():
+    s = Setup()
+    s.submit(request("a", max_tokens=1, timeout_s=5.0))
+    s.begin()
+    s.do(Sampled, [7])
+    s.now_s += 10
+    s.begin()
+    assert ends(s.do(Emitted, [])) == {"a": "length"}
+
+
+def test_a_full_cache_preempts_the_youngest_who_goes_to_the_head():
+    s = Setup(n_slots=2, n_cells=12, n_ctx_slot=12)
+    s.submit(request("a", max_tokens=8), request("b", max_tokens=8), request("c", max_tokens=8))
+    out = s.tick()
+    while not s.scheduler.n_preempted:
+        out = s.tick()
+    assert Truncate(1, 0) in out
+    assert [q.request_id for q in s.scheduler.queue] == ["b", "c"]
+    assert s.scheduler.sequence("b").n_prefilled == 0
+
+
+def test_a_refused_pass_counts_nothing_twice():
+    """The cache was fuller than our books said: another plan follows, and what was passed counts once."""
+    s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
+    s.submit(request("long", n_prompt=20), request("short", n_prompt=6), request("other", n_prompt=6))
+    plan, _ = s.begin()
+    assert [c.slot_id for c in plan.chunks] == [1, 2]
+    out = s.do(Refused, CacheFullError("no room"), None)
+    assert s.scheduler.n_preempted == 1
+    assert isinstance(out[-1], Compute)
+    assert s.scheduler.sequence("long").n_passed == 0
+    s.do(Sampled, [7])
+    assert s.scheduler.sequence("long").n_passed == 6
+
+
+def test_the_slot_at_fault_ends_alone():
+    s = Setup()
+    s.submit(request("bad"), request("good"))
+    s.begin()
+    out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
+    assert ends(out) == {"bad": InternalError}
+    assert [q.request_id for q in out[-1].plan.rows] == ["good"]
+
+
+def test_a_row_that_cannot_be_drawn_ends_alone():
+    s = Setup()
+    s.submit(request("bad"), request("good"))
+    s.begin()
+    out = s.do(Sampled, [-1, 7], failed={0: "all logits are -inf"})
+    assert ends(out) == {"bad": InternalError}
+    assert [sequence.request_id for one in out if isinstance(one, Emit) for sequence, _, _ in one.fresh] == [
+        "good"
+    ]
+
+
+def test_a_common_prefix_is_copied_from_a_running_sequence():
+    s = Setup(n_slots=2, min_prefix=4, copies=True)
+    s.submit(request("a", n_prompt=8))
+    s.tick()
+    s.submit(request("b", n_prompt=8))
+    plan, out = s.begin()
+    assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, None)]
+    assert plan.chunks == [Span(1, 6, 2, True)]
+    assert s.scheduler.sequence("b").n_cached == 6
+
+
+def test_fail_all_ends_everybody_once_wherever_they_stand():
+    s = Setup(n_slots=3)
+    s.submit(request("finished", max_tokens=1), request("running", max_tokens=9))
+    plan, _ = s.begin()
+    s.do(Sampled, [7] * len(plan.rows))
+    s.submit(request("queued"), request("unready"))
+    assert s.status("finished") is Status.FINISHED
+    out = s.do(Failed, InternalError("fire"))
+    assert ends(out) == dict.fromkeys(["finished", "running", "queued", "unready"], InternalError)
+    assert out[-1] == Clear()
+    s.submit(request("after", max_tokens=1))
+    assert ends(s.tick()) == {"after": "length"}
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "complaint"),
+    [
+        (Sampled, ([],), "no pass is under way"),
+        (Refused, (CacheFullError("full"), None), "no pass is under way"),
+        (Emitted, ([],), "nothing was to be emitted"),
+    ],
+)
+def test_what_cannot_be_is_an_error(event, args, complaint):
+    with pytest.raises(InvariantError, match=complaint):
+        Setup().do(event, *args)
+
+
+def test_ends_decided_before_an_error_are_told_with_the_next_answer():
+    s = Setup()
+    s.submit(request("late", timeout_s=1.0), request("a"))
+    s.now_s += 5
+    s.scheduler.slots.n_cells_idle = 5  # the books no longer balance
+    with pytest.raises(InvariantError, match="miscounted"):
+        s.do(TickBegun)
+    out = s.do(Failed, InternalError("broken"))
+    assert ends(out) == {"late": DeadlineExceededError, "a": InternalError}
+    assert not [one for one in out if isinstance(one, Compute)]
+
+
+def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
+    s = Setup()
+    s.submit(request("a", max_tokens=3), request("b", n_prompt=6, max_tokens=3))
+    s.tick()
+    plan, _ = s.begin()
+    sabotage(s.scheduler)
+    with pytest.raises(InvariantError) as caught:
+        s.do(Sampled, [7] * len(plan.rows))
+    (note,) = caught.value.__notes__
+    assert "Submitted(a, 4 + 3" in note
+    assert "TickBegun" in note.splitlines()[-2]
+    story = s.scheduler.story
+    assert story.whole
+    again = Setup().scheduler
+    told = replay(story.events[:-1], again)
+    assert told[-1] == "Compute(streams a, chunks 1:4+2)"
+    sabotage(again)
+    with pytest.raises(InvariantError) as repeated:
+        again.handle(story.events[-1])
+    assert str(repeated.value) == str(caught.value)
+
+
+def sabotage(scheduler):
+    scheduler.slots.n_cells_running += 1
+
+
+def test_a_long_story_forgets_its_beginning():
+    s = Setup()
+    s.scheduler.story = Story(3)
+    s.submit(request("a"))
+    for _ in range(3):
+        s.tick()
+    story = s.scheduler.story
+    assert not story.whole
+    assert [type(event) for event in story.events] == [Sampled, Emitted, TickEnded]
+    assert story.text().count("\n") == 3
+
+
+def test_the_pacer_learns_from_whole_ticks():
+    pacer = Pacer(None)
+    s = Setup()
+    s.scheduler = Scheduler(s.scheduler.limits, pacer=pacer, check_every=1)
+    s.submit(request("a", max_tokens=20))
+    for _ in range(12):
+        s.tick()
+    assert pacer.model.decode_s(1, 10) == pytest.approx(3.0, rel=0.1), "from TickBegun to TickEnded"
