@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from cobali_ray.bench import (
+    cmd_chats,
     cmd_gaps,
     cmd_micro,
     cmd_modes,
@@ -24,6 +25,7 @@ app.command("prefill")(cmd_prefill.prefill)
 app.command("overlap")(cmd_overlap.overlap)
 app.command("pace")(cmd_pace.pace)
 app.command("micro")(cmd_micro.micro)
+app.command("chats")(cmd_chats.chats)
 app.command("gaps")(cmd_gaps.gaps)
 app.command("restart")(cmd_restart.restart)
 app.command("serve")(cmd_serve.serve)

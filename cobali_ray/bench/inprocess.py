@@ -124,14 +124,14 @@ def spell(name: str, **options: Any) -> str:
     return shlex.join(words)
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """Read `1,2,4`. Raises ConfigError for anything but positive whole numbers."""
+def numbers(option: str, text: str, *, least: int = 1) -> list[int]:
+    """Read `1,2,4`. Raises ConfigError for anything but whole numbers of at least `least`."""
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
-        raise ConfigError(option, f"expected positive numbers with commas between, got {text!r}")
+    if not found or min(found) < least:
+        raise ConfigError(option, f"expected numbers from {least} with commas between, got {text!r}")
     return found
 
 
