@@ -7,12 +7,12 @@ import pytest
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.bench.workload import read_prompts
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_ray.models.registry import describe, resolve
+from cobali_ray.run import read_prompts
 from cobali_ray.settings import EngineSettings
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes

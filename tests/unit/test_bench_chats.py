@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cobali_ray.bench.chats import PASS_S, run_chats
 from cobali_ray.bench.commands import app
-from cobali_ray.bench.oracle import Visit, best_hits
+from cobali_ray.bench.inside.chats import PASS_S, run_chats
+from cobali_ray.bench.inside.oracle import Visit, best_hits
 from cobali_ray.settings import read_settings
 
 
