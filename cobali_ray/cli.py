@@ -10,42 +10,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 import yaml
-from rich.console import Console
-from typer.core import TyperGroup
 
 from cobali_ray import __version__
-from cobali_ray.bench.runner import RunOptions, run_command
 from cobali_ray.errors import CobaliError, ConfigError
-from cobali_ray.models.commands import app as models_app
-from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import read_settings
-from cobali_ray.telemetry.log import configure_logging
-from cobali_ray.trace.command import trace
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(models_app, name="models")
-app.command()(trace)
+from cobali_ray.lazy import LazyGroup
 
 
-class _Bench(TyperGroup):
-    """The benchmarks, imported when one is asked for: their plots would cost every command a second."""
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 click's signature
-        return list(self._group().commands)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self._group().get_command(ctx, cmd_name)
-
-    @staticmethod
-    def _group() -> Any:
-        from cobali_ray.bench.commands import app as bench_app
-
-        return typer.main.get_command(bench_app)
+class _Commands(LazyGroup):
+    places = {  # noqa: RUF012
+        "models": "cobali_ray.models.commands:app",
+        "trace": "cobali_ray.trace.command:trace",
+        "bench": "cobali_ray.bench.commands:app",
+    }
 
 
-app.add_typer(
-    typer.Typer(cls=_Bench, no_args_is_help=True), name="bench", help="Measure, and write a report."
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -79,6 +58,8 @@ def serve(
     """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.engine.opening import model_path
+    from cobali_ray.models.commands import progress_bars
+    from cobali_ray.settings import read_settings
 
     values, http = _read_config(config)
     values |= _said(setting, model=model)
@@ -149,6 +130,10 @@ def run(
     ] = False,
 ) -> None:
     """Run a prompts file through the engine in process, greedily, and report times."""
+    from rich.console import Console
+
+    from cobali_ray.run import RunOptions, run_command
+
     options = RunOptions(
         prompts=prompts,
         sequential=mode == "seq",
@@ -166,11 +151,18 @@ def run(
         typer.echo(json.dumps(report, indent=2))
 
 
+def _log_to_stderr() -> None:
+    from cobali_ray.telemetry.log import configure_logging
+
+    configure_logging(stream=sys.stderr)
+
+
 def main() -> None:
     """Run the command; a CobaliError becomes one line and exit code 2."""
-    configure_logging(stream=sys.stderr)
     try:
-        app()
+        app(obj=_log_to_stderr)
     except CobaliError as error:
+        from rich.console import Console
+
         Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -1,1 +1,4 @@
-"""The load generator: seeded load shapes, requests sent over HTTP, reports."""
+"""Benchmarks. Nothing that serves imports them.
+
+`commands` asks, `load` and `servers` measure over HTTP, `inside` measures in this process, `report` tells.
+"""

@@ -63,9 +63,7 @@ class Pacer:
         self.target_s = 0.0
         """The target of the tick planned last; 0 where it had none."""
 
-    def plan(
-        self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits
-    ) -> list[Span]:
+    def plan(self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits) -> list[Span]:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first."""
         budget = limits.token_budget - len(streams)
         self.target_s = 0.0

@@ -52,9 +52,7 @@ class Slots:
             held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
-        return place(
-            sequence.tokens, slots, self._limits, level=self.level, n_free_cells=-self.n_short(0)
-        )
+        return place(sequence.tokens, slots, self._limits, level=self.level, n_free_cells=-self.n_short(0))
 
     def assign(self, sequence: Sequence, place: Place) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""

@@ -12,6 +12,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
@@ -51,21 +52,25 @@ def engine_on(
     backend: Backend, settings: EngineSettings, sink: Sink, *, clock: Clock | None = None
 ) -> Engine:
     """Return a new engine on a loaded model, with the policies that the settings name."""
-    limits = settings.limits(
+    return Engine(
+        backend,
+        limits_of(backend, settings),
+        clock or MonotonicClock(),
+        sink,
+        pacer=settings.pacer(backend.grain),
+        select=choose_select(settings.selector),
+    )
+
+
+def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
+    """Return the scheduler's bounds: what was asked for, as far as the backend has it."""
+    return settings.limits(
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
         cuts_tails=backend.cuts_tails,
         copies=backend.copies,
         dense=backend.dense,
         grain=backend.grain,
-    )
-    return Engine(
-        backend,
-        limits,
-        clock or MonotonicClock(),
-        sink,
-        pacer=settings.pacer(backend.grain),
-        select=choose_select(settings.selector),
     )
 
 

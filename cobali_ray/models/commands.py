@@ -1,4 +1,4 @@
-"""`cobali models`: list what is built in, make or fetch a model, show what is in a file."""
+"""List, make and inspect models."""
 
 from __future__ import annotations
 

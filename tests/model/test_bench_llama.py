@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from cobali_ray.backend import library
 from cobali_ray.bench.commands import app
-from cobali_ray.bench.inside import held_bytes, inside
-from cobali_ray.bench.micro_llama import floor_step
-from cobali_ray.bench.prefill import Prefill
+from cobali_ray.bench.inside.handles import held_bytes, inside
+from cobali_ray.bench.inside.micro_llama import floor_step
+from cobali_ray.bench.inside.prefill import Prefill
 from cobali_ray.core.limits import EngineLimits
 
 pytestmark = pytest.mark.model

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.bench.workload import read_prompts
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
+from cobali_ray.run import read_prompts
 from cobali_ray.settings import EngineSettings
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes

@@ -75,7 +75,18 @@ class EngineMachine(RuleBasedStateMachine):
         dense=st.booleans(),
     )
     def open(  # the production defaults come first or twice
-        self, n_slots, cells, chunk, order, target_s, grain, min_prefix, overlaps, end_probability, copies, dense
+        self,
+        n_slots,
+        cells,
+        chunk,
+        order,
+        target_s,
+        grain,
+        min_prefix,
+        overlaps,
+        end_probability,
+        copies,
+        dense,
     ):
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots)
@@ -153,7 +164,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert stats.n_decode == len(decoding), "no stream is skipped"
 
     def spans_follow(self, stats):
-        """Each slot's spans join without a gap, or start over where the slot was given away, cut or copied to."""
+        """Each slot's spans join without a gap, or start where it was cut or copied to."""
         rows = stats.spans.rows()
         assert [row[0] for row in rows] == sorted({row[0] for row in rows})
         assert sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode

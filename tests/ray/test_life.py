@@ -10,7 +10,7 @@ import time
 import pytest
 from conftest import until
 
-from cobali_ray.bench.footprint import descendants, name_of
+from cobali_ray.bench.servers.processes import descendants, name_of
 
 pytestmark = pytest.mark.ray
 

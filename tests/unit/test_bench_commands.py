@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.bench.commands import app
-from cobali_ray.bench.inprocess import numbers, spell, with_range
-from cobali_ray.bench.micro import Step, time_step
-from cobali_ray.bench.modes import same_work
-from cobali_ray.bench.pace import Scene
+from cobali_ray.bench.commands.options import numbers, spell
+from cobali_ray.bench.inside.micro import Step, time_step
+from cobali_ray.bench.inside.modes import same_work
+from cobali_ray.bench.inside.pace import Scene
+from cobali_ray.bench.report.report import with_range
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError

@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.gap_sources import read_nsight, read_tick_log
-from cobali_ray.bench.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
-from cobali_ray.bench.inprocess import greedy_requests
+from cobali_ray.bench.inside.gap_sources import read_nsight, read_tick_log
+from cobali_ray.bench.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
+from cobali_ray.bench.inside.runs import greedy_requests
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.offline import run_offline

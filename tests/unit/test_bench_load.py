@@ -8,13 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.bench.load import Load, cases_of
-from cobali_ray.bench.prompts import WORDS, PromptMaker, measure_costs, uniform_costs
-from cobali_ray.bench.serve_options import DEFAULT, LoadOptions, shortened
-from cobali_ray.bench.shape import Fixed, Intruder, Prefix, PromptsFile, Repeat, Slo, Trace, Turns, Uniform
-from cobali_ray.bench.target import parse_target
-from cobali_ray.bench.trace import read_trace
-from cobali_ray.bench.workload import Arrival
+from cobali_ray.bench.load.jobs import Load, cases_of
+from cobali_ray.bench.load.options import DEFAULT, LoadOptions, shortened
+from cobali_ray.bench.load.prompts import WORDS, PromptMaker, measure_costs, uniform_costs
+from cobali_ray.bench.load.shape import (
+    Fixed,
+    Intruder,
+    Prefix,
+    PromptsFile,
+    Repeat,
+    Slo,
+    Trace,
+    Turns,
+    Uniform,
+)
+from cobali_ray.bench.load.target import parse_target
+from cobali_ray.bench.load.trace import read_trace
+from cobali_ray.bench.load.workload import Arrival
 from cobali_ray.errors import ConfigError
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"

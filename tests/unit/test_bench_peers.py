@@ -1,14 +1,13 @@
 """The rival's command line, its build key and environment, presets, processes; nothing is compiled here."""
 
-import os
 import signal
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
-from cobali_ray.bench.llama_server import (
+from cobali_ray.bench.load.jobs import cases_of
+from cobali_ray.bench.servers.llama_server import (
     PeerSettings,
     build_key,
     build_share,
@@ -16,10 +15,9 @@ from cobali_ray.bench.llama_server import (
     llama_server_binary,
     server_command,
 )
-from cobali_ray.bench.load import cases_of
-from cobali_ray.bench.peer_presets import IN_PROCESS, PRESETS
-from cobali_ray.bench.server_process import ServerProcess, ended_in_order, our_server
-from cobali_ray.errors import ConfigError, InternalError
+from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS
+from cobali_ray.bench.servers.process import ServerProcess, ended_in_order, our_server
+from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 
 SETTINGS = PeerSettings(model=Path("m.gguf"), n_slots=16, n_ctx=1024, n_threads=2, threads_wait="passive")
@@ -170,22 +168,3 @@ def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path):
     server = process(tmp_path, 1, "print('no such model'); raise SystemExit(3)")
     with pytest.raises(ConfigError, match="no such model"), server:
         pass
-
-
-def test_the_engine_answers_round_by_round():
-    from cobali_ray.bench.peer_engine import serve_rounds
-
-    asked = {"texts": ["one", "two", "three"], "n_output": 5}
-    lines = [{"model": "builtin:scripted", "n_slots": 2, "n_ctx": 64, "scripted_tick_s": 0}, asked, asked]
-    answers = []
-    serve_rounds(map(orjson.dumps, lines), answers.append)
-    assert [orjson.loads(a)["n_output"] for a in answers] == [15, 15]
-
-
-def test_an_engine_that_ended_says_why(tmp_path):
-    from cobali_ray.bench.peer_engine import EngineProcess
-
-    values = {"model": "builtin:no-such-model"}
-    engine = EngineProcess(values, lambda _: ["a"], 3, environ=dict(os.environ), log=tmp_path / "e.log")
-    with pytest.raises(InternalError, match="no-such-model"), engine:
-        engine()

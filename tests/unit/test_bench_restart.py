@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 
-from cobali_ray.bench.cmd_restart import _report
-from cobali_ray.bench.restart import MOMENTS, engine_pid
+from cobali_ray.bench.commands.restart import _report
+from cobali_ray.bench.servers.restart import MOMENTS, engine_pid
 
 
 def test_the_report_has_a_row_per_moment():

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from cobali_ray.bench.delivery import StreamClient
-from cobali_ray.bench.rounds import Rounds
-from cobali_ray.bench.viewers import ALONE, WATCHED, figures_of, report_of, watching
+from cobali_ray.bench.commands.viewers import ALONE, WATCHED, figures_of, report_of, watching
+from cobali_ray.bench.load.timeline import Timeline
+from cobali_ray.bench.report.rounds import Rounds
 from cobali_ray.errors import ConfigError
 
-CHUNK = b'data: {"id":"x","choices":[{"delta":{"content":"%d"}}]}\n\n'
 CONFIG = {"viewers": 10, "streams": 2, "tokens": 3, "rounds": 2}
 
 
@@ -18,21 +17,18 @@ def anyio_backend():
     return "asyncio"
 
 
-def finished(times, *, end=b"data: [DONE]\n\n"):
-    pieces = [(at, CHUNK % i) for i, at in enumerate(times)]
-    return StreamClient(b"", pieces=[*pieces, (times[-1], end)])
+def answer(*times, **said):
+    return Timeline(due_s=0, sent_s=0, deltas_s=times, ended_s=times[-1], n_output=len(times), **said)
 
 
 def test_throughput_counts_all_streams_and_gaps_lie_within_one():
-    clients = [finished([1.0, 1.25, 1.5]), finished([7.0, 7.25, 7.5])]
-    figures = figures_of(clients, 3, wall_s=2.0)
-    assert figures == {"output_tokens_per_s": 3.0, "gap_p50_s": 0.25, "gap_p99_s": 0.25}
+    figures = figures_of([answer(1.0, 1.25, 1.5), answer(1.5, 1.75, 2.0)])
+    assert [figures[name] for name in ("output_tokens_per_s", "itl_p50_s", "itl_p99_s")] == [3.0, 0.25, 0.25]
 
 
-@pytest.mark.parametrize("end", [b"", b'data: {"error":{}}\n\ndata: [DONE]\n\n'], ids=["cut", "failed"])
-def test_a_stream_that_did_not_finish_is_no_measurement(end):
-    with pytest.raises(ConfigError, match="a stream failed"):
-        figures_of([finished([1.0, 2.0], end=end)], 2, wall_s=1.0)
+def test_a_stream_that_did_not_finish_is_no_measurement():
+    with pytest.raises(ConfigError, match="a stream failed: it broke off"):
+        figures_of([answer(1.0), answer(1.0, 2.0, status="failed", error="it broke off")])
 
 
 @pytest.mark.parametrize(
@@ -44,7 +40,7 @@ def test_a_stream_that_did_not_finish_is_no_measurement(end):
 )
 def test_the_verdict_is_the_median_of_the_ratios_within_rounds(watched, ratios, word):
     rounds = Rounds()
-    rest = {"gap_p50_s": 0.01, "gap_p99_s": 0.02, "seen_bytes_per_s": 5e3}
+    rest = {"itl_p50_s": 0.01, "itl_p99_s": 0.02, "seen_bytes_per_s": 5e3}
     rounds.figures = {
         ALONE: [{"output_tokens_per_s": rate} | rest for rate in (100.0, 200.0)],
         WATCHED: [{"output_tokens_per_s": rate} | rest for rate in watched],

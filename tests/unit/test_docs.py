@@ -25,6 +25,7 @@ from cobali_ray.api.faults import fault_of, http_fault
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.bench.commands import NAMES
 from cobali_ray.cli import app as cli
 from cobali_ray.models.reference import parse_reference
 from cobali_ray.settings import EngineSettings, read_settings
@@ -207,7 +208,8 @@ def test_a_command_is_understood(words):
     command, path = typer.main.get_command(cli), []
     while hasattr(command, "commands"):
         path.append(words[len(path)])
-        command = command.commands[path[-1]]
+        lazy = path[-1] in getattr(command, "places", ())
+        command = command.load(path[-1]) if lazy else command.commands[path[-1]]
     assert CliRunner().invoke(cli, [*path, "--help"]).exit_code == 0
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     rest = words[len(path) :]
@@ -224,6 +226,21 @@ def test_a_command_is_understood(words):
 
 def test_the_commands_of_the_readme_were_found():
     assert len(commands()) >= 8
+
+
+def test_the_benchmarks_named_are_those_there_are():
+    table = section("Performance").partition("|---|---|")[2].partition("\n\n")[0]
+    listed = {
+        name
+        for row in table.splitlines()
+        for cell in row.split("|")
+        for name in ticked(cell.partition(":")[0])
+    }
+    assert listed == set(NAMES)
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    named = re.findall(r"`cobali bench (\w+)", "\n".join([*map(read, DOCUMENTS), *texts]))
+    assert set(named) - {"NAME"} <= set(NAMES)
+    assert not any("python -m cobali_ray.bench" in text for text in (*map(read, DOCUMENTS), *texts))
 
 
 def test_every_subcommand_and_make_target_is_named():

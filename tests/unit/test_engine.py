@@ -31,7 +31,9 @@ class Setup:
             prefill_chunk=chunk, min_prefix=min_prefix,
         )  # fmt: skip
         self.clock, self.events = FakeClock(step_s=0.001), Recorder()
-        self.engine = Engine(self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1)
+        self.engine = Engine(
+            self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1
+        )
 
     def submit(self, request_id, prompt, max_tokens=5, **kwargs):
         text = prompt.encode() if isinstance(prompt, str) else prompt

@@ -221,7 +221,7 @@ def test_auto_target_is_four_decode_ticks_of_a_full_batch():
     for i in range(20):
         pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
-    plan = planned(pacer, slots, LIMITS)
+    planned(pacer, slots, LIMITS)
     assert pacer.target_s == pytest.approx(0.4, rel=0.05)
     assert AUTO_TARGET_S == 0.05
 

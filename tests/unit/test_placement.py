@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cobali_ray.core.lifecycle import Change
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.lifecycle import Change
 
 
 def tokens(*values):
@@ -61,12 +61,17 @@ LONG = (*range(40), *range(900, 2860))
         pytest.param([held(0, *range(3)), held(1)], {}, Place(1, 0), id="a-prefix-too-short"),
         pytest.param([held(0, *range(50)), held(1)], {"min_prefix": 0}, Place(1, 0), id="reuse-off"),
         pytest.param([held(0, *range(100))], {}, Place(0, 98), id="two-tokens-are-computed-again"),
-        pytest.param([held(0, *LONG), held(1)], {}, Place(1, 0), id="a-hit-that-destroys-a-history-is-declined"),
+        pytest.param(
+            [held(0, *LONG), held(1)], {}, Place(1, 0), id="a-hit-that-destroys-a-history-is-declined"
+        ),
         pytest.param(
             [held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0), id="or-copied-where-it-can-be"
         ),
         pytest.param(
-            [held(0, *LONG, idle=False), held(1)], {"copies": True}, Place(1, 40, 0), id="from-a-busy-slot-too"
+            [held(0, *LONG, idle=False), held(1)],
+            {"copies": True},
+            Place(1, 40, 0),
+            id="from-a-busy-slot-too",
         ),
         pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
         pytest.param(
@@ -85,7 +90,10 @@ LONG = (*range(40), *range(900, 2860))
             [held(0), held(1), held(2, 1, idle=False)], {"dense": True}, Place(1, 0), id="beside-the-busy-one"
         ),
         pytest.param(
-            [held(0), held(1), held(2, 1, idle=False)], {"dense": False}, Place(0, 0), id="unless-gaps-are-free"
+            [held(0), held(1), held(2, 1, idle=False)],
+            {"dense": False},
+            Place(0, 0),
+            id="unless-gaps-are-free",
         ),
     ],
 )

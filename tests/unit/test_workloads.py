@@ -11,17 +11,11 @@ from statistics import mean, median, pstdev
 import pytest
 import yaml
 
-from cobali_ray.bench.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
-from cobali_ray.bench.trace import read_trace
-from cobali_ray.bench.workload import (
-    arrivals,
-    intrusions,
-    load_shape,
-    prefix_groups,
-    read_prompts,
-    sizes,
-)
+from cobali_ray.bench.load.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
+from cobali_ray.bench.load.trace import read_trace
+from cobali_ray.bench.load.workload import arrivals, intrusions, load_shape, prefix_groups, sizes
 from cobali_ray.errors import ConfigError
+from cobali_ray.run import read_prompts
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "workloads"

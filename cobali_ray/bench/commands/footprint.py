@@ -1,0 +1,46 @@
+"""`cobali bench footprint`: memory and idle CPU of a running server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.report.report import Report, Table, deliver
+from cobali_ray.bench.servers.processes import cpu_s, descendants, memory_mb, name_of
+from cobali_ray.errors import ConfigError
+
+NOTE = "RSS counts shared pages in every process, PSS divides them."
+
+
+def footprint(
+    pid: Annotated[int, typer.Argument(help="Process id of cobali serve.")],
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the CPU.")] = 10.0,
+    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+) -> None:
+    """Add up memory and CPU of a process and all below it."""
+    before = {found: cpu_s(found) for found in descendants(pid)}
+    time.sleep(seconds)
+    rows: list[tuple[str, float, float, float]] = []
+    for found, used_s in before.items():
+        try:
+            rows.append((name_of(found), *memory_mb(found), 100 * (cpu_s(found) - used_s) / seconds))
+        except (OSError, KeyError):
+            continue  # it ended, or it is none of ours to look at
+    if not rows:
+        raise ConfigError("PID", f"there is no process {pid} to look at")
+    rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
+    table = Table(
+        f"Everything below process {pid}, CPU over {seconds:g} s",
+        ("process", "RSS MB", "PSS MB", "CPU %"),
+        [(name, *(f"{value:.1f}" for value in values)) for name, *values in rows],
+        note=NOTE,
+    )
+    report = Report(
+        name="footprint", title="Memory and idle CPU", command=f"{spell('footprint', seconds=seconds)} {pid}",
+        config={"seconds": seconds}, tables=[table], samples={"processes": rows},
+    )  # fmt: skip
+    deliver(report, out)

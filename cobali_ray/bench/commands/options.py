@@ -1,0 +1,45 @@
+"""What the benchmarks' options have in common, and the command line that reproduces a report."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.run import read_prompts
+from cobali_ray.settings import EngineSettings
+
+OUT = Path("bench-results")
+URL = "http://127.0.0.1:8000"
+DEFAULT_MODEL: str = EngineSettings.model_fields["model"].default
+
+
+def texts_of(path: Path, limit: int | None = None) -> list[str]:
+    """Read a prompts file. Raises ConfigError if it is not there."""
+    if not path.is_file():
+        raise ConfigError("--prompts", f"there is no file {path}")
+    return read_prompts(path.read_text(encoding="utf-8"))[:limit]
+
+
+def spell(name: str, **options: Any) -> str:
+    """Write the command line that asks for a benchmark with these options; None and False are left out."""
+    words = ["cobali", "bench", name]
+    for option, value in options.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{option.replace('_', '-')}")
+        if value is not True:
+            words.append(str(value))
+    return shlex.join(words)
+
+
+def numbers(option: str, text: str, *, least: int = 1) -> list[int]:
+    """Read `1,2,4`. Raises ConfigError for anything but whole numbers of at least `least`."""
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or min(found) < least:
+        raise ConfigError(option, f"expected numbers from {least} with commas between, got {text!r}")
+    return found

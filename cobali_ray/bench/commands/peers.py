@@ -1,0 +1,285 @@
+"""`cobali bench peers`: this server and llama-server in turn, on the same libraries and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from cobali_ray.actors.ports import free_port
+from cobali_ray.backend.threads import ENVIRONMENT
+from cobali_ray.bench.commands.options import OUT
+from cobali_ray.bench.commands.serve import command_line, report_of
+from cobali_ray.bench.commands.serve_report import spread_of
+from cobali_ray.bench.inside.child import Child
+from cobali_ray.bench.load.options import Workload, read_workload, shape_from_file, shortened
+from cobali_ray.bench.load.prompts import PromptMaker
+from cobali_ray.bench.load.reply import Exchange, timeline_of
+from cobali_ray.bench.load.run import run_serve, word_costs
+from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop
+from cobali_ray.bench.load.target import Job, Target, connect, parse_target
+from cobali_ray.bench.report.report import Report, Table, deliver
+from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
+from cobali_ray.bench.servers.llama_server import (
+    PACKAGE,
+    PeerSettings,
+    build_key,
+    installed_libraries,
+    llama_server_binary,
+    server_command,
+)
+from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS, InProcessCase, Preset
+from cobali_ray.bench.servers.process import ServerProcess, ended_in_order, our_server
+from cobali_ray.errors import ConfigError, InternalError
+from cobali_ray.models.commands import progress_bars
+from cobali_ray.models.registry import resolve
+
+IN_PROCESS_NAME = "inprocess"
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What every comparison of one call has in common."""
+
+    binary: Path
+    threads: int
+    threads_wait: str
+    unified: bool
+    endpoint: str
+    peers: tuple[tuple[str, str], ...]
+    n_rounds: int
+    quick: bool
+    ours: Mapping[str, Any]
+
+    def settings(self, model: Path, n_slots: int, n_ctx: int) -> PeerSettings:
+        """Return what both servers get."""
+        if self.threads_wait not in ENVIRONMENT:
+            names = ", ".join(ENVIRONMENT)
+            raise ConfigError("--threads-wait", f"must be one of {names}, got {self.threads_wait!r}")
+        return PeerSettings(
+            model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
+            threads_wait=self.threads_wait, unified=self.unified,
+        )  # fmt: skip
+
+
+def peers(
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; again for more.  [default: throughput]"
+        ),
+    ] = None,
+    shape: Annotated[
+        Path | None, typer.Option(help="A load shape file instead of the preset's load.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model instead of the preset's.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Slots instead of the preset's.")] = None,
+    ctx: Annotated[int | None, typer.Option(min=16, help="Tokens per slot instead of the preset's.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="A further llama-server with this -b; again for more.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
+    ] = None,
+    threads_wait: Annotated[
+        str,
+        typer.Option(
+            help="How OpenMP threads wait, on both sides: active (spin), brief (our auto), passive."
+        ),
+    ] = "brief",
+    unified: Annotated[
+        bool, typer.Option("--unified", help="One KV pool for all slots, on both sides.")
+    ] = False,
+    endpoint: Annotated[str, typer.Option(help="completions or chat.")] = "completions",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option("--peer", metavar="NAME=URL", help="A further running server to measure."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any further setting of our server."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; servers take turns in each.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke test: few requests, one round.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+) -> None:
+    """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once)."""
+    names = preset or ["throughput"]
+    if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
+        raise ConfigError(
+            "--preset", f"there is no {unknown[0]}; there are {', '.join((*PRESETS, IN_PROCESS_NAME))}"
+        )
+    with ended_in_order(), progress_bars() as progress:
+        binary = llama_server_binary(progress)
+    options = PeerOptions(
+        binary=binary,
+        threads=threads or len(os.sched_getaffinity(0)),
+        threads_wait=threads_wait,
+        unified=unified,
+        endpoint=endpoint,
+        peers=tuple(parse_target(text) for text in peer or ()),
+        n_rounds=1 if quick else rounds,
+        quick=quick,
+        ours=dict(_assignment(text) for text in setting or ()),
+    )
+    for name in names:
+        if name == IN_PROCESS_NAME:
+            cases = [case for case in IN_PROCESS if model in {None, case.model}]
+            with ended_in_order():
+                report = compare_in_process(cases, options)
+        else:
+            chosen = PRESETS[name]
+            chosen = replace(
+                chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
+                n_ctx=ctx or chosen.n_ctx, n_batches=(*chosen.n_batches, *(batch or ())),
+            )  # fmt: skip
+            own = read_workload(shape_from_file(shape), shape.parent) if shape else Workload(chosen.shape)
+            with ended_in_order():
+                report = compare(chosen, shortened(own) if quick else own, options)
+        deliver(report, out)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError("--set", f"expected NAME=VALUE, got {text!r}")
+    return name.strip(), yaml.safe_load(value)
+
+
+def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
+    """Start both servers, run the load against them in turn, and end them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
+        settings = options.settings(_model(preset.model), preset.n_slots, preset.n_ctx)
+        servers = [our_server(settings, folder, options.ours)]
+        servers += [llama_server(options.binary, settings, folder, n_batch) for n_batch in preset.n_batches]
+        for server in servers:
+            with Console(stderr=True).status(f"Starting {server.name} ..."):
+                stack.enter_context(server)
+        urls = [*((server.name, server.url) for server in servers), *options.peers]
+        targets = [connect(name, url, endpoint=options.endpoint) for name, url in urls]  # type: ignore[arg-type]
+        result = run_serve(workload, targets, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S)
+        report = report_of(result, f"peers-{preset.name}", preset.title)
+        report.config |= _fairness(settings, servers)
+    report.notes.append("All servers run throughout and take turns; those not asked are idle meanwhile.")
+    return report
+
+
+def llama_server(binary: Path, settings: PeerSettings, folder: Path, n_batch: int | None) -> ServerProcess:
+    """Return llama-server on a free port."""
+    name = "llama-server" if n_batch is None else f"llama-server -b {n_batch}"
+    port = free_port()
+    return ServerProcess(
+        name,
+        server_command(binary, settings, port, n_batch=n_batch),
+        url=f"http://127.0.0.1:{port}",
+        ready="/health",
+        environ=settings.environ(),
+        log=folder / f"{name.replace(' ', '')}.log",
+    )
+
+
+def compare_in_process(cases: list[InProcessCase], options: PeerOptions) -> Report:
+    """Run the engine in this process and llama-server without streaming in turn, model after model."""
+    table = Table(
+        "Output tokens/s, all prompts at once",
+        ["model", "requests", "tokens each", "engine in process", "llama-server", "ratio"],
+        note="Medians of the rounds; the ratio within each round: median (least to largest).",
+    )
+    samples, notes, config = {}, [], {}
+    for case in cases:
+        rounds, fair = _in_process_rounds(case, options)
+        config[case.model], samples[case.model] = fair, rounds.as_json()
+        notes += rounds.notes()
+        ours, theirs = (rounds.median(name, "output_tokens_per_s") for name in ("engine", "llama-server"))
+        ratio = spread_of(rounds.ratios("engine", "llama-server", "output_tokens_per_s"))
+        lengths = f"{case.n_prompt} + {case.n_output}"
+        table.rows.append([case.model, str(case.n_requests), lengths, f"{ours:.1f}", f"{theirs:.1f}", ratio])
+    return Report(
+        name="peers-inprocess", title="The engine in process against llama-server without streaming",
+        command=command_line(), config=config, tables=[table], samples=samples,
+        notes=["Prompts are tokenised before the engine's clock starts; llama-server tokenises inside its.",
+               *notes],
+    )  # fmt: skip
+
+
+def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Rounds, dict[str, Any]]:
+    n_requests = 4 if options.quick else case.n_requests
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
+        settings = options.settings(_model(case.model), 16, 1024)
+        server = llama_server(options.binary, settings, folder, None)
+        stack.enter_context(server)
+        target: Target = connect(server.name, server.url)
+        maker = PromptMaker(word_costs(target)[0], seed=23)
+
+        def texts(number: int) -> list[str]:
+            return [maker.text(f"{number} {i}", case.n_prompt) for i in range(n_requests)]
+
+        values = {
+            "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
+            "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
+            "kv": "unified" if settings.unified else "split", **options.ours,
+        }  # fmt: skip
+        engine = stack.enter_context(Child(values, environ=settings.environ(), log=folder / "engine.log"))
+        engine.answer()
+        ours, theirs = count(), count()  # rounds: both get the same prompts in one, new ones in the next
+        contenders: dict[str, Callable[[], Figures]] = {
+            "engine": lambda: _with_rate(engine.order(texts=texts(next(ours)), n_output=case.n_output)),
+            "llama-server": lambda: _with_rate(whole_answers(target, texts(next(theirs)), case.n_output)),
+        }
+        rounds = run_rounds(contenders, n_rounds=options.n_rounds, in_process=False)
+        return rounds, _fairness(settings, [server])
+
+
+def whole_answers(target: Target, texts: Sequence[str], n_output: int) -> dict[str, float]:
+    """Send all prompts at once and wait for whole answers. Raises InternalError if one failed."""
+
+    async def send() -> list[Exchange]:
+        timer = LoopTimer()
+        sender = Sender(target, timer, ignore_eos=True, timeout_s=TIMEOUT_S, stream=False)
+        return await closed_loop(sender, [[Job(prompt=text, n_output=n_output)] for text in texts], timer)
+
+    answers = [timeline_of(exchange) for exchange in asyncio.run(send())]
+    if wrong := [a for a in answers if a.status != "ok"]:
+        raise InternalError(f"{target.name} {wrong[0].status} a request: {wrong[0].error}")
+    return {
+        "wall_s": max(a.ended_s for a in answers) - min(a.sent_s for a in answers),
+        "n_prompt": sum(a.n_prompt or 0 for a in answers),
+        "n_output": sum(a.n_output for a in answers),
+    }
+
+
+def _with_rate(found: dict[str, float]) -> Figures:
+    return found | {"output_tokens_per_s": found["n_output"] / found["wall_s"]}
+
+
+def _model(reference: str) -> Path:
+    with progress_bars() as progress:
+        return resolve(reference, progress=progress)
+
+
+def _fairness(settings: PeerSettings, servers: list[ServerProcess]) -> dict[str, Any]:
+    """Say what both got, and with which libraries llama-server really computed."""
+    return {
+        "model": settings.model.name, "n_slots": settings.n_slots, "n_ctx_per_slot": settings.n_ctx,
+        "n_threads": settings.n_threads, "openmp": settings.threads_wait,
+        "kv": "unified" if settings.unified else "split",
+        "commands": {s.name: [Path(w).name if w.startswith("/") else w for w in s.command] for s in servers},
+        "build": build_key(installed_libraries(), version(PACKAGE)),
+        "libraries": {
+            s.name: [Path(f).name for f in found] for s in servers if (found := s.mapped_libraries())
+        },
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Measurements inside one process: the engine, its parts, llama.cpp."""

@@ -1,0 +1,177 @@
+"""Runs a load against targets, interleaved: every case meets each target in turn, round by round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx2
+from rich.console import Console
+
+from cobali_ray.bench.load.jobs import Case, Load, cases_of
+from cobali_ray.bench.load.options import Workload
+from cobali_ray.bench.load.prompts import WORDS, PromptMaker, WordCosts, measure_costs, uniform_costs
+from cobali_ray.bench.load.reply import Exchange, timeline_of
+from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
+from cobali_ray.bench.load.target import Target, token_counter, tokens_per_word
+from cobali_ray.bench.load.timeline import Timeline, summarise
+from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
+
+ROLES = ("stream", "intruder")
+
+
+@dataclass(slots=True)
+class ServeResult:
+    """All that was seen: per target and case, the timelines of each round."""
+
+    workload: Workload
+    targets: Sequence[Target]
+    cases: Sequence[Case]
+    rounds: Rounds
+    timelines: dict[tuple[str, str], list[list[Timeline]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def figure(self, target: str, case: Case, name: str) -> float:
+        """Return the median over the rounds of one figure of the streams."""
+        return self.rounds.median(contender(target, case), name)
+
+    def ratios(self, target: str, other: str, case: Case, name: str) -> list[float]:
+        """Return target / other, round by round."""
+        return self.rounds.ratios(contender(target, case), contender(other, case), name)
+
+    def pooled(self, target: str, case: Case, role: str = "stream") -> list[Timeline]:
+        """Return the answered requests of all rounds."""
+        runs = self.timelines[target, case.label]
+        return [t for run in runs for t in run if t.role == role and t.status == "ok"]
+
+
+def contender(target: str, case: Case) -> str:
+    """Return the name under which the rounds keep a target's runs of one case."""
+    return f"{target} @ {case.label}"
+
+
+def run_serve(
+    workload: Workload,
+    targets: Sequence[Target],
+    *,
+    n_rounds: int,
+    timeout_s: float,
+    console: Console | None = None,
+) -> ServeResult:
+    """Run every case against every target in each round, after warm-up requests that do not count.
+
+    All targets get the same prompts in one round and new ones in the next, so that no prefix cache helps.
+    """
+    costs, notes = word_costs(targets[0])
+    maker = PromptMaker(costs, workload.shape.seed)
+    load = Load(workload.shape, maker, workload.texts, workload.trace)
+    cases = cases_of(workload.shape)
+    result = ServeResult(workload, targets, cases, Rounds(), notes=notes)
+    contenders: dict[str, Callable[[], Figures]] = {}
+    for case in cases:
+        for target in targets:
+            result.timelines[target.name, case.label] = []
+            contenders[contender(target.name, case)] = _Run(load, workload, target, case, result, timeout_s)
+    result.rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=0, console=console, in_process=False)
+    result.notes += _notes(result)
+    return result
+
+
+def word_costs(target: Target) -> tuple[WordCosts, list[str]]:
+    """Learn from a target how long words are; say so where it can only be estimated."""
+    with httpx2.Client(timeout=60.0) as http:
+        count = token_counter(target, http)
+        if count is not None:
+            return measure_costs(count), []
+        ratio = tokens_per_word(target, http, WORDS)
+    note = (
+        f"{target.name} does not tokenise: prompt lengths follow its average of {ratio:.2f} tokens per word."
+    )
+    return uniform_costs(ratio), [note]
+
+
+class _Run:
+    """One case at one target; each call is its next round."""
+
+    def __init__(
+        self,
+        load: Load,
+        workload: Workload,
+        target: Target,
+        case: Case,
+        result: ServeResult,
+        timeout_s: float,
+    ) -> None:
+        self._load, self._shape, self._target, self._case = load, workload.shape, target, case
+        self._result, self._timeout_s = result, timeout_s
+
+    def __call__(self) -> Figures:
+        runs = self._result.timelines[self._target.name, self._case.label]
+        key = f"{len(runs)}.{self._case.label}"
+        timelines = [timeline_of(exchange) for exchange in asyncio.run(self._exchanges(key))]
+        runs.append(timelines)
+        return figures_of(timelines, self._result.workload)
+
+    async def _exchanges(self, key: str) -> list[Exchange]:
+        timer = LoopTimer()
+        send = Sender(self._target, timer, ignore_eos=self._shape.ignore_eos, timeout_s=self._timeout_s)
+        # Not all at once: a warm-up must not be refused by a bounded queue.
+        warmup = self._load.warmup(key)
+        step = max(self._case.clients, 4)
+        for first in range(0, len(warmup), step):
+            await closed_loop(send, warmup[first : first + step], timer)
+        if self._shape.kind == "open":
+            jobs = self._load.opened(key)
+            return await self._beside(open_loop(send, jobs, timer), send, key, timer)
+        clients = self._load.closed(self._case, key)
+        return await self._beside(closed_loop(send, clients, timer), send, key, timer)
+
+    async def _beside(self, load: object, send: Sender, key: str, timer: LoopTimer) -> list[Exchange]:
+        if not self._case.intruded:
+            return await load  # type: ignore[misc, no-any-return]
+        return await with_intruder(load, send, self._load.intruders(key), timer)  # type: ignore[arg-type]
+
+
+def figures_of(timelines: Sequence[Timeline], workload: Workload) -> Figures:
+    """Return the streams' figures, and the intruders' under `intruder_...` where there were any."""
+    slo = workload.shape.slo
+    figures: dict[str, float] = {}
+    for role in ROLES:
+        mine = [t for t in timelines if t.role == role]
+        if mine:
+            flat = summarise(mine, slo).figures()
+            figures |= flat if role == "stream" else {f"intruder_{name}": v for name, v in flat.items()}
+    return figures
+
+
+def _notes(result: ServeResult) -> list[str]:
+    notes = result.rounds.notes()
+    everything = {name: [t for run in runs for t in run] for (name, _), runs in _by_target(result).items()}
+    for name, timelines in everything.items():
+        bad = [t for t in timelines if t.status == "failed"]
+        if bad:
+            notes.append(f"{name}: {len(bad)} of {len(timelines)} requests failed, first: {bad[0].error}")
+        if any(t.counted and t.status == "ok" for t in timelines):
+            notes.append(f"{name} gives no usage: its output tokens are counted deltas.")
+    late = max(result.figure(t.name, c, "late_p99_s") for t in result.targets for c in result.cases)
+    if late > 0.005:
+        notes.append(
+            f"The sender itself was up to {1000 * late:.0f} ms late (p99): it had too little processor."
+        )
+    it = result.workload.shape.intruder
+    for (name, label), runs in result.timelines.items():
+        intruders = [t for run in runs for t in run if t.role == "intruder"]
+        if it and (n_late := sum(t.e2e_s > it.every_s for t in intruders)):
+            notes.append(
+                f"{name} @ {label}: {n_late} of {len(intruders)} intruders took over {it.every_s:g} s, "
+                "when the next one came: its TTFT has that wait in it."
+            )
+    return notes
+
+
+def _by_target(result: ServeResult) -> dict[tuple[str, str], list[list[Timeline]]]:
+    merged: dict[tuple[str, str], list[list[Timeline]]] = {}
+    for (name, _), runs in result.timelines.items():
+        merged.setdefault((name, ""), []).extend(runs)
+    return merged

@@ -1,0 +1,89 @@
+"""Load shapes (workloads/*.yaml) and the seeded requests they stand for. Nothing is read or sent here."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import NamedTuple
+
+from cobali_ray.bench.load.shape import PromptsFile, Repeat, Shape, Trace
+from cobali_ray.bench.load.shape_file import load_shape
+from cobali_ray.errors import ConfigError
+
+__all__ = [
+    "Arrival",
+    "Shape",
+    "Size",
+    "arrivals",
+    "intrusions",
+    "load_shape",
+    "prefix_groups",
+    "sizes",
+]
+
+
+class Size(NamedTuple):
+    """One request's lengths: the whole prompt (None where the shape gives its text) and the output."""
+
+    prompt_tokens: int | None
+    output_tokens: int
+
+
+class Arrival(NamedTuple):
+    """When to send one request, in seconds after the start, and its lengths as in `Size`."""
+
+    time_s: float
+    prompt_tokens: int | None
+    output_tokens: int
+
+
+def sizes(shape: Shape, n_requests: int) -> list[Size]:
+    """Draw the lengths of the first `n_requests`; asking for more never changes the earlier ones.
+
+    A trace has its own lengths (`cobali_ray.bench.load.trace`): ConfigError.
+    """
+    if isinstance(shape.prompt, Trace) or isinstance(shape.output, Trace):
+        raise ConfigError("trace", "lengths and times of this shape are in its trace")
+    rng = Random(f"{shape.seed} sizes")
+    shared = shape.prefix.tokens if shape.prefix else 0
+    drawn = []
+    for _ in range(n_requests):
+        prompt_tokens = None  # a given text is as long as it is
+        if not isinstance(shape.prompt, PromptsFile | Repeat):
+            prompt_tokens = shared + shape.prompt.draw(rng)
+        drawn.append(Size(prompt_tokens, shape.output.draw(rng)))
+    return drawn
+
+
+def arrivals(shape: Shape) -> list[Arrival]:
+    """Return when each request of an open loop is sent, in order, and how long it is.
+
+    Gaps are gamma distributed with shape `burstiness` and mean 1 / `rate_rps`: 1 is a Poisson process,
+    less is burstier, more is more regular. Times and lengths are drawn apart, so another rate keeps the
+    lengths. A closed loop has no arrival times: ConfigError. Source: `vllm bench serve`.
+    """
+    if shape.kind != "open":
+        raise ConfigError("kind", "only an open loop has arrival times")
+    rng = Random(f"{shape.seed} times")
+    now, timed = 0.0, []
+    for size in sizes(shape, shape.n_requests):
+        now += rng.gammavariate(shape.burstiness, 1 / (shape.rate_rps * shape.burstiness))
+        timed.append(Arrival(now, *size))
+    return timed
+
+
+def intrusions(shape: Shape, duration_s: float) -> list[Arrival]:
+    """Return the intruder's sends within `duration_s`, the first after one period; none without intruder."""
+    if shape.intruder is None:
+        return []
+    it = shape.intruder
+    n = math.ceil(duration_s / it.every_s) - 1
+    return [Arrival(i * it.every_s, it.prompt_tokens, it.output_tokens) for i in range(1, n + 1)]
+
+
+def prefix_groups(shape: Shape, n_requests: int) -> list[int]:
+    """Draw which shared prefix, from 0, each of the first `n_requests` starts with; empty without prefix."""
+    if shape.prefix is None:
+        return []
+    rng = Random(f"{shape.seed} groups")
+    return [rng.randrange(shape.prefix.n_groups) for _ in range(n_requests)]

@@ -1,0 +1,1 @@
+"""Servers under test: started, watched, killed, ended."""

@@ -1,0 +1,54 @@
+"""Commands that are imported when they are asked for, so that `--help` and a typo cost next to nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands live elsewhere: until one is asked for, only its docstring is read."""
+
+    places: ClassVar[Mapping[str, str]] = {}
+    """By name of the command: `module:function`, or `module:app` for a group."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, place in self.places.items():
+            self.add_command(TyperCommand(name, help=_docstring(*place.split(":"))))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is to run, import it, and do what the process does before any command."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and name in self.places:
+            command = self.load(name)
+        if ctx.obj is not None and not isinstance(command, LazyGroup):
+            ctx.obj()
+        return name, command, rest
+
+    def load(self, name: str) -> Any:
+        """Import a command."""
+        module, attribute = self.places[name].split(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        return typer.main.get_command(alone)
+
+
+def _docstring(module: str, attribute: str) -> str:
+    """Read the docstring of a function, or of its module where it has none, without running either."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(module)
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == attribute)
+    return ast.get_docstring(next(functions, tree)) or ""
