@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.bench.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
 from cobali_ray.bench.inside.prefill import Prefill, batches_of, pad_left, padded_ticks
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.settings import EngineSettings
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
@@ -92,10 +92,8 @@ def test_batches_come_in_order_or_by_length():
 @pytest.fixture
 def runner():
     backend = ScriptedBackend(n_slots=4, n_ctx_slot=64, n_batch=32)  # strict: it checks every batch
-    limits = EngineLimits(
-        n_slots=4, n_ctx_slot=64, n_cells=256, token_budget=32, prefill_chunk=32, min_prefix=0
-    )
-    return Prefill(backend, limits, filler=1)
+    settings = EngineSettings(n_slots=4, n_ctx=64, token_budget=32, prefill_chunk=32, min_prefix=0)
+    return Prefill(backend, settings, filler=1)
 
 
 PROMPTS = [[65 + i] * n for i, n in enumerate((40, 3, 12, 7))]

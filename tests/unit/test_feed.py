@@ -192,7 +192,7 @@ async def test_a_stop_string_found_late_closes_the_stay_at_the_end():
     s = Setup(overlaps=True)
     s.submit("a", "hello", max_tokens=30, stop=("z", "e", "a", "o", "i", "n", "t", "s", "r"),
              sampling=SamplingParams(temperature=0, ignore_eos=True))  # fmt: skip
-    while "a" in s.engine._open:
+    while s.engine.scheduler.n_open:
         s.tick()
     life = (await s.lives())["a"]
     assert life["finish_reason"] == "stop"

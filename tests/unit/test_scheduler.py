@@ -124,7 +124,7 @@ def test_the_end_token_ends_and_the_slot_is_free_at_once():
     s = Setup(n_slots=1)
     s.submit(request("a"), request("b"))
     s.tick()
-    plan, _ = s.begin()
+    s.begin()
     s.do(Sampled, [END])
     assert s.status("a") is Status.FINISHED
     assert s.scheduler.slots.n_idle == 1

@@ -21,6 +21,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
 from cobali_ray.core.text import TextStream
 from cobali_ray.engine.emit import Emitter
