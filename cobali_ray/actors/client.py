@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import End, Event, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
-from cobali_ray.errors import CobaliError, ConfigError, EngineDiedError, LoadingError
+from cobali_ray.errors import (
+    CobaliError,
+    ConfigError,
+    EngineDiedError,
+    EventsLostError,
+    InternalError,
+    LoadingError,
+)
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import HttpTime
 
@@ -67,7 +74,7 @@ class ServeEngineClient:
         while self._card is None:
             try:
                 found = await outcome(self._engine.describe.remote())
-            except EngineDiedError as error:
+            except InternalError as error:
                 _log.warning("engine_not_there", error=repr(error.__cause__))
                 await asyncio.sleep(CONNECT_RETRY_S)
                 continue
@@ -132,7 +139,7 @@ class ServeEngineClient:
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
-        stream = self._puller.open(request.request_id, on_full=response.cancel)
+        stream = self._puller.open(request.request_id, on_failure=response.cancel)
         call = asyncio.ensure_future(outcome(response))
         self._calls.add(call)
         call.add_done_callback(self._forget)
@@ -166,17 +173,23 @@ class ServeEngineClient:
             return away
         try:
             state: EngineState = await self._link.ask(self._engine.state.remote())
-        except EngineDiedError:
+        except InternalError:
             return self._link.away or EngineState(status=EngineStatus.LOADING, detail="no answer")
         return state
 
     async def metrics(self) -> str:
         """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
-        snapshot = None
+        snapshot, up = None, False
         if self._card is not None and self._link.away is None:
-            with suppress(EngineDiedError):
+            try:
                 snapshot = await self._link.ask(self._engine.snapshot.remote())
-        presence = self._link.presence._replace(up=snapshot is not None)
+                up = True
+            except EngineDiedError:
+                pass
+            except InternalError as error:
+                _log.error("no_snapshot", error=str(error))
+                up = True
+        presence = self._link.presence._replace(up=up)
         return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot, presence)
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
@@ -215,7 +228,7 @@ async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: flo
         return events
     if call.cancelled():  # not by us: the engine's replica was told to stop
         raise EngineDiedError
-    refusal = call.result()  # raises EngineDiedError where the engine went away
+    refusal = call.result()  # raises EngineDiedError where the engine went away, and nowhere below
     if isinstance(refusal, CobaliError):
         raise refusal
     try:
@@ -223,5 +236,5 @@ async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: flo
             while not (events := stream.take()):
                 await stream.arrived()
     except TimeoutError:
-        raise EngineDiedError from None
+        raise EventsLostError from None
     return events

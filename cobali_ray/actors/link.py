@@ -112,11 +112,14 @@ class EngineLink:
                     await asyncio.wait({call})
             finally:
                 call.cancel()
-            if not call.cancelled() and call.exception() is None:
+            error = EngineDiedError() if call.cancelled() else call.exception()
+            if error is None:
                 self._find(call.result())
                 continue
-            # It died, or it was told to stop, which cancels its calls.
-            self.lose(EngineStatus.RESTARTING)
+            if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
+                self.lose(EngineStatus.RESTARTING)
+            else:
+                _log.error("attend_failed", error=str(error))
             for name, values in taken.items():
                 self._values[name] = (values + self._values.get(name, []))[:MOST]
             await asyncio.sleep(AGAIN_S)

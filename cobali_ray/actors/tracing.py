@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from cobali_ray.core.events import End
 from cobali_ray.core.request import Request
 from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.onlooker import Onlooker
 
 if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
     from cobali_ray.telemetry.tracing import Tracing
@@ -28,10 +29,13 @@ def _sdk_is_disabled() -> bool:
 
 
 class EngineTracer:
-    """Remembers open requests that belong to a trace. All of it runs on the engine's event loop."""
+    """Remembers open requests that belong to a trace. All of it runs on the engine's event loop.
+
+    Never raises: a span that cannot be made is not there.
+    """
 
     def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
+        self._tracing, self._onlooker = tracing, Onlooker("tracing")
         self._open: dict[str, Request] = {}
 
     @classmethod
@@ -49,8 +53,8 @@ class EngineTracer:
         """Make the spans of a request that ended at `ended_ns`, nanoseconds since 1970."""
         request = self._open.pop(end.request_id, None)
         if request is not None:
-            self._tracing.record(request, end, ended_ns)
+            self._onlooker.look(self._tracing.record, request, end, ended_ns)
 
     def close(self) -> None:
         """Send what waits and stop."""
-        self._tracing.close()
+        self._onlooker.look(self._tracing.close)

@@ -15,6 +15,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 
 class Trace(NamedTuple):
@@ -83,7 +84,7 @@ def trace(backend: Watched, limits: EngineLimits, requests: Sequence[Request]) -
             if isinstance(event, End):
                 collector.on_end(event)
                 n_output += event.stats.n_output
-        encode([event for _, event in batch])
+        encode(ONLY_ENGINE, [event for _, event in batch])
 
     clock = MonotonicClock()
     engine = Engine(backend, limits, clock, sink)

@@ -21,6 +21,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 N_TICKS = 2000
 N_PROMPT = 64
@@ -69,7 +70,7 @@ def measure(n_slots: int, n_ticks: int = N_TICKS) -> HostTime:
         for _, event in batch:
             if isinstance(event, End):
                 collector.on_end(event)
-        encode([event for _, event in batch])
+        encode(ONLY_ENGINE, [event for _, event in batch])
 
     clock = MonotonicClock()
     engine = Engine(backend, limits, clock, sink)

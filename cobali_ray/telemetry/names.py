@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from cobali_ray.core.events import End, FinishReason
 from cobali_ray.errors import Outcome
 from cobali_ray.telemetry import bounds
 
+ONLY_ENGINE: Final = "0"
+"""The id of the engine where there is one: the value of the label `engine`, as vLLM counts its engines."""
 PHASES = ("plan", "forward", "sample", "publish")
 KINDS = ("decode", "prefill")
 OUTCOMES = (*get_args(FinishReason), *get_args(Outcome))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import orjson
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
@@ -22,6 +22,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     EngineDiedError,
+    EventsLostError,
     InternalError,
     LoadingError,
     PromptTooLongError,
@@ -215,8 +216,83 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
     s = await make(end_grace_s=0.0)
     s.client._puller._task.cancel()
-    with pytest.raises(EngineDiedError):
+    with pytest.raises(EventsLostError):
         await s.collect(max_tokens=2)
+    assert len(s.handle.responses) == 1, "the engine did it, and lives: nobody asks its successor"
+
+
+@pytest.mark.parametrize("n_said", [0, 3])
+async def test_events_that_do_not_get_out_end_their_own_request_and_the_engine_lives(make, n_said):
+    s = await make()
+    pusher = s.handle.server._pusher
+    send, n_sent = pusher.send, 0
+
+    def send_some(batch):
+        """Be full for one ingress, from the `n_said`th event of the request on."""
+        nonlocal n_sent
+        lost, out = set(), []
+        for to, event in batch:
+            n_sent += event.request_id == "lost"
+            if event.request_id == "lost" and n_sent > n_said:
+                lost.add(event.request_id)
+            else:
+                out.append((to, event))
+        return lost | (send(out) if out else set())
+
+    pusher.send = send_some
+    beside = asyncio.ensure_future(s.collect("beside", max_tokens=50))
+    with pytest.raises(EventsLostError):
+        await s.collect("lost", max_tokens=4000)
+    assert (await beside)[-1].finish_reason == "length"
+    assert (await s.client.state()).status is EngineStatus.READY
+    assert len(s.handle.responses) == 2, "it is not tried again"
+    assert not s.handle.server._lost
+    await s.idle()
+
+
+@pytest.mark.parametrize("name", ["run", "attend", "state", "snapshot", "ticks"])
+async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
+    s = await make()
+    await s.collect("before")
+
+    calls = []
+
+    async def broken(*_):
+        calls.append(name)
+        raise RayTaskError(name, "traceback", ValueError("a bug"))
+
+    monkeypatch.setattr(s.handle.server, name, broken)
+    n_calls = len(s.handle.responses)
+    if name == "run":
+        with pytest.raises(InternalError, match="a bug") as caught:
+            await s.collect()
+        assert not isinstance(caught.value, EngineDiedError)
+        assert len(s.handle.responses) == n_calls + 1, "it is not tried again"
+    if name == "ticks":
+        with pytest.raises(InternalError, match="a bug"):
+            await s.client.ticks(last=1)
+    if name == "attend":
+        async with asyncio.timeout(WAIT_S):
+            while len(calls) < 2:  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0.001)
+    assert s.client._link.away is None
+    assert "cobali_engine_up 1.0\n" in await s.client.metrics()
+
+
+async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch):
+    s = await make(log_prompts=True)
+    monkeypatch.setattr(s.handle.server._feeder._words, "detokenize", lambda *_, **__: 1 / 0)
+    assert (await s.collect())[-1].finish_reason == "length"
+
+
+async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
+    s = await make()
+    monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await s.collect(max_tokens=4000)
+    monkeypatch.undo()
+    await s.idle()
 
 
 async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
