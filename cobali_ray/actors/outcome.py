@@ -9,7 +9,7 @@ import grpc  # type: ignore[import-untyped]
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-from cobali_ray.errors import EngineDiedError, InternalError
+from cobali_ray.errors import CobaliError, EngineDiedError, InternalError
 
 
 async def outcome(response: Any) -> Any:
@@ -30,3 +30,7 @@ async def outcome(response: Any) -> Any:
         raise InternalError(repr(error.cause)) from error
     except (RayError, RayServeException, grpc.RpcError) as error:
         raise EngineDiedError from error
+    except CobaliError:
+        raise
+    except Exception as error:  # over gRPC, Serve raises what was raised there
+        raise InternalError(repr(error)) from error

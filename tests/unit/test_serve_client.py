@@ -250,8 +250,9 @@ async def test_events_that_do_not_get_out_end_their_own_request_and_the_engine_l
     await s.idle()
 
 
+@pytest.mark.parametrize("over_grpc", [False, True])
 @pytest.mark.parametrize("name", ["run", "attend", "state", "snapshot", "ticks"])
-async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, monkeypatch):
+async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_grpc, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make()
     await s.collect("before")
@@ -260,7 +261,8 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, monkeyp
 
     async def broken(*_):
         calls.append(name)
-        raise RayTaskError(name, "traceback", ValueError("a bug"))
+        bug = ValueError("a bug")
+        raise bug if over_grpc else RayTaskError(name, "traceback", bug)
 
     monkeypatch.setattr(s.handle.server, name, broken)
     n_calls = len(s.handle.responses)
@@ -272,6 +274,8 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, monkeyp
     if name == "ticks":
         with pytest.raises(InternalError, match="a bug"):
             await s.client.ticks(last=1)
+    if name == "state":
+        assert (await s.client.state()).status is EngineStatus.LOADING
     if name == "attend":
         async with asyncio.timeout(WAIT_S):
             while len(calls) < 2:  # noqa: ASYNC110 a call is no event
@@ -289,7 +293,7 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
         await s.collect(max_tokens=4000)
     monkeypatch.undo()
     await s.idle()
