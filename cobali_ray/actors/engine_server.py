@@ -55,15 +55,17 @@ class EngineServer:
     """
 
     def __init__(self, settings: EngineSettings, engine_id: str = ONLY_ENGINE) -> None:
-        configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        about = {"engine_id": engine_id}
+        # Serve buffers sys.stderr.
+        configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
-        self._settings = settings
+        self._settings, self._engine_id = settings, engine_id
         self._path = model_path(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
         self._onlooker = Onlooker("engine")
-        self._tracer = EngineTracer.open(settings)
+        self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._pusher = Pusher(engine_id)
@@ -92,6 +94,7 @@ class EngineServer:
             description=f"{self._settings.model} on cobali_ray {__version__}",
         )
         collector = Collector(
+            engine_id=self._engine_id,
             model_name=self._card.model_id,
             n_slots=limits.n_slots,
             n_cells=limits.n_cells,
@@ -102,7 +105,8 @@ class EngineServer:
             opened_at_s=time.time(),
             now=self._clock.now,
         )
-        tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
+        file = self._settings.log_ticks
+        tick_log = TickLog(file, self._engine_id) if file else None
         self._telemetry = Telemetry(collector, tick_log)
         target = self._settings.itl_target_ms
         self._feeder = TickFeeder(
@@ -161,8 +165,9 @@ class EngineServer:
             del self._done[request.request_id]
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: the model's card, its file, node, process, readers."""
+        """Return what an ingress needs to know: id, the model's card and file, node, process, readers."""
         return {
+            "engine_id": self._engine_id,
             "card": self._card,
             "path": self._path,
             "pid": os.getpid(),
@@ -176,18 +181,18 @@ class EngineServer:
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
         are what all of them hear.
         """
-        engine_id = self._feeder.engine_id
+        me = self._feeder.incarnation_id
         if known is not None:
-            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.engine_id != engine_id))
+            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
         if waited and self._telemetry is not None:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
-        if known is not None and known.engine_id == engine_id:
+        if known is not None and known.incarnation_id == me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(engine_id, self._n_restarts)
+        return Attendance(me, self._n_restarts)
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
-        return self._loop.state()
+        return replace(self._loop.state(), engine_id=self._engine_id)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""

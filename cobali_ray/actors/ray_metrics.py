@@ -26,6 +26,7 @@ PER_REQUEST = {
     for theirs, ours in VLLM_HISTOGRAMS.items()
     if theirs not in {"inter_token_latency_seconds", "iteration_tokens_total"}
 }
+WHO = ("model_name", "engine")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
@@ -37,15 +38,15 @@ class RayMetrics:
         self._onlooker = Onlooker("ray_metrics")
         self._before: Snapshot | None = None
         first = snapshot()
-        self._who = {"model_name": first.model_name}
-        self._gauges = {name: Gauge(f"vllm_{name}", tag_keys=("model_name",)) for name in GAUGES}
-        self._counters = {name: Counter(f"vllm_{name}", tag_keys=("model_name",)) for name in VLLM_COUNTERS}
-        self._success = Counter("vllm_request_success", tag_keys=("model_name", "finished_reason"))
+        self._who = {"model_name": first.model_name, "engine": first.engine_id}
+        self._gauges = {name: Gauge(f"vllm_{name}", tag_keys=WHO) for name in GAUGES}
+        self._counters = {name: Counter(f"vllm_{name}", tag_keys=WHO) for name in VLLM_COUNTERS}
+        self._success = Counter("vllm_request_success", tag_keys=(*WHO, "finished_reason"))
         self._histograms = {
             theirs: Histogram(
                 f"vllm_{theirs}",
                 boundaries=list(shown(first.histogram(ours), bounds).bounds),
-                tag_keys=("model_name",),
+                tag_keys=WHO,
             )
             for theirs, (ours, bounds) in PER_REQUEST.items()
         }

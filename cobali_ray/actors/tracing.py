@@ -14,13 +14,16 @@ if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
     from cobali_ray.telemetry.tracing import Tracing
 
 
-def open_tracing(settings: EngineSettings, part: str) -> Tracing | None:
-    """Return who makes the spans of a part of the server; None where nobody wants any."""
+def open_tracing(settings: EngineSettings, part: str, **about: str) -> Tracing | None:
+    """Return who makes the spans of a part of the server; None where nobody wants any.
+
+    `about` are attributes of the process.
+    """
     if settings.otlp_endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing
 
-    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}")
+    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}", about=about)
 
 
 def _sdk_is_disabled() -> bool:
@@ -39,9 +42,9 @@ class EngineTracer:
         self._open: dict[str, Request] = {}
 
     @classmethod
-    def open(cls, settings: EngineSettings) -> Self | None:
+    def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
         """Return one where the settings want spans."""
-        tracing = open_tracing(settings, "engine")
+        tracing = open_tracing(settings, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:

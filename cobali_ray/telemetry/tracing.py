@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -46,16 +47,25 @@ class Tracing:
     """
 
     def __init__(
-        self, endpoint: str, *, service: str, exporter: SpanExporter | None = None, delay_ms: int = DELAY_MS
+        self,
+        endpoint: str,
+        *,
+        service: str,
+        about: Mapping[str, str] = MappingProxyType({}),
+        exporter: SpanExporter | None = None,
+        delay_ms: int = DELAY_MS,
     ) -> None:
-        """`endpoint` is a collector's base URL; an `exporter` of one's own takes its place."""
+        """`endpoint` is a collector's base URL; an `exporter` of one's own takes its place.
+
+        `about` are further attributes of the process, such as its engine's id.
+        """
         url = f"{endpoint.rstrip('/').removesuffix(PATH)}{PATH}"
         sender = exporter or OTLPSpanExporter(url, timeout=TIMEOUT_S)
         self._sender = _Reported(sender, endpoint)
         # It has words for every batch that is not taken, every span that finds the queue full and every odd
         # header, and those quote what clients wrote. `_Reported` says what matters.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        resource = Resource.create({"service.name": service, "service.version": __version__})
+        resource = Resource.create({"service.name": service, "service.version": __version__, **about})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._sender, schedule_delay_millis=delay_ms))
         self._tracer = self._provider.get_tracer("cobali_ray", __version__)

@@ -95,7 +95,10 @@ def test_every_metric_is_listed_and_exported():
     assert sorted(listed) == sorted(exported)
     for name, (kind, labels) in listed.items():
         own = {label for sample in exported[name].samples for label in sample.labels} - {"le"}
+        assert "engine" in own, "which all of them have, says the text"
+        own -= {"engine"}
         assert (kind, labels) == (exported[name].type, own), name
+    assert "carries the label `engine`" in section("Metrics")
     named = {word for document in DOCUMENTS for word in re.findall(r"\bcobali_[a-z0-9_]+", read(document))}
     assert named - {"cobali_ray", "cobali_"} <= set(exported)
 

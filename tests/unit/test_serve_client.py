@@ -281,7 +281,7 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_gr
             while len(calls) < 2:  # noqa: ASYNC110 a call is no event
                 await asyncio.sleep(0.001)
     assert s.client._link.away is None
-    assert "cobali_engine_up 1.0\n" in await s.client.metrics()
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in await s.client.metrics()
 
 
 async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch):
@@ -345,8 +345,9 @@ async def test_health_follows_the_loop(make):
 async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
     s = await make()
     await s.collect()
+    assert (await s.client.state()).engine_id == "0"
     text = await s.client.metrics()
-    assert "cobali_engine_up 1.0\n" in text
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in text
     assert "cobali_ticks_total" in text
 
     async def dead():
@@ -354,10 +355,11 @@ async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
 
     s.handle.server.snapshot = s.handle.server.state = dead
     text = await s.client.metrics()
-    assert "cobali_engine_up 0.0\n" in text
+    assert 'cobali_engine_up{engine="0"} 0.0\n' in text
     assert "cobali_engine_down_seconds" in text
     assert "cobali_ticks_total" not in text, "what it counted ended with it"
-    assert (await s.client.state()).status is EngineStatus.LOADING
+    state = await s.client.state()
+    assert (state.status, state.engine_id) == (EngineStatus.LOADING, "0")
 
 
 async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatch):
@@ -393,7 +395,8 @@ async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
             await asyncio.sleep(0)  # a tick is recorded after its events went out
     body = orjson.loads(feed.body)
     assert feed.next == body["next"] == len(body["ticks"]) == 3
-    assert {"id": feed.engine_id, "model": "scripted", "n_slots": 2}.items() <= body["engine"].items()
+    who = {"engine_id": "0", "incarnation_id": feed.incarnation_id, "model": "scripted", "n_slots": 2}
+    assert who.items() <= body["engine"].items()
     (life,) = body["requests"]
     assert (life["request_id"], life["state"], life["n_output"]) == ("a", "ended", 3)
     assert life["prompt"] == "\x01" * 3

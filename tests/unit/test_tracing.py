@@ -40,7 +40,7 @@ class Receiver:
     """A collector: takes spans at /v1/traces and answers with a status of the test's choice."""
 
     def __init__(self):
-        self.spans, self.services, self.status, self.headers = [], [], 200, []
+        self.spans, self.services, self.engines, self.status, self.headers = [], [], [], 200, []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -62,10 +62,11 @@ class Receiver:
 
     def take(self, batch):
         for resource in batch.resource_spans:
-            service = attributes_of(resource.resource)["service.name"]
+            about = attributes_of(resource.resource)
             for scope in resource.scope_spans:
                 self.spans += scope.spans
-                self.services += [service] * len(scope.spans)
+                self.services += [about["service.name"]] * len(scope.spans)
+                self.engines += [about.get("cobali.engine_id")] * len(scope.spans)
 
     def close(self):
         self.server.shutdown()
@@ -272,6 +273,16 @@ class Stack:
         await self.setup.idle()
         await asyncio.to_thread(self.tracing.flush)
         await asyncio.to_thread(self.setup.handle.server._tracer._tracing.flush)
+
+
+async def test_the_engines_spans_say_which_engine(receiver):
+    async with Stack.open(receiver.url) as (stack, http):
+        await http.post("/v1/completions", json={"model": "scripted", "prompt": "hello", "max_tokens": 1})
+        await stack.flush()
+    assert dict(zip(receiver.services, receiver.engines, strict=True)) == {
+        "cobali-engine": "0",
+        "cobali-ingress": None,
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
