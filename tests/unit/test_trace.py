@@ -215,7 +215,9 @@ def test_open_and_queued_requests_last_until_now(out):
 
 
 def test_records_of_before_engines_had_ids_are_still_read(out):
-    feed = asyncio.run(busy().read(last=4096))
+    s = busy()
+    s.run()
+    feed = asyncio.run(s.read(last=4096))
     engine = feed["engine"]
     engine |= {"model": "tiny", "id": engine.pop("incarnation_id")}
     del engine["engine_id"]
