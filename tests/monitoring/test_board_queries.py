@@ -65,15 +65,15 @@ def engine(instance, engine_id, phases_ms, tick_ms):
 
 
 @pytest.mark.parametrize(
-    ("engines", "mean_ms"),
+    ("engines", "mean_ms", "other_ms"),
     [
-        pytest.param([("a", "0", INLINE, 11.0)], 11.0, id="inline"),
-        pytest.param([("a", "0", OVERLAP, 10.5)], 10.5, id="overlap"),
-        pytest.param([("a", "0", INLINE, 11.0), ("b", "0", OVERLAP, 10.5)], 10.75, id="two-servers"),
-        pytest.param([("a", "0", INLINE, 11.0), ("a", "1", OVERLAP, 10.5)], 10.75, id="two-engines"),
+        pytest.param([("a", "0", INLINE, 11.0)], 11.0, 1.0, id="inline"),
+        pytest.param([("a", "0", OVERLAP, 10.5)], 10.5, 0.0, id="overlap"),
+        pytest.param([("a", "0", INLINE, 11.0), ("b", "0", OVERLAP, 10.5)], 10.75, 0.5, id="two-servers"),
+        pytest.param([("a", "0", INLINE, 11.0), ("a", "1", OVERLAP, 10.5)], 10.75, 0.5, id="two-engines"),
     ],
 )
-def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms):
+def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms, other_ms):
     series = [one for who in engines for one in engine(*who)]
     parts = {
         target["legendFormat"]: query(tmp_path, series, target["expr"])
@@ -81,6 +81,7 @@ def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms):
     }
     assert all(value >= 0 for values in parts.values() for value in values)
     assert math.fsum(value for values in parts.values() for value in values) * 1000 == pytest.approx(mean_ms)
+    assert [value * 1000 for value in parts["other"]] == [pytest.approx(other_ms)]
 
 
 @pytest.mark.parametrize("title", ["TTFT heatmap", "E2E heatmap"])
