@@ -40,7 +40,6 @@ def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Gaug
 def of_engine(engine_id: str, families: Iterable[Metric]) -> Iterator[Metric]:
     """Say of every sample whose it is: the label `engine`."""
     for family in families:
-        family.samples = [
-            sample._replace(labels={"engine": engine_id, **sample.labels}) for sample in family.samples
-        ]
+        for sample in family.samples:
+            sample.labels["engine"] = engine_id  # each sample has a dictionary of its own
         yield family
