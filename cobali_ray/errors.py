@@ -1,8 +1,31 @@
-"""Every error raised on purpose. The parent says whose fault it is; `args` rebuild it after pickling."""
+"""Every error raised on purpose. The parent says whose fault it is; `args` rebuild it in another process.
+
+What a client is told of an error and what the metrics call it stand with its class, and nowhere else.
+"""
+
+from typing import Literal, TypeAlias
+
+Outcome: TypeAlias = Literal["cancelled", "deadline", "bad_request", "refused", "error"]
+INTERNAL = "internal_error"
+"""The code of errors whose text is for operators only."""
 
 
 class CobaliError(Exception):
     """The root of all errors this package raises on purpose."""
+
+    status: int = 500
+    """Of the HTTP answer."""
+    code: str = INTERNAL
+    """By it clients tell errors apart. One with a code of its own has a text for the client's eyes."""
+    param: str | None = None
+    """The field at fault, where there is one."""
+    outcome: Outcome = "error"
+    """What a request that ends with it counts as; `error` is our fault."""
+
+    @property
+    def reason(self) -> str:
+        """What a refusal with it counts as."""
+        return self.code
 
 
 class MissingExtraError(CobaliError):
@@ -17,10 +40,11 @@ class MissingExtraError(CobaliError):
 
 
 class BadRequestError(CobaliError):
-    """The client asked for something that cannot be done as asked; `param` names the field at fault."""
+    """The client asked for something that cannot be done as asked."""
 
-    param: str | None = None
-    code: str | None = None
+    status = 400
+    code = "invalid_request"
+    outcome = "bad_request"
 
 
 class InvalidParameterError(BadRequestError):
@@ -89,6 +113,7 @@ class TooManyTokensError(BadRequestError):
 class BodyTooLargeError(BadRequestError):
     """The HTTP body is over the operator's limit."""
 
+    status = 413
     code = "body_too_large"
 
     def __init__(self, limit_bytes: int) -> None:
@@ -102,6 +127,7 @@ class BodyTooLargeError(BadRequestError):
 class BodyTimeoutError(BadRequestError):
     """The sender of a body stopped in the middle of it."""
 
+    status = 408
     code = "body_timeout"
 
     def __init__(self, timeout_s: float) -> None:
@@ -115,6 +141,7 @@ class BodyTimeoutError(BadRequestError):
 class UnsupportedEncodingError(BadRequestError):
     """The HTTP body has a content encoding that is not read here."""
 
+    status = 415
     code = "unsupported_encoding"
 
     def __init__(self, encoding: str, known: str) -> None:
@@ -130,17 +157,18 @@ class MalformedBodyError(BadRequestError):
 
     code = "invalid_json"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
     def __str__(self) -> str:
-        return f"The request body must be one JSON object: {self.reason}."
+        return f"The request body must be one JSON object: {self.why}."
 
 
 class UnknownModelError(BadRequestError):
     """A model name that this server does not serve."""
 
+    status = 404
     param = "model"
     code = "model_not_found"
 
@@ -155,6 +183,7 @@ class UnknownModelError(BadRequestError):
 class WrongKeyError(BadRequestError):
     """A missing or wrong API key."""
 
+    status = 401
     code = "invalid_api_key"
 
     def __str__(self) -> str:
@@ -164,15 +193,26 @@ class WrongKeyError(BadRequestError):
 class RefusedError(CobaliError):
     """The server declines new work now; the same request may succeed later."""
 
+    status = 503
+    code = "unavailable"
+    outcome = "refused"
     retry_after_s: float = 1.0
 
 
 class QueueFullError(RefusedError):
     """The bounded queue has no room for this request."""
 
+    status = 429
+    code = "queue_full"
+
     def __init__(self, what: str, limit: int, retry_after_s: float) -> None:
         super().__init__(what, limit, retry_after_s)
         self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
+
+    @property
+    def reason(self) -> str:
+        """Which of its bounds was reached: `queue_full_requests`, `queue_full_tokens`."""
+        return f"{self.code}_{self.what}"
 
     def __str__(self) -> str:
         settings = {"requests": "max_queue", "tokens": "max_queue_tokens"}
@@ -186,6 +226,8 @@ class QueueFullError(RefusedError):
 class DrainingError(RefusedError):
     """The server is shutting down: running requests finish, new ones are refused."""
 
+    code = "draining"
+
     def __str__(self) -> str:
         return "The server is draining and takes no new requests."
 
@@ -193,12 +235,19 @@ class DrainingError(RefusedError):
 class LoadingError(RefusedError):
     """The engine is not there yet, or is being restarted."""
 
+    code = "loading"
+
     def __str__(self) -> str:
         return "The model is still loading."
 
 
 class DeadlineExceededError(CobaliError):
     """The request's own time limit passed before it was finished."""
+
+    status = 504
+    code = "deadline_exceeded"
+    param = "timeout_s"
+    outcome = "deadline"
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(timeout_s)
@@ -210,6 +259,9 @@ class DeadlineExceededError(CobaliError):
 
 class RequestCancelledError(CobaliError):
     """The client left, or its stream was no longer read."""
+
+    code = "request_cancelled"
+    outcome = "cancelled"
 
     def __str__(self) -> str:
         return "The request was cancelled."
@@ -228,10 +280,10 @@ class IllegalTransitionError(InvariantError):
 
     def __init__(self, status: str, event: str) -> None:
         super().__init__(status, event)
-        self.status, self.event = status, event
+        self.before, self.event = status, event
 
     def __str__(self) -> str:
-        return f"event {self.event} is not allowed in status {self.status}"
+        return f"event {self.event} is not allowed in status {self.before}"
 
 
 class BackendError(InternalError):
@@ -245,19 +297,30 @@ class CacheFullError(BackendError):
 class SlotFaultError(BackendError):
     """One slot's part of a batch is at fault; the others may go on without it."""
 
-    def __init__(self, slot_id: int, reason: str) -> None:
-        super().__init__(slot_id, reason)
-        self.slot_id, self.reason = slot_id, reason
+    def __init__(self, slot_id: int, why: str) -> None:
+        super().__init__(slot_id, why)
+        self.slot_id, self.why = slot_id, why
 
     def __str__(self) -> str:
-        return f"slot {self.slot_id}: {self.reason}"
+        return f"slot {self.slot_id}: {self.why}"
 
 
 class EngineDiedError(InternalError):
     """The engine process ended while the request was in it."""
 
+    code = "engine_died"
+
     def __str__(self) -> str:
         return "The engine stopped while it worked on this request; it restarts by itself."
+
+
+class EventsLostError(InternalError):
+    """Events of the request did not get from the engine to its client; the engine itself goes on."""
+
+    code = "events_lost"
+
+    def __str__(self) -> str:
+        return "Part of this answer was lost on its way from the engine, which goes on; send it again."
 
 
 class ConfigError(CobaliError):

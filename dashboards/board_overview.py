@@ -6,6 +6,8 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
 from panels import (
     CELLS,
+    EACH,
+    EACH_LEGEND,
     REQUESTS,
     SLOTS,
     TOKEN_RATE,
@@ -112,12 +114,12 @@ def _trouble(made: dashboard.Dashboard) -> None:
     refused = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Requests refused at the door, per second."
     made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=4))
-    preempted = [(f"sum by (instance) ({rate('cobali_preemptions_total')})", "{{instance}}")]
+    preempted = [(f"sum {EACH} ({rate('cobali_preemptions_total')})", EACH_LEGEND)]
     text = "Sequences sent back to the queue because the KV cache was full, per second."
     made.with_panel(lines("Preemptions", text, "ops", preempted, columns=4))
-    age = [(f"max by (instance) ({series('cobali_last_tick_age_seconds')})", "{{instance}}")]
+    age = [(f"max {EACH} ({series('cobali_last_tick_age_seconds')})", EACH_LEGEND)]
     text = "Seconds since the last tick while there is work: above a few, the engine hangs."
     made.with_panel(lines("Age of the last tick", text, "s", age, columns=4))
-    up = [(f"max by (instance) (time() - {series('cobali_start_time_seconds')})", "{{instance}}")]
+    up = [(f"max {EACH} (time() - {series('cobali_start_time_seconds')})", EACH_LEGEND)]
     text = "Seconds since the engine opened: a fall to zero is a restart."
     made.with_panel(lines("Engine uptime", text, "s", up, columns=4))

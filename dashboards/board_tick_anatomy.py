@@ -5,6 +5,8 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
 from panels import (
+    EACH,
+    EACH_LEGEND,
     SEQUENCES,
     TOKENS,
     board,
@@ -31,8 +33,8 @@ def build() -> dashboard.Dashboard:
 
 def _time(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Where the time goes"))
-    ticks = f"sum by (instance) ({rate('cobali_tick_seconds_sum')})"
-    phases = f"sum by (instance) ({rate('cobali_phase_seconds_total')})"
+    ticks = f"sum {EACH} ({rate('cobali_tick_seconds_sum')})"
+    phases = f"sum {EACH} ({rate('cobali_phase_seconds_total')})"
     # Where publish hides behind the next pass, both phases count that time: the phases exceed their tick.
     parts = {phase: f"sum({rate('cobali_phase_seconds_total', phase=phase)})" for phase in PHASES}
     parts["forward"] = f"({parts['forward']} - sum(clamp_min({phases} - {ticks}, 0)))"
@@ -102,14 +104,14 @@ def _rhythm(made: dashboard.Dashboard) -> None:
     text = "End of one forward pass to the start of the next, while busy: time the device waits for the host."
     made.with_panel(lines("Gap between forward passes", text, "s", gaps))
     forward = rate("cobali_phase_seconds_total", phase="forward")
-    busy = f"sum by (instance) ({forward})"
-    idle = f"sum by (instance) ({rate('cobali_idle_seconds_total')})"
+    busy = f"sum {EACH} ({forward})"
+    idle = f"sum {EACH} ({rate('cobali_idle_seconds_total')})"
     text = "Share of wall time inside forward passes, and without any work."
-    shares = [(busy, "forward {{instance}}"), (idle, "idle {{instance}}")]
+    shares = [(busy, f"forward {EACH_LEGEND}"), (idle, f"idle {EACH_LEGEND}")]
     made.with_panel(lines("Device busy share", text, "percentunit", shares))
-    ticks = [(f"sum by (instance) ({rate('cobali_ticks_total')})", "{{instance}}")]
+    ticks = [(f"sum {EACH} ({rate('cobali_ticks_total')})", EACH_LEGEND)]
     made.with_panel(lines("Tick rate", "Ticks per second.", "ops", ticks))
-    reused = f"sum by (instance) ({rate('cobali_graphs_reused_total')})"
-    share = f"{reused} / sum by (instance) ({rate('cobali_ticks_total')})"
+    reused = f"sum {EACH} ({rate('cobali_graphs_reused_total')})"
+    share = f"{reused} / sum {EACH} ({rate('cobali_ticks_total')})"
     text = "Share of ticks that reused the previous compute graph; alternating batch shapes lower it."
-    made.with_panel(lines("Graph reuse", text, "percentunit", [(share, "{{instance}}")]))
+    made.with_panel(lines("Graph reuse", text, "percentunit", [(share, EACH_LEGEND)]))

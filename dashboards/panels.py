@@ -31,7 +31,8 @@ Query: TypeAlias = tuple[str, str]
 """(PromQL, legendFormat)."""
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-WHERE = 'instance=~"$instance"'
+WHERE = 'instance=~"$instance", engine=~"$engine"'
+EACH, EACH_LEGEND = "by (instance, engine)", "{{instance}} engine {{engine}}"
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 HEIGHT = 8
 WIDTH = 24
@@ -46,7 +47,7 @@ IDLE = "No request in this time range: send the server one, or choose a longer r
 
 
 def series(name: str, **labels: str) -> str:
-    """Select a metric on the chosen instances and by its own labels; "a|b" means either."""
+    """Select a metric of the chosen engines and by its own labels; "a|b" means either."""
     own = (f'{label}{"=~" if "|" in value else "="}"{value}"' for label, value in labels.items())
     return f"{name}{{{', '.join((WHERE, *own))}}}"
 
@@ -62,7 +63,7 @@ def per_tick(total: str) -> str:
 
 
 def quantile(q: float, name: str, **labels: str) -> str:
-    """Return a percentile of a histogram over all chosen instances."""
+    """Return a percentile of a histogram over all chosen engines."""
     return f"histogram_quantile({q}, sum by (le) ({rate(f'{name}_bucket', **labels)}))"
 
 
@@ -150,12 +151,14 @@ def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) 
 
 
 def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
-    """Return an empty board with its variables: data source, model, instance (a scraped engine)."""
+    """Return an empty board with its variables: data source, model, instance (a scraped address), engine."""
     models = dashboard.QueryVariable("model_name").label("Model").datasource(SOURCE)
     models.query("label_values(cobali_info, model)")
     instances = dashboard.QueryVariable("instance").label("Instance").datasource(SOURCE)
     instances.query('label_values(cobali_info{model=~"$model_name"}, instance)')
-    for variable in (models, instances):
+    engines = dashboard.QueryVariable("engine").label("Engine").datasource(SOURCE)
+    engines.query('label_values(cobali_info{model=~"$model_name", instance=~"$instance"}, engine)')
+    for variable in (models, instances, engines):
         variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
         variable.include_all(include_all=True).multi(multi=True)
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
@@ -163,4 +166,6 @@ def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
     others = dashboard.DashboardLink("cobali_ray").type(DashboardLinkType.DASHBOARDS).tags(["cobali"])
     made.link(others.include_vars(include_vars=True).keep_time(keep_time=True))
     made.time("now-30m", "now").refresh("5s").editable().tooltip(DashboardCursorSync.CROSSHAIR)
-    return made.with_variable(source).with_variable(models).with_variable(instances)
+    for variable in (source, models, instances, engines):
+        made.with_variable(variable)
+    return made

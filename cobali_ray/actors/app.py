@@ -8,6 +8,7 @@ from ray.serve import Application
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
 from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 MAX_ONGOING = 100_000
 """Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
@@ -39,7 +40,7 @@ def build(settings: EngineSettings) -> Application:
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0.1},
     )
-    return ingress.bind(engine.bind(settings), settings)
+    return ingress.bind(engine.bind(settings, ONLY_ENGINE), settings, ONLY_ENGINE)
 
 
 def _n_gpus(settings: EngineSettings) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,16 @@ from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import End, Event, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
-from cobali_ray.errors import CobaliError, ConfigError, EngineDiedError, LoadingError
+from cobali_ray.errors import (
+    CobaliError,
+    ConfigError,
+    EngineDiedError,
+    EventsLostError,
+    InternalError,
+    LoadingError,
+)
 from cobali_ray.telemetry.exposition import render
-from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 
 _log = structlog.get_logger(__name__)
 
@@ -45,8 +52,11 @@ def load_words(path: Path | None) -> Words:
 class ServeEngineClient:
     """One per ingress process. `engine` is the Serve handle of an EngineServer."""
 
-    def __init__(self, engine: Any, *, end_grace_s: float = END_GRACE_S) -> None:
-        self._engine, self._end_grace_s = engine, end_grace_s
+    def __init__(
+        self, engine: Any, engine_id: str = ONLY_ENGINE, *, end_grace_s: float = END_GRACE_S
+    ) -> None:
+        self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
+        self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
@@ -54,7 +64,7 @@ class ServeEngineClient:
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble = ""
-        self._link = EngineLink(engine, time.monotonic)
+        self._link = EngineLink(engine, engine_id, time.monotonic)
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
@@ -67,8 +77,8 @@ class ServeEngineClient:
         while self._card is None:
             try:
                 found = await outcome(self._engine.describe.remote())
-            except EngineDiedError as error:
-                _log.warning("engine_not_there", error=repr(error.__cause__))
+            except InternalError as error:
+                self._log.warning("engine_not_there", error=repr(error.__cause__))
                 await asyncio.sleep(CONNECT_RETRY_S)
                 continue
             if found["node_id"] != self._node_id():
@@ -79,13 +89,13 @@ class ServeEngineClient:
             self._words = await loop.run_in_executor(self._pool, load_words, found["path"])
             self._card = found["card"]
             self._link.start()
-            _log.info("ingress_ready", model=self._card.model_id)
+            self._log.info("ingress_ready", model=self._card.model_id)
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
         """Remember why there will be no engine, for whoever asks /ready."""
         if not connecting.cancelled() and (error := connecting.exception()) is not None:
             self._trouble = str(error)
-            _log.error("ingress_cannot_serve", error=repr(error))
+            self._log.error("ingress_cannot_serve", error=repr(error))
 
     @staticmethod
     def _node_id() -> str:
@@ -123,7 +133,7 @@ class ServeEngineClient:
                 return
         else:
             return
-        _log.warning("engine_died_retrying", request_id=request.request_id)
+        self._log.warning("engine_died_retrying", request_id=request.request_id)
         # Under another name: what the dead engine said last may still be on its way.
         again = replace(request, request_id=f"{request.request_id}-again")
         async with aclosing(self._attempt(again)) as attempt:
@@ -132,7 +142,7 @@ class ServeEngineClient:
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
-        stream = self._puller.open(request.request_id, on_full=response.cancel)
+        stream = self._puller.open(request.request_id, on_failure=response.cancel)
         call = asyncio.ensure_future(outcome(response))
         self._calls.add(call)
         call.add_done_callback(self._forget)
@@ -161,22 +171,31 @@ class ServeEngineClient:
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
         if self._card is None:
-            return EngineState(status=EngineStatus.LOADING, detail=self._trouble or "waiting for the engine")
+            return self._loading(self._trouble or "waiting for the engine")
         if (away := self._link.away) is not None:
             return away
         try:
             state: EngineState = await self._link.ask(self._engine.state.remote())
-        except EngineDiedError:
-            return self._link.away or EngineState(status=EngineStatus.LOADING, detail="no answer")
+        except InternalError:
+            return self._link.away or self._loading("no answer")
         return state
+
+    def _loading(self, detail: str) -> EngineState:
+        return EngineState(status=EngineStatus.LOADING, detail=detail, engine_id=self._engine_id)
 
     async def metrics(self) -> str:
         """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
-        snapshot = None
+        snapshot, up = None, False
         if self._card is not None and self._link.away is None:
-            with suppress(EngineDiedError):
+            try:
                 snapshot = await self._link.ask(self._engine.snapshot.remote())
-        presence = self._link.presence._replace(up=snapshot is not None)
+                up = True
+            except EngineDiedError:
+                pass
+            except InternalError as error:
+                self._log.error("no_snapshot", error=str(error))
+                up = True
+        presence = self._link.presence._replace(up=up)
         return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot, presence)
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
@@ -215,7 +234,7 @@ async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: flo
         return events
     if call.cancelled():  # not by us: the engine's replica was told to stop
         raise EngineDiedError
-    refusal = call.result()  # raises EngineDiedError where the engine went away
+    refusal = call.result()  # raises EngineDiedError where the engine went away, and nowhere below
     if isinstance(refusal, CobaliError):
         raise refusal
     try:
@@ -223,5 +242,5 @@ async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: flo
             while not (events := stream.take()):
                 await stream.arrived()
     except TimeoutError:
-        raise EngineDiedError from None
+        raise EventsLostError from None
     return events

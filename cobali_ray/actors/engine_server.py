@@ -27,12 +27,13 @@ from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCa
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import MonotonicClock, model_path, open_engine
-from cobali_ray.errors import BadRequestError, CobaliError, InternalError, RefusedError
+from cobali_ray.errors import BadRequestError, CobaliError, EventsLostError, InternalError, RefusedError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
-from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 from cobali_ray.telemetry.observer import Telemetry
+from cobali_ray.telemetry.onlooker import Onlooker
 from cobali_ray.telemetry.snapshot import Snapshot
 
 _log = structlog.get_logger(__name__)
@@ -53,18 +54,23 @@ class EngineServer:
     means; its tokens travel apart, by one message per tick and ingress (see `wire`).
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
-        configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+    def __init__(self, settings: EngineSettings, engine_id: str = ONLY_ENGINE) -> None:
+        about = {"engine_id": engine_id}
+        # Serve buffers sys.stderr.
+        configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
-        self._settings = settings
+        self._settings, self._engine_id = settings, engine_id
         self._path = model_path(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
-        self._done: dict[str, asyncio.Future[None]] = {}
-        self._tracer = EngineTracer.open(settings)
+        self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
+        self._onlooker = Onlooker("engine")
+        self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
         self._asyncio: asyncio.AbstractEventLoop | None = None
-        self._pusher = Pusher(self._cancel_all)
+        self._pusher = Pusher(engine_id)
+        self._lost: set[str] = set()
+        """Open requests of which an event did not get out; of the tick thread."""
         self._loop = EngineLoop(
             self._open, self._clock, self._publish, stall_timeout_s=settings.stall_timeout_s
         )
@@ -72,7 +78,8 @@ class EngineServer:
         self._loop.wait_open()
         self._ray_metrics: RayMetrics | None = None
         if self._telemetry is not None and ray.is_initialized():
-            self._ray_metrics = RayMetrics(self._telemetry.collector.snapshot)
+            self._ray_metrics = self._onlooker.look(RayMetrics, self._telemetry.collector.snapshot)
+        if self._ray_metrics is not None:
             self._ray_metrics.start()
         self._spare = start_spare()
 
@@ -87,6 +94,7 @@ class EngineServer:
             description=f"{self._settings.model} on cobali_ray {__version__}",
         )
         collector = Collector(
+            engine_id=self._engine_id,
             model_name=self._card.model_id,
             n_slots=limits.n_slots,
             n_cells=limits.n_cells,
@@ -97,7 +105,8 @@ class EngineServer:
             opened_at_s=time.time(),
             now=self._clock.now,
         )
-        tick_log = TickLog(self._settings.log_ticks) if self._settings.log_ticks else None
+        file = self._settings.log_ticks
+        tick_log = TickLog(file, self._engine_id) if file else None
         self._telemetry = Telemetry(collector, tick_log)
         target = self._settings.itl_target_ms
         self._feeder = TickFeeder(
@@ -131,30 +140,32 @@ class EngineServer:
     async def run(self, request: Request) -> CobaliError | None:
         """Take a request and return when it has ended; its events go to `request.reply_to`.
 
-        A refusal is returned, not raised: it is an answer, and Ray would log it as a failure.
+        A refusal is returned, not raised: it is an answer, and Ray would log it as a failure. So is the error
+        of one whose events did not get out.
         """
         self._asyncio = asyncio.get_running_loop()
         if request.request_id in self._done:
             return InternalError(f"request id {request.request_id} is in use")
-        done = self._done[request.request_id] = self._asyncio.create_future()
+        done: asyncio.Future[CobaliError | None] = self._asyncio.create_future()
+        self._done[request.request_id] = done
         try:
             self._loop.submit(request)
-            self._feeder.note(request)
+            self._onlooker.look(self._feeder.note, request)
             if self._tracer is not None:
                 self._tracer.note(request)
-            await done
+            return await done
         except (RefusedError, BadRequestError) as refusal:
             return refusal
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or broken: nobody listens to this request any more
             self._loop.cancel(request.request_id)
             raise
         finally:
             del self._done[request.request_id]
-        return None
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: the model's card, its file, node, process, readers."""
+        """Return what an ingress needs to know: id, the model's card and file, node, process, readers."""
         return {
+            "engine_id": self._engine_id,
             "card": self._card,
             "path": self._path,
             "pid": os.getpid(),
@@ -168,18 +179,18 @@ class EngineServer:
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
         are what all of them hear.
         """
-        engine_id = self._feeder.engine_id
+        me = self._feeder.incarnation_id
         if known is not None:
-            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.engine_id != engine_id))
+            self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
         if waited and self._telemetry is not None:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
-        if known is not None and known.engine_id == engine_id:
+        if known is not None and known.incarnation_id == me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(engine_id, self._n_restarts)
+        return Attendance(me, self._n_restarts)
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
-        return self._loop.state()
+        return replace(self._loop.state(), engine_id=self._engine_id)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""
@@ -226,25 +237,32 @@ class EngineServer:
 
     def _publish(self, batch: list[tuple[str, Event]]) -> None:
         try:
-            self._pusher.send(batch)
+            # After a gap nothing more is said: no answer looks whole that is not.
+            whole = [(to, e) for to, e in batch if e.request_id not in self._lost] if self._lost else batch
+            lost = self._pusher.send(whole)
+            self._lost |= lost
+            for request_id in lost:
+                self._loop.cancel(request_id)
         finally:
-            ended = [event for _, event in batch if isinstance(event, End)]
-            if ended and self._asyncio is not None:
-                # RuntimeError: the event loop is closed, so nobody waits any longer.
-                with contextlib.suppress(RuntimeError):
-                    self._asyncio.call_soon_threadsafe(self._finish, ended, time.time_ns())
+            if ended := [event for _, event in batch if isinstance(event, End)]:
+                gaps = self._lost.intersection(end.request_id for end in ended)
+                self._lost -= gaps
+                self._say_ended(ended, gaps)
 
-    def _finish(self, ended: list[End], ended_ns: int) -> None:
+    def _say_ended(self, ended: list[End], gaps: set[str]) -> None:
+        if self._asyncio is not None:
+            # RuntimeError: the event loop is closed, so nobody waits any longer.
+            with contextlib.suppress(RuntimeError):
+                self._asyncio.call_soon_threadsafe(self._finish, ended, gaps, time.time_ns())
+
+    def _finish(self, ended: list[End], gaps: set[str], ended_ns: int) -> None:
         for end in ended:
             done = self._done.get(end.request_id)
             if done is not None and not done.done():
-                done.set_result(None)
-            if self._tracer is not None:
+                done.set_result(EventsLostError() if end.request_id in gaps else None)
+        if self._tracer is not None:
+            for end in ended:
                 self._tracer.end(end, ended_ns)
-
-    def _cancel_all(self, request_ids: set[str]) -> None:
-        for request_id in request_ids:
-            self._loop.cancel(request_id)
 
 
 def _model_name(reference: str) -> str:

@@ -21,11 +21,13 @@ SWITCH_S = 0.001
 class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
-    async def __init__(self, engine: Any, settings: EngineSettings) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, engine: Any, settings: EngineSettings, engine_id: str
+    ) -> None:
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         self._settings = settings
-        self._client = ServeEngineClient(engine)
+        self._client = ServeEngineClient(engine, engine_id)
         self._client.start()
         self._tracing = open_tracing(settings, "ingress")
 

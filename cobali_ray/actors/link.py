@@ -35,8 +35,9 @@ class EngineLink:
     so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
     """
 
-    def __init__(self, engine: Any, now: Callable[[], float]) -> None:
-        self._engine, self._now = engine, now
+    def __init__(self, engine: Any, engine_id: str, now: Callable[[], float]) -> None:
+        self._engine, self._engine_id, self._now = engine, engine_id, now
+        self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
         self._loss: _Loss | None = None
@@ -65,7 +66,7 @@ class EngineLink:
         since_s = self._now() if since_s is None else since_s
         self._loss = _Loss(status, since_s if self._loss is None else self._loss.since_s)
         self._lost.set()
-        _log.warning("engine_away", status=status)
+        self._log.warning("engine_away", status=status)
 
     async def ask(self, response: Any) -> Any:
         """Await a short call. Raises EngineDiedError as soon as the engine is away, and after SILENT_S."""
@@ -89,13 +90,14 @@ class EngineLink:
         detail = f"the engine ended {down_s:.1f} s ago and is being restarted"
         if status is EngineStatus.STALLED:
             detail = f"the engine has not answered for {down_s:.1f} s"
-        return EngineState(status=status, down_s=down_s, detail=detail)
+        return EngineState(status=status, down_s=down_s, detail=detail, engine_id=self._engine_id)
 
     @property
     def presence(self) -> Presence:
         """What `/metrics` says of it."""
         away = self.away
         return Presence(
+            engine_id=self._engine_id,
             up=self._known is not None and away is None,
             down_s=0.0 if away is None else away.down_s,
             n_restarts=0 if self._known is None else self._known.n_restarts,
@@ -112,11 +114,14 @@ class EngineLink:
                     await asyncio.wait({call})
             finally:
                 call.cancel()
-            if not call.cancelled() and call.exception() is None:
+            error = EngineDiedError() if call.cancelled() else call.exception()
+            if error is None:
                 self._find(call.result())
                 continue
-            # It died, or it was told to stop, which cancels its calls.
-            self.lose(EngineStatus.RESTARTING)
+            if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
+                self.lose(EngineStatus.RESTARTING)
+            else:
+                self._log.error("attend_failed", error=str(error))
             for name, values in taken.items():
                 self._values[name] = (values + self._values.get(name, []))[:MOST]
             await asyncio.sleep(AGAIN_S)
@@ -125,6 +130,6 @@ class EngineLink:
         """Take the engine's answer: it is there, and may be another one."""
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
-            _log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
+            self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
         self._known, self._loss = found, None
         self._lost.clear()

@@ -1,6 +1,7 @@
 """What Ray's own LLM boards ask for, through `ray.util.metrics`, under vLLM's names.
 
 A thread of its own copies the collector's counters every `period_s`, so the tick thread knows nothing of it.
+A metric that Ray does not take is logged once and offered again with the next round's values.
 Values per token or per tick are left to /metrics: Ray wants each one in a call. Ray rounds a histogram's
 values to the middle of their buckets, so sums and means of its boards are estimates.
 """
@@ -14,6 +15,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from cobali_ray.telemetry.aliases import FINISHED_REASONS, VLLM_COUNTERS, VLLM_HISTOGRAMS, shown
 from cobali_ray.telemetry.deltas import new_values
+from cobali_ray.telemetry.onlooker import Onlooker
 from cobali_ray.telemetry.snapshot import Snapshot
 
 PERIOD_S = 2.0
@@ -24,6 +26,7 @@ PER_REQUEST = {
     for theirs, ours in VLLM_HISTOGRAMS.items()
     if theirs not in {"inter_token_latency_seconds", "iteration_tokens_total"}
 }
+WHO = ("model_name", "engine")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
@@ -32,17 +35,18 @@ class RayMetrics:
 
     def __init__(self, snapshot: Callable[[], Snapshot], *, period_s: float = PERIOD_S) -> None:
         self._snapshot, self._period_s = snapshot, period_s
+        self._onlooker = Onlooker("ray_metrics")
         self._before: Snapshot | None = None
         first = snapshot()
-        self._who = {"model_name": first.model_name}
-        self._gauges = {name: Gauge(f"vllm_{name}", tag_keys=("model_name",)) for name in GAUGES}
-        self._counters = {name: Counter(f"vllm_{name}", tag_keys=("model_name",)) for name in VLLM_COUNTERS}
-        self._success = Counter("vllm_request_success", tag_keys=("model_name", "finished_reason"))
+        self._who = {"model_name": first.model_name, "engine": first.engine_id}
+        self._gauges = {name: Gauge(f"vllm_{name}", tag_keys=WHO) for name in GAUGES}
+        self._counters = {name: Counter(f"vllm_{name}", tag_keys=WHO) for name in VLLM_COUNTERS}
+        self._success = Counter("vllm_request_success", tag_keys=(*WHO, "finished_reason"))
         self._histograms = {
             theirs: Histogram(
                 f"vllm_{theirs}",
                 boundaries=list(shown(first.histogram(ours), bounds).bounds),
-                tag_keys=("model_name",),
+                tag_keys=WHO,
             )
             for theirs, (ours, bounds) in PER_REQUEST.items()
         }
@@ -59,17 +63,18 @@ class RayMetrics:
 
     def _run(self) -> None:
         while True:
-            self.publish()
+            self._onlooker.look(self.publish)
             if self._stop.wait(self._period_s):
                 return
 
     def publish(self) -> None:
         """Hand on what is new since the last time."""
-        now, before = self._snapshot(), self._before
+        before, self._before = self._before, self._snapshot()
+        now = self._before
         for name, level in zip(
             GAUGES, (now.levels.n_running, now.levels.n_queued, now.levels.kv_usage), strict=True
         ):
-            self._gauges[name].set(level, tags=self._who)
+            self._onlooker.look(self._gauges[name].set, level, tags=self._who)
         for name, ours in VLLM_COUNTERS.items():
             self._add(self._counters[name], now.totals[ours] - (before.totals[ours] if before else 0))
         for reason, outcomes in FINISHED_REASONS.items():
@@ -80,9 +85,8 @@ class RayMetrics:
         for theirs, (ours, bounds) in PER_REQUEST.items():
             old = shown(before.histogram(ours), bounds) if before else None
             for value in new_values(old, shown(now.histogram(ours), bounds), n_most=N_MOST):
-                self._histograms[theirs].observe(value, tags=self._who)
-        self._before = now
+                self._onlooker.look(self._histograms[theirs].observe, value, tags=self._who)
 
     def _add(self, counter: Counter, n: float, **labels: str) -> None:
         if n > 0:  # Ray refuses to add nothing
-            counter.inc(n, tags=self._who | labels)
+            self._onlooker.look(counter.inc, n, tags=self._who | labels)

@@ -22,7 +22,7 @@ SLICE = 32
 
 
 class TickFeeder:
-    """Reads the collector's records. One per engine process; its id tells readers that the engine is new."""
+    """Reads the collector's records. One per engine process; its `incarnation_id` tells it from the last."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TickFeeder:
         words: Words | None = None,
     ) -> None:
         """`limits` is what readers are told of the engine; `words`, if given, shows prompts."""
-        self.engine_id = uuid.uuid4().hex
+        self.incarnation_id = uuid.uuid4().hex
         self._collector, self._clock, self._limits = collector, clock, limits
         self._itl_target_s, self._words = itl_target_s, words
         self._learns_target = itl_target_s == 0
@@ -63,7 +63,8 @@ class TickFeeder:
             self._itl_target_s = next(filter(None, targets), self._itl_target_s)
         head = {
             "engine": {
-                "id": self.engine_id,
+                "engine_id": self._collector.engine_id,
+                "incarnation_id": self.incarnation_id,
                 **self._limits,
                 "itl_target_s": self._itl_target_s or None,
             },
@@ -72,4 +73,4 @@ class TickFeeder:
             "next": seen.next,
         }
         body = feed_json(head, parts, lives_json(lives, self._prompts))
-        return TickFeed(self.engine_id, seen.next, body)
+        return TickFeed(self.incarnation_id, seen.next, body)

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Self
 from cobali_ray.core.events import End
 from cobali_ray.core.request import Request
 from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.onlooker import Onlooker
 
 if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
     from cobali_ray.telemetry.tracing import Tracing
 
 
-def open_tracing(settings: EngineSettings, part: str) -> Tracing | None:
-    """Return who makes the spans of a part of the server; None where nobody wants any."""
+def open_tracing(settings: EngineSettings, part: str, **about: str) -> Tracing | None:
+    """Return who makes the spans of a part of the server; None where nobody wants any.
+
+    `about` are attributes of the process.
+    """
     if settings.otlp_endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing
 
-    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}")
+    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}", about=about)
 
 
 def _sdk_is_disabled() -> bool:
@@ -28,16 +32,19 @@ def _sdk_is_disabled() -> bool:
 
 
 class EngineTracer:
-    """Remembers open requests that belong to a trace. All of it runs on the engine's event loop."""
+    """Remembers open requests that belong to a trace. All of it runs on the engine's event loop.
+
+    Never raises: a span that cannot be made is not there.
+    """
 
     def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
+        self._tracing, self._onlooker = tracing, Onlooker("tracing")
         self._open: dict[str, Request] = {}
 
     @classmethod
-    def open(cls, settings: EngineSettings) -> Self | None:
+    def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
         """Return one where the settings want spans."""
-        tracing = open_tracing(settings, "engine")
+        tracing = open_tracing(settings, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:
@@ -49,8 +56,8 @@ class EngineTracer:
         """Make the spans of a request that ended at `ended_ns`, nanoseconds since 1970."""
         request = self._open.pop(end.request_id, None)
         if request is not None:
-            self._tracing.record(request, end, ended_ns)
+            self._onlooker.look(self._tracing.record, request, end, ended_ns)
 
     def close(self) -> None:
         """Send what waits and stop."""
-        self._tracing.close()
+        self._onlooker.look(self._tracing.close)

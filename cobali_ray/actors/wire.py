@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -21,12 +21,12 @@ import zmq.asyncio
 
 from cobali_ray import errors
 from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
-from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
+from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
 _log = structlog.get_logger(__name__)
 
 MAX_BACKLOG = 512
-"""Messages (ticks) that may wait for one ingress before its requests are cancelled."""
+"""Messages (ticks) that may wait for one ingress before the requests of those that do not fit are ended."""
 MOST_AT_ONCE = 32
 """Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
 MAX_PENDING = 4096
@@ -40,9 +40,18 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
 
-def encode(events: Iterable[Event]) -> bytes:
-    """Encode events as arrays: a Delta has a text in second place, an End a list."""
-    return _pack([_flat_end(e) if isinstance(e, End) else e for e in events])
+class Message(NamedTuple):
+    """What one engine says to one ingress after a tick."""
+
+    engine_id: str
+    events: list[Event]
+    lost: list[str]
+    """Requests of which there was an event that could not be read; "" where it does not even name one."""
+
+
+def encode(engine_id: str, events: Iterable[Event]) -> bytes:
+    """Encode one message; events are arrays: a Delta has a text in second place, an End a list."""
+    return _pack((engine_id, [_flat_end(e) if isinstance(e, End) else e for e in events]))
 
 
 def _flat_end(end: End) -> tuple[Any, ...]:
@@ -50,9 +59,22 @@ def _flat_end(end: End) -> tuple[Any, ...]:
     return (end.request_id, (end.finish_reason, error, end.stats))
 
 
-def decode(data: bytes) -> list[Event]:
-    """Decode what `encode` made. Anything else: DecodeError, TypeError, ValueError or LookupError."""
-    return [_event(item) for item in _unpack(data)]
+def decode(data: bytes) -> Message:
+    """Decode what `encode` made; an event that cannot be read costs its own request only.
+
+    What is no message at all: DecodeError, TypeError or ValueError.
+    """
+    engine_id, items = _unpack(data)
+    if not isinstance(engine_id, str):
+        raise TypeError(f"an engine id is a string, not {type(engine_id).__name__}")
+    message = Message(engine_id, [], [])
+    for item in items:
+        try:
+            message.events.append(_event(item))
+        except (TypeError, ValueError, LookupError, AttributeError):
+            owner = item[0] if isinstance(item, list) and item else None
+            message.lost.append(owner if isinstance(owner, str) else "")
+    return message
 
 
 def _event(item: list[Any]) -> Event:
@@ -72,7 +94,7 @@ def _event(item: list[Any]) -> Event:
 def _error(name: str, args: list[Any]) -> CobaliError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, CobaliError):
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError, ValueError, LookupError, AttributeError):
             return kind(*args)
     return InternalError(name, *args)
 
@@ -80,36 +102,55 @@ def _error(name: str, args: list[Any]) -> CobaliError:
 class Pusher:
     """The engine's side: one PUSH socket per ingress. Used by the tick thread only."""
 
-    def __init__(
-        self, on_lost: Callable[[set[str]], None], now: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`on_lost` gets the ids of requests whose events did not get out: nobody reads their address."""
+    def __init__(self, engine_id: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._engine_id = engine_id
         self._context = zmq.Context()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._sent_s: dict[str, float] = {}
-        self._on_lost, self._now = on_lost, now
+        self._now = now
 
     @property
     def n_readers(self) -> int:
         """Addresses that were sent to of late."""
         return len(self._sockets)
 
-    def send(self, batch: list[tuple[str, Event]]) -> None:
-        """Send one tick's events, each to its address; never blocks."""
+    def send(self, batch: list[tuple[str, Event]]) -> set[str]:
+        """Send one tick's events, each to its address; never blocks.
+
+        Returns the requests of which an event did not get out: nobody reads it, or it cannot be encoded.
+        """
         addresses = {address for address, _ in batch}
         if len(addresses) == 1:
-            self._push(addresses.pop(), [event for _, event in batch])
-            return
-        for address in addresses:
-            self._push(address, [event for to, event in batch if to == address])
+            return self._push(addresses.pop(), [event for _, event in batch])
+        return set().union(
+            *(self._push(address, [event for to, event in batch if to == address]) for address in addresses)
+        )
 
-    def _push(self, address: str, events: list[Event]) -> None:
+    def _push(self, address: str, events: list[Event]) -> set[str]:
+        lost: set[str] = set()
         try:
-            self._socket(address).send(encode(events), zmq.NOBLOCK, copy=True)
+            data = encode(self._engine_id, events)
+        except Exception:
+            lost = self._unsayable(events)
+            data = encode(self._engine_id, [event for event in events if event.request_id not in lost])
+        try:
+            self._socket(address).send(data, zmq.NOBLOCK, copy=True)
             self._sent_s[address] = self._now()
         except zmq.ZMQError as error:  # Again: its backlog is full; anything else: no such address
             _log.warning("ingress_not_reading", address=address, n_events=len(events), error=str(error))
-            self._on_lost({event.request_id for event in events if not isinstance(event, End)})
+            return {event.request_id for event in events}
+        return lost
+
+    def _unsayable(self, events: list[Event]) -> set[str]:
+        """Find the requests of events that cannot be encoded."""
+        lost = set()
+        for event in events:
+            try:
+                encode(self._engine_id, [event])
+            except Exception:
+                _log.exception("unencodable_event", request_id=event.request_id)
+                lost.add(event.request_id)
+        return lost
 
     def _socket(self, address: str) -> zmq.Socket[bytes]:
         socket = self._sockets.get(address)
@@ -143,27 +184,38 @@ class Pusher:
 class EventStream:
     """What arrived for one request and was not yet taken. All of it runs on one event loop.
 
-    It is bounded: beyond `n_most` events nobody reads any longer, so they are dropped, `on_full` is called
-    once (to cancel the request), and the reader, should it come back, gets RequestCancelledError.
+    It is bounded: beyond `n_most` events nobody reads any longer, and it fails.
     """
 
-    __slots__ = ("_arrived", "_full", "_n_most", "_on_full", "_pending")
+    __slots__ = ("_arrived", "_failure", "_n_most", "_on_failure", "_pending")
 
-    def __init__(self, on_full: Callable[[], None], *, n_most: int) -> None:
+    def __init__(self, on_failure: Callable[[], None], *, n_most: int) -> None:
+        """`on_failure` is called once, to cancel the request."""
         self._pending: list[Event] = []
         self._arrived = asyncio.Event()
-        self._on_full, self._n_most, self._full = on_full, n_most, False
+        self._on_failure, self._n_most = on_failure, n_most
+        self._failure: CobaliError | None = None
 
     def put(self, event: Event) -> None:
         """Add an event."""
-        if self._full:
+        if self._failure is not None:
             return
         self._pending.append(event)
         self._arrived.set()
         if len(self._pending) > self._n_most:
-            self._full = True
-            self._pending.clear()
-            self._on_full()
+            self.fail(RequestCancelledError())
+
+    def fail(self, error: CobaliError) -> None:
+        """Drop what is pending and give the reader, should it come back, this error."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._pending.clear()
+        self._arrived.set()
+        try:
+            self._on_failure()
+        except Exception:  # the request may go on for nothing; who reads for all streams must not stop
+            _log.exception("cancel_failed")
 
     def nudge(self) -> None:
         """Wake the reader though there may be nothing to take."""
@@ -176,9 +228,9 @@ class EventStream:
         await self._arrived.wait()
 
     def take(self) -> list[Event]:
-        """Return what is pending, possibly nothing, at most MOST_AT_ONCE. RequestCancelledError: too much."""
-        if self._full:
-            raise RequestCancelledError
+        """Return what is pending, possibly nothing, at most MOST_AT_ONCE. Raises what it failed with."""
+        if self._failure is not None:
+            raise self._failure
         if len(self._pending) > MOST_AT_ONCE:
             taken = self._pending[:MOST_AT_ONCE]
             del self._pending[:MOST_AT_ONCE]
@@ -206,9 +258,9 @@ class Puller:
         """Begin to read, on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._read())
 
-    def open(self, request_id: str, on_full: Callable[[], None]) -> EventStream:
+    def open(self, request_id: str, on_failure: Callable[[], None]) -> EventStream:
         """Make the stream of a request that is about to be submitted."""
-        stream = self._streams[request_id] = EventStream(on_full, n_most=self._n_most)
+        stream = self._streams[request_id] = EventStream(on_failure, n_most=self._n_most)
         return stream
 
     def drop(self, request_id: str) -> None:
@@ -219,14 +271,19 @@ class Puller:
         while True:
             data = await self._socket.recv()
             try:
-                events = decode(data)
-            except (msgspec.DecodeError, TypeError, ValueError, LookupError):
+                self._share(decode(data))
+            except Exception:  # whatever it holds, the messages after it must be read
                 _log.exception("undecodable_message", n_bytes=len(data))
-                continue
-            for event in events:
-                stream = self._streams.get(event.request_id)
-                if stream is not None:
-                    stream.put(event)
+
+    def _share(self, message: Message) -> None:
+        """Give each stream what is for it."""
+        for request_id in message.lost:
+            _log.error("undecodable_event", request_id=request_id, engine_id=message.engine_id)
+            if (stream := self._streams.get(request_id)) is not None:
+                stream.fail(EventsLostError())
+        for event in message.events:
+            if (stream := self._streams.get(event.request_id)) is not None:
+                stream.put(event)
 
     def close(self) -> None:
         """Stop reading and remove the socket."""

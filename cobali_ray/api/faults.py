@@ -5,31 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 
-from cobali_ray.errors import (
-    BadRequestError,
-    BodyTimeoutError,
-    BodyTooLargeError,
-    CobaliError,
-    DeadlineExceededError,
-    DrainingError,
-    EngineDiedError,
-    LoadingError,
-    QueueFullError,
-    RefusedError,
-    RequestCancelledError,
-    UnknownModelError,
-    UnsupportedEncodingError,
-    WrongKeyError,
-)
+from cobali_ray.errors import INTERNAL, CobaliError, InternalError, RefusedError
 
 HTTP_MESSAGES: Mapping[int, str] = {
     404: "Unknown path: {method} {path}.",
     405: "Method {method} is not allowed for {path}.",
 }
+
+
+HIDDEN = "The server failed on this request; its log has the cause under the x-request-id."
+_TYPES: Mapping[int, str] = {401: "authentication_error", 429: "rate_limit_error", 504: "timeout"}
+"""OpenAI's word for a status, where it is not that of all statuses below 500 or from there on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +51,20 @@ def fault_of(error: BaseException) -> Fault:
     Only errors raised on purpose for the client's eyes speak; everything else is a 500 whose text names
     nothing of the inside.
     """
-    match error:
-        case BadRequestError():
-            return _bad_request(error)
-        case RefusedError():
-            return _refused(error)
-        case DeadlineExceededError():
-            return Fault(
-                status=504, type="timeout", message=str(error), param="timeout_s", code="deadline_exceeded"
-            )
-        case EngineDiedError():
-            return Fault(status=500, type="server_error", message=str(error), code="engine_died")
-        case RequestCancelledError():
-            return Fault(status=500, type="server_error", message=str(error), code="request_cancelled")
-        case _:
-            return Fault(
-                status=500,
-                type="server_error",
-                message="The server failed on this request; its log has the cause under the x-request-id.",
-                code="internal_error",
-            )
+    told = error if isinstance(error, CobaliError) else InternalError()
+    headers = {}
+    if isinstance(told, RefusedError):
+        headers["retry-after"] = retry_after(told.retry_after_s)
+    if told.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    return Fault(
+        status=told.status,
+        type=type_of(told.status),
+        message=HIDDEN if told.code == INTERNAL else str(told),
+        param=told.param,
+        code=told.code,
+        headers=headers,
+    )
 
 
 def http_fault(status: int, *, method: str, path: str, headers: Mapping[str, str] | None = None) -> Fault:
@@ -87,7 +72,7 @@ def http_fault(status: int, *, method: str, path: str, headers: Mapping[str, str
     message = HTTP_MESSAGES.get(status, "HTTP error {status} for {method} {path}.")
     return Fault(
         status=status,
-        type="invalid_request_error" if status < 500 else "server_error",
+        type=type_of(status),
         message=message.format(status=status, method=method, path=path),
         code={404: "unknown_path", 405: "method_not_allowed"}.get(status),
         headers=dict(headers or {}),
@@ -96,41 +81,12 @@ def http_fault(status: int, *, method: str, path: str, headers: Mapping[str, str
 
 def is_our_fault(error: BaseException) -> bool:
     """Whether operators need to see the traceback."""
-    expected = (BadRequestError, RefusedError, DeadlineExceededError, RequestCancelledError)
-    return not isinstance(error, CobaliError) or not isinstance(error, expected)
+    return not isinstance(error, CobaliError) or error.outcome == "error"
 
 
-_STATUSES: Mapping[type[BadRequestError], int] = {
-    WrongKeyError: 401,
-    UnknownModelError: 404,
-    BodyTimeoutError: 408,
-    BodyTooLargeError: 413,
-    UnsupportedEncodingError: 415,
-}
-
-
-def _bad_request(error: BadRequestError) -> Fault:
-    kind, headers = "invalid_request_error", {}
-    if isinstance(error, WrongKeyError):
-        kind, headers = "authentication_error", {"www-authenticate": "Bearer"}
-    return Fault(
-        status=_STATUSES.get(type(error), 400),
-        type=kind,
-        message=str(error),
-        param=error.param,
-        code=error.code,
-        headers=headers,
-    )
-
-
-def _refused(error: RefusedError) -> Fault:
-    headers = {"retry-after": retry_after(error.retry_after_s)}
-    if isinstance(error, QueueFullError):
-        return Fault(
-            status=429, type="rate_limit_error", message=str(error), code="queue_full", headers=headers
-        )
-    code = {DrainingError: "draining", LoadingError: "loading"}.get(type(error), "unavailable")
-    return Fault(status=503, type="server_error", message=str(error), code=code, headers=headers)
+def type_of(status: int) -> str:
+    """Return OpenAI's type of the errors with a status."""
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
 def retry_after(seconds: float) -> str:

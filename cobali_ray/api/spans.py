@@ -12,10 +12,10 @@ TRACED: Final = ("/v1/chat/completions", "/v1/completions")
 
 
 class HttpSpan(Protocol):
-    """One HTTP request in a trace."""
+    """One HTTP request in a trace. Never raises."""
 
-    def link(self, operation: str, model: str) -> TraceLink:
-        """Return what the engine needs to hang its own spans below this one."""
+    def link(self, operation: str, model: str) -> TraceLink | None:
+        """Return what the engine needs to hang its own spans below this one, if it can be had."""
         ...
 
     def end(self, *, status: int | None, error: str | None, attributes: Mapping[str, Any]) -> None:
@@ -24,10 +24,10 @@ class HttpSpan(Protocol):
 
 
 class HttpTracer(Protocol):
-    """Opens spans. Never raises for what a client sent."""
+    """Opens spans. Never raises."""
 
-    def begin(self, method: str, route: str, headers: Mapping[str, str]) -> HttpSpan:
-        """Open a span, in the trace that a `traceparent` header names."""
+    def begin(self, method: str, route: str, headers: Mapping[str, str]) -> HttpSpan | None:
+        """Open a span, in the trace that a `traceparent` header names; None where that fails."""
         ...
 
 

@@ -31,7 +31,12 @@ BACKLOG: Final = 16
 
 def gone(state: EngineState) -> bytes:
     """Return the event that says that the engine cannot be reached, and why."""
-    what = {"status": state.status, "detail": state.detail, "down_s": state.down_s}
+    what = {
+        "engine_id": state.engine_id,
+        "status": state.status,
+        "detail": state.detail,
+        "down_s": state.down_s,
+    }
     return b"event: gone\ndata: " + orjson.dumps(what) + b"\n\n"
 
 
@@ -76,7 +81,7 @@ class Viewers:
         self._client, self._clock = client, clock
         self._viewers: set[Viewer] = set()
         self._poll: asyncio.Task[None] | None = None
-        self._engine_id, self._next = "", 0
+        self._incarnation_id, self._next = "", 0
         self._polled_s = -LONGEST_PERIOD_S
         self._closed = False
 
@@ -129,7 +134,7 @@ class Viewers:
         known = [viewer for viewer in self._viewers if not viewer.fresh]
         if known:
             news = await self._client.ticks(last=MOST, since=self._next)
-            if news.engine_id == self._engine_id:
+            if news.incarnation_id == self._incarnation_id:
                 self._next = news.next
                 _tell(known, news.body)
             else:  # a new engine counts from 0
@@ -141,8 +146,8 @@ class Viewers:
         before = self._next if len(fresh) < len(self._viewers) else None
         past = await self._client.ticks(last=AT_FIRST, before=before)
         if before is None:
-            self._engine_id, self._next = past.engine_id, past.next
-        elif past.engine_id != self._engine_id:
+            self._incarnation_id, self._next = past.incarnation_id, past.next
+        elif past.incarnation_id != self._incarnation_id:
             return  # it died between the two: the next round sees that
         _tell(fresh, past.body)
 

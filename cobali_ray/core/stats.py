@@ -70,7 +70,7 @@ class TickStats:
 class TickFeed(NamedTuple):
     """Records of ticks and requests, encoded for whoever watches."""
 
-    engine_id: str
+    incarnation_id: str
     """Another one after the engine was started anew; tick ids then begin at 0 again."""
     next: int
     """The id of the tick that is recorded next: where to go on reading."""
@@ -101,12 +101,14 @@ class EngineState:
     down_s: float = 0.0
     """Since it was there last, as long as it is not; 0 before the first time."""
     detail: str = ""
+    engine_id: str = ""
+    """Which engine: as whoever asked it calls it."""
 
 
 class Attendance(NamedTuple):
     """What an engine answers an ingress that keeps in touch with it."""
 
-    engine_id: str
+    incarnation_id: str
     """Another one after the engine was started anew."""
     n_restarts: int
     """How often it was, as far as any ingress told it."""

@@ -18,7 +18,14 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
-from cobali_ray.errors import CobaliError, DrainingError, InternalError, LoadingError, RefusedError
+from cobali_ray.errors import (
+    BadRequestError,
+    CobaliError,
+    DrainingError,
+    InternalError,
+    LoadingError,
+    RefusedError,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -80,8 +87,8 @@ class EngineLoop:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
         try:
             self._check_door(request)
-        except RefusedError as refusal:
-            reason = _reason(refusal)
+        except (RefusedError, BadRequestError) as refusal:
+            reason = refusal.reason
             if self._engine is not None:
                 self._mailbox.put(lambda _: self._watch(lambda observer: observer.on_refusal(reason)))
             raise
@@ -270,10 +277,3 @@ def _saw_end(observer: Observer, *, end: End) -> None:
 
 def _saw_idle(observer: Observer, *, n_cells_idle: int) -> None:
     observer.on_idle(n_queued=0, n_cells_used=n_cells_idle, n_cells_idle=n_cells_idle)
-
-
-def _reason(refusal: RefusedError) -> str:
-    what = getattr(refusal, "what", None)
-    return {"DrainingError": "draining", "LoadingError": "loading"}.get(
-        type(refusal).__name__, f"queue_full_{what}"
-    )

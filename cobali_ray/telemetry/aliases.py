@@ -1,14 +1,14 @@
 """The same values under the names that boards for vLLM and llama-server ask for.
 
-`vllm:*` carries the labels model_name and engine="0". Its histograms keep vLLM's bounds and add our finer
-ones below the lowest of them. They move when a request ends, except TTFT, tokens per tick and ITL.
+`vllm:*` carries the label model_name, and everything the label engine. Its histograms keep vLLM's bounds and
+add our finer ones below the lowest of them. They move when a request ends, except TTFT, tokens per tick, ITL.
 TTFT and E2E begin at the HTTP server, as vLLM's do.
 The reasons of `admission_rejections_total` are our words.
 Not filled, because nothing here measures it: everything about LoRA, speculative decoding, several engines,
 sleep states, external caches and image inputs; `cache_config_info` (there are no blocks); `*_created`.
 
-`llamacpp:*` has no labels. Not filled: `prompt_tokens_seconds` and `predicted_tokens_seconds`, which are
-averages since the previous scrape (divide the rates of the counters instead); speculative decoding.
+`llamacpp:*` has no further labels. Not filled: `prompt_tokens_seconds` and `predicted_tokens_seconds`, which
+are averages since the previous scrape (divide the rates of the counters instead); speculative decoding.
 `n_tokens_max` counts ended requests only.
 """
 
@@ -77,7 +77,7 @@ def shown(view: HistogramView, theirs: tuple[float, ...] | None) -> HistogramVie
 
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield the `vllm:*` families."""
-    who, labels, levels = (snapshot.model_name, "0"), ("model_name", "engine"), snapshot.levels
+    who, labels, levels = (snapshot.model_name,), ("model_name",), snapshot.levels
     for name, value in (
         ("num_requests_running", levels.n_running),
         ("num_requests_waiting", levels.n_queued),

@@ -13,7 +13,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.histogram import Histogram
 from cobali_ray.telemetry.lives import Lives, Seen
-from cobali_ray.telemetry.names import HISTOGRAMS, OUTCOMES, REFUSALS, HttpTime, outcome_of
+from cobali_ray.telemetry.names import HISTOGRAMS, ONLY_ENGINE, OUTCOMES, REFUSALS, HttpTime, outcome_of
 from cobali_ray.telemetry.pauses import Pauses
 from cobali_ray.telemetry.snapshot import Levels, Snapshot
 
@@ -36,6 +36,7 @@ class Collector:
     def __init__(
         self,
         *,
+        engine_id: str = ONLY_ENGINE,
         model_name: str,
         n_slots: int,
         n_cells: int,
@@ -47,6 +48,7 @@ class Collector:
         ring: int = RING,
         now: Callable[[], float] | None = None,
     ) -> None:
+        self.engine_id = engine_id
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
         self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
@@ -232,6 +234,7 @@ class Collector:
     def _copy(self) -> Snapshot:
         last, now_s = self._last, self._now() if self._now else None
         return Snapshot(
+            engine_id=self.engine_id,
             model_name=self._model_name,
             token_budget=self._token_budget,
             n_ctx_slot=self._n_ctx_slot,

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from cobali_ray import __version__
 from cobali_ray.telemetry.aliases import llamacpp_families, vllm_families
-from cobali_ray.telemetry.families import buckets, counter, gauge
+from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
@@ -26,7 +26,7 @@ TOTALS = {
 
 
 def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
-    """Return the Prometheus text format, version 0.0.4, of what is known: of both at best."""
+    """Return the Prometheus text format, version 0.0.4, of what is known of an engine: of both at best."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(snapshot, presence))
     return generate_latest(registry).decode()
@@ -40,14 +40,17 @@ class _Families:
 
     def collect(self) -> Iterator[Metric]:
         if self._presence is not None:
-            yield from presence_families(self._presence)
-        if self._snapshot is None:
-            return
-        yield from _counters(self._snapshot)
-        yield from _gauges(self._snapshot)
-        yield from _histograms(self._snapshot)
-        yield from vllm_families(self._snapshot)
-        yield from llamacpp_families(self._snapshot)
+            yield from of_engine(self._presence.engine_id, presence_families(self._presence))
+        if self._snapshot is not None:
+            yield from of_engine(self._snapshot.engine_id, _families(self._snapshot))
+
+
+def _families(snapshot: Snapshot) -> Iterator[Metric]:
+    yield from _counters(snapshot)
+    yield from _gauges(snapshot)
+    yield from _histograms(snapshot)
+    yield from vllm_families(snapshot)
+    yield from llamacpp_families(snapshot)
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:

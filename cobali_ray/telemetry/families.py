@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from cobali_ray.telemetry.histogram import HistogramView
 
@@ -34,3 +35,11 @@ def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Gaug
     for value, n in values.items():
         family.add_metric((value,), n)
     return family
+
+
+def of_engine(engine_id: str, families: Iterable[Metric]) -> Iterator[Metric]:
+    """Say of every sample whose it is: the label `engine`."""
+    for family in families:
+        for sample in family.samples:
+            sample.labels["engine"] = engine_id  # each sample has a dictionary of its own
+        yield family

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TextIO
 
 import numpy as np
@@ -16,6 +16,7 @@ import structlog
 
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import ConfigError
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 TICK_FIELDS: Final = tuple(field.name for field in fields(TickStats) if field.name != "spans")
@@ -27,11 +28,13 @@ def configure_logging(
     level: str = "info",
     json: bool | None = None,
     stream: TextIO | None = None,
+    about: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Send structlog to `stream` (default: stderr as it is now): JSON lines, or readable ones on a terminal.
 
-    `json` None asks the stream whether it is a terminal. Tracebacks come without local variables, which
-    could hold what a client sent. Raises ConfigError for an unknown level.
+    Every line says what `about` says, such as which engine it is of. `json` None asks the stream whether it
+    is a terminal. Tracebacks come without local variables, which could hold what a client sent. Raises
+    ConfigError for an unknown level.
     """
     if level not in LEVELS:
         raise ConfigError("log_level", f"must be one of {', '.join(LEVELS)}, got {level!r}")
@@ -39,6 +42,7 @@ def configure_logging(
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _Saying(about),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *(_readable(out) if _wants_readable(json, out) else _json_lines()),
@@ -47,6 +51,18 @@ def configure_logging(
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,  # loggers made before this call must follow it
     )
+
+
+class _Saying:
+    """Adds facts to every line of this process, whichever thread writes it."""
+
+    def __init__(self, facts: Mapping[str, str]) -> None:
+        self._facts = dict(facts)
+
+    def __call__(
+        self, _logger: Any, _method: str, line: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        return {**self._facts, **line}
 
 
 def _wants_readable(json: bool | None, out: TextIO) -> bool:
@@ -75,19 +91,21 @@ def _utc_now() -> datetime:
 
 
 class TickLog:
-    """Append one JSON line per tick to a file: `timestamp` (ISO, UTC) and all numbers of TickStats.
+    """Append one JSON line per tick to a file: `timestamp` (ISO, UTC), `engine_id`, all numbers of TickStats.
 
     Unbuffered: a line is whole and on its way to the disk when `write` returns, also if the process is
     killed afterwards. Raises OSError where the file cannot be opened or written.
     """
 
-    def __init__(self, path: str | Path, *, utc_now: Callable[[], datetime] = _utc_now) -> None:
-        self._utc_now = utc_now
+    def __init__(
+        self, path: str | Path, engine_id: str = ONLY_ENGINE, *, utc_now: Callable[[], datetime] = _utc_now
+    ) -> None:
+        self._engine_id, self._utc_now = engine_id, utc_now
         self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - open until close()
 
     def write(self, stats: TickStats) -> None:
         """Append one record; ValueError once closed."""
-        record: dict[str, Any] = {"timestamp": self._utc_now()}
+        record: dict[str, Any] = {"timestamp": self._utc_now(), "engine_id": self._engine_id}
         record |= {name: getattr(stats, name) for name in TICK_FIELDS}
         self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from cobali_ray.core.events import End
-from cobali_ray.errors import BadRequestError, DeadlineExceededError, RefusedError, RequestCancelledError
+from cobali_ray.core.events import End, FinishReason
+from cobali_ray.errors import Outcome
 from cobali_ray.telemetry import bounds
 
+ONLY_ENGINE: Final = "0"
+"""The id of the engine where there is one: the value of the label `engine`, as vLLM counts its engines."""
 PHASES = ("plan", "forward", "sample", "publish")
 KINDS = ("decode", "prefill")
-OUTCOMES = ("stop", "length", "cancelled", "deadline", "bad_request", "refused", "error")
+OUTCOMES = (*get_args(FinishReason), *get_args(Outcome))
 REFUSALS = (
     "queue_full_requests",
     "queue_full_tokens",
     "draining",
     "loading",
+    "context_length_exceeded",
+    "invalid_value",
     "other",
 )
+"""What the engine's door refuses for: the `reason` of an error. One that is not here counts as `other`."""
 
 HttpTime: TypeAlias = Literal["ttft_seconds", "e2e_seconds"]
 """The histograms that the HTTP side fills: what a client waits for."""
@@ -85,14 +90,4 @@ def outcome_of(end: End) -> str:
     """Return which of OUTCOMES an end event is."""
     if end.finish_reason is not None:
         return end.finish_reason
-    match end.error:
-        case RequestCancelledError():
-            return "cancelled"
-        case DeadlineExceededError():
-            return "deadline"
-        case BadRequestError():
-            return "bad_request"
-        case RefusedError():
-            return "refused"
-        case _:
-            return "error"
+    return "error" if end.error is None else end.error.outcome

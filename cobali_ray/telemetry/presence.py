@@ -10,8 +10,9 @@ from prometheus_client.metrics_core import Metric
 
 
 class Presence(NamedTuple):
-    """What an ingress knows of its engine."""
+    """What an ingress knows of an engine."""
 
+    engine_id: str
     up: bool
     """Whether it answers."""
     down_s: float

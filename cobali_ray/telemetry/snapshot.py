@@ -65,6 +65,7 @@ class Levels:
 class Snapshot:
     """One consistent copy of a Collector. Plain values: it can be pickled and rendered elsewhere."""
 
+    engine_id: str
     model_name: str
     token_budget: int
     n_ctx_slot: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -24,6 +25,7 @@ from cobali_ray import __version__
 from cobali_ray.core.events import End
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.telemetry.names import outcome_of
+from cobali_ray.telemetry.onlooker import Onlooker
 
 _log = structlog.get_logger(__name__)
 
@@ -39,36 +41,52 @@ _W3C: Final = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Opens and closes spans of one process. `service` is its `service.name`."""
+    """Opens and closes spans of one process. `service` is its `service.name`.
+
+    On the HTTP side nothing raises: a span that cannot be made is not there.
+    """
 
     def __init__(
-        self, endpoint: str, *, service: str, exporter: SpanExporter | None = None, delay_ms: int = DELAY_MS
+        self,
+        endpoint: str,
+        *,
+        service: str,
+        about: Mapping[str, str] = MappingProxyType({}),
+        exporter: SpanExporter | None = None,
+        delay_ms: int = DELAY_MS,
     ) -> None:
-        """`endpoint` is a collector's base URL; an `exporter` of one's own takes its place."""
+        """`endpoint` is a collector's base URL; an `exporter` of one's own takes its place.
+
+        `about` are further attributes of the process, such as its engine's id.
+        """
         url = f"{endpoint.rstrip('/').removesuffix(PATH)}{PATH}"
         sender = exporter or OTLPSpanExporter(url, timeout=TIMEOUT_S)
         self._sender = _Reported(sender, endpoint)
         # It has words for every batch that is not taken, every span that finds the queue full and every odd
         # header, and those quote what clients wrote. `_Reported` says what matters.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        resource = Resource.create({"service.name": service, "service.version": __version__})
+        resource = Resource.create({"service.name": service, "service.version": __version__, **about})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._sender, schedule_delay_millis=delay_ms))
         self._tracer = self._provider.get_tracer("cobali_ray", __version__)
+        self._onlooker = Onlooker("tracing")
 
     def flush(self) -> None:
         """Send what waits, and come back when it is sent or given up."""
         self._provider.force_flush()
 
-    def begin(self, method: str, route: str, headers: Mapping[str, str]) -> RequestSpan:
+    def begin(self, method: str, route: str, headers: Mapping[str, str]) -> RequestSpan | None:
         """Open the span of an HTTP request, in the client's trace if it named one."""
+        return self._onlooker.look(self._begin, method, route, headers)
+
+    def _begin(self, method: str, route: str, headers: Mapping[str, str]) -> RequestSpan:
         span = self._tracer.start_span(
             f"{method} {route}",
             context=_W3C.extract(_only(headers)),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "http.route": route},
         )
-        return RequestSpan(span)
+        return RequestSpan(span, self._onlooker)
 
     def record(self, request: Request, end: End, ended_ns: int) -> None:
         """Make the engine's spans of a request that ended at `ended_ns`, nanoseconds since 1970."""
@@ -111,17 +129,23 @@ class Tracing:
 class RequestSpan:
     """The span of one HTTP request."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, span: Span, onlooker: Onlooker) -> None:
+        self._span, self._onlooker = span, onlooker
 
-    def link(self, operation: str, model: str) -> TraceLink:
+    def link(self, operation: str, model: str) -> TraceLink | None:
         """Return what the engine needs to hang its own spans below this one."""
+        return self._onlooker.look(self._link, operation, model)
+
+    def _link(self, operation: str, model: str) -> TraceLink:
         carrier: dict[str, str] = {}
         _W3C.inject(carrier, set_span_in_context(self._span, Context()))
         return TraceLink(carrier["traceparent"], carrier.get("tracestate", ""), operation, model)
 
     def end(self, *, status: int | None, error: str | None, attributes: Mapping[str, Any]) -> None:
         """Close the span; it is an error if the server was at fault, also in mid-stream."""
+        self._onlooker.look(self._end, status, error, attributes)
+
+    def _end(self, status: int | None, error: str | None, attributes: Mapping[str, Any]) -> None:
         span = self._span
         span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         if status is not None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.trace.recording import Recording
+from cobali_ray.trace.recording import Recording, incarnation_of
 from cobali_ray.trace.timeline import timeline_of
 
 POLL_S = 0.5
@@ -105,22 +105,22 @@ class Watcher:
 
     def __init__(self, http: httpx2.Client, recording: Recording) -> None:
         self._http, self.recording = http, recording
-        self._engine_id: str | None = None
+        self._incarnation_id: str | None = None
         self._next = 0
 
     def begin(self) -> None:
         """Take what runs now as the beginning. Raises ConfigError if there is nobody to ask."""
         feed = self._ask(last=1, since=2**62)
         self.recording.add(feed)
-        self._engine_id, self._next = feed["engine"]["id"], feed["next"]
+        self._incarnation_id, self._next = incarnation_of(feed), feed["next"]
 
     def look(self) -> bool:
         """Take what is new. False: the engine cannot be reached just now."""
         try:
             feed = self._ask(last=MOST, since=self._next)
             self.recording.add(feed)
-            if feed["engine"]["id"] != self._engine_id:  # a new engine counts from 0
-                self._engine_id, self._next = feed["engine"]["id"], 0
+            if incarnation_of(feed) != self._incarnation_id:  # a new engine counts from 0
+                self._incarnation_id, self._next = incarnation_of(feed), 0
                 feed = self._ask(last=MOST, since=0)
                 self.recording.add(feed)
         except _Unavailable:
@@ -130,7 +130,7 @@ class Watcher:
 
     def _ask(self, *, last: int, since: int) -> Any:
         where = f"{self._http.base_url}".rstrip("/")
-        begun = self._engine_id is not None  # whoever has answered once may come back
+        begun = self._incarnation_id is not None  # whoever has answered once may come back
         try:
             answer = self._http.get("/debug/ticks", params={"last": last, "since": since})
         except httpx2.TransportError as error:

@@ -1,4 +1,4 @@
-"""Recording: answers of /debug/ticks, joined to one story per engine. Pure."""
+"""Recording: answers of /debug/ticks, joined to one story per engine process. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import Any, TypeAlias
 from cobali_ray.errors import ConfigError
 
 Json: TypeAlias = dict[str, Any]
+
+
+def incarnation_of(feed: Json) -> str:
+    """Return which process an answer tells of; older answers call it otherwise."""
+    engine = feed["engine"]
+    return str(engine["incarnation_id"] if "incarnation_id" in engine else engine["id"])
 
 
 @dataclass(slots=True)
@@ -33,7 +39,7 @@ class Recording:
         """Take one answer. Raises ConfigError if it is none."""
         try:
             story = self.stories.setdefault(
-                feed["engine"]["id"], EngineStory(feed["engine"], feed["now_s"], feed["unix_s"])
+                incarnation_of(feed), EngineStory(feed["engine"], feed["now_s"], feed["unix_s"])
             )
             story.engine, story.now_s, story.unix_s = feed["engine"], feed["now_s"], feed["unix_s"]
             story.ticks.update((tick["tick_id"], tick) for tick in feed["ticks"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from cobali_ray.telemetry.names import ONLY_ENGINE
 from cobali_ray.trace.recording import EngineStory, Json
 from cobali_ray.trace.requests import lanes, slot_rows, waits
 from cobali_ray.trace.shapes import Counter, Group, Slice, Timeline, Track, in_order
@@ -27,7 +28,7 @@ def timeline_of(story: EngineStory) -> Timeline:
         Track(f"slot {slot_id}", row) for slot_id, row in slot_rows(requests, ticks, story.now_s).items()
     ]
     return Timeline(
-        name=f"cobali_ray {story.engine['model']}",
+        name=f"cobali_ray {story.engine['model']}, engine {story.engine.get('engine_id', ONLY_ENGINE)}",
         now_s=story.now_s,
         unix_s=story.unix_s,
         rows=(

@@ -85,10 +85,10 @@ async function listen() {
   }
 }
 
-/** Take a packet; a new engine.id means that the engine was restarted. */
+/** Take a packet; a new engine.incarnation_id means that the engine was restarted. */
 export function merge(packet) {
   const { history, version } = feed.get();
-  const same = history?.engine.id === packet.engine.id;
+  const same = history?.engine.incarnation_id === packet.engine.incarnation_id;
   const restarted = history && !same ? { atUnixS: packet.unix_s } : feed.get().restarted;
   const next = same ? history : new History(packet);
   next.add(packet, clock());

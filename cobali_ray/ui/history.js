@@ -7,7 +7,7 @@ const NEWEST = 2048; // of them kept for who goes live again
 const NOTHING = { from: Infinity, to: Infinity, pinned: null, request: null };
 export const DECODE = 1;
 
-/** Everything known of one engine process; a new engine.id begins a new one. */
+/** Everything known of one engine process; a new engine.incarnation_id begins a new one. */
 export class History {
   constructor(packet) {
     this.engine = packet.engine;

@@ -23,9 +23,11 @@ export function Pill() {
       ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
       : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
-  return html`<p class="pill" data-status=${status} title=${history ? `Model ${history.engine.model}` : ""}>
+  const { model, engine_id: engine } = history?.engine ?? {};
+  return html`<p class="pill" data-status=${status} title=${history ? `Model ${model}, engine ${engine}` : ""}>
     <i class=${`dot ${kind}`}></i>
-    ${history && html`<b class="model">${history.engine.model}</b>`}<span>${text}</span></p>`;
+    ${history && html`<b class="model">${model}</b><span class="engine">engine ${engine}</span>`}
+    <span>${text}</span></p>`;
 }
 
 /** What happened to the engine or the server, said aloud to screen readers. */

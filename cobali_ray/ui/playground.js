@@ -17,7 +17,7 @@ const WHAT =
 export function Playground() {
   const state = useStore(play);
   const { entered } = useStore(access);
-  const engine = useStore(feed).history?.engine.id;
+  const engine = useStore(feed).history?.engine.incarnation_id;
   useEffect(() => void loadModels(), [entered, engine]);
   return html`<div class="play">
     <section class="talk" aria-label="Conversation">

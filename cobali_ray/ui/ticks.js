@@ -20,7 +20,7 @@ export function Ticks() {
     const timer = setInterval(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
     return () => clearInterval(timer);
   }, []);
-  useEffect(() => goLive(), [history?.engine.id]);
+  useEffect(() => goLive(), [history?.engine.incarnation_id]);
   if (!history) return html`<${Nothing} status=${status} />`;
   const nowS = engineNow(history);
   const request = state.request === null ? null : (history.requests.get(state.request) ?? null);

@@ -45,7 +45,7 @@ export function pause(history) {
     view.set({ end: view.get().held ?? Math.max(history.lastId, view.get().size - 1) });
     asked = null;
   }
-  const lacking = `${history.engine.id} ${history.nGaps}`;
+  const lacking = `${history.engine.incarnation_id} ${history.nGaps}`;
   if (asked === lacking) return;
   asked = lacking;
   if (history.lacks(REMEMBERED)) fetchOlder().catch(() => (asked = null));

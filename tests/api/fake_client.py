@@ -62,7 +62,7 @@ class FakeClient:
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
-        self.engine_id, self.n_ticks, self.asked = "e1", 0, []
+        self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
 
     @property
     def card(self):
@@ -127,12 +127,12 @@ class FakeClient:
 
     async def ticks(self, *, last, since=0, before=None):
         self.asked.append((last, since, before))
-        if isinstance(self.engine_id, Exception):
-            raise self.engine_id
+        if isinstance(self.incarnation_id, Exception):
+            raise self.incarnation_id
         end = self.n_ticks if before is None else before
         ids = list(range(max(since, end - last, 0), end))
-        body = {"engine": {"id": self.engine_id}, "next": self.n_ticks, "ticks": ids}
-        return TickFeed(self.engine_id, self.n_ticks, json.dumps(body).encode())
+        body = {"engine": {"incarnation_id": self.incarnation_id}, "next": self.n_ticks, "ticks": ids}
+        return TickFeed(self.incarnation_id, self.n_ticks, json.dumps(body).encode())
 
     def observe(self, name, seconds):
         self.observed.append((name, seconds))

@@ -8,6 +8,7 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,
     EngineDiedError,
+    EventsLostError,
     LoadingError,
     PromptTooLongError,
     QueueFullError,
@@ -205,6 +206,7 @@ FAULTS = [
     pytest.param(LoadingError(), (503, "server_error", "loading", "1"), id="loading"),
     pytest.param(DeadlineExceededError(2.0), (504, "timeout", "deadline_exceeded", None), id="deadline"),
     pytest.param(EngineDiedError(), (500, "server_error", "engine_died", None), id="engine-died"),
+    pytest.param(EventsLostError(), (500, "server_error", "events_lost", None), id="events-lost"),
     pytest.param(
         PromptTooLongError(70, 1, 64),
         (400, "invalid_request_error", "context_length_exceeded", None),

@@ -132,7 +132,7 @@ async def test_wrong_parameters_are_named(app, client, query, param):
 
 
 async def test_an_engine_that_is_not_there_is_503(get, client):
-    client.engine_id = LoadingError()
+    client.incarnation_id = LoadingError()
     wire = await get("/debug/ticks")
     assert (wire.status, wire.json["error"]["code"]) == (503, "loading")
 
@@ -226,18 +226,22 @@ async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app
     client.n_ticks = 500
     viewer = await Viewer.come(app)
     await poll(clock, client)
-    client.engine_id = LoadingError()
-    client.engine = EngineState(status=EngineStatus.RESTARTING, down_s=2.5, detail="it ended")
+    client.incarnation_id = LoadingError()
+    client.engine = EngineState(status=EngineStatus.RESTARTING, down_s=2.5, detail="it ended", engine_id="0")
     await poll(clock, client, 3)
     late = await Viewer.come(app)
     await poll(clock, client)
     for one in (viewer, late):
         assert [name for name, _ in one.events].count("gone") == 1
-    assert viewer.events[-1][1] == {"status": "restarting", "detail": "it ended", "down_s": 2.5}
-    client.engine_id, client.n_ticks = "e2", 3
+    why = {"engine_id": "0", "status": "restarting", "detail": "it ended", "down_s": 2.5}
+    assert viewer.events[-1][1] == why
+    client.incarnation_id, client.n_ticks = "e2", 3
     await poll(clock, client)
     for one in (viewer, late):
-        assert one.events[-1] == ("message", {"engine": {"id": "e2"}, "next": 3, "ticks": [0, 1, 2]})
+        assert one.events[-1] == (
+            "message",
+            {"engine": {"incarnation_id": "e2"}, "next": 3, "ticks": [0, 1, 2]},
+        )
     await viewer.leave()
     await late.leave()
 
@@ -246,9 +250,9 @@ async def test_an_engine_that_only_stuttered_is_read_on(app, client, clock):
     client.n_ticks = 500
     viewer = await Viewer.come(app)
     await poll(clock, client)
-    client.engine_id = LoadingError()
+    client.incarnation_id = LoadingError()
     await poll(clock, client)
-    client.engine_id, client.n_ticks = "e1", 510
+    client.incarnation_id, client.n_ticks = "e1", 510
     await poll(clock, client)
     assert viewer.ticks == list(range(300, 510))
     await viewer.leave()
@@ -273,7 +277,7 @@ async def test_a_viewer_who_lags_starts_over_and_holds_nobody_up(app, client, cl
 
 
 async def test_a_poll_that_breaks_ends_the_streams(app, client, clock):
-    client.engine_id = RuntimeError("a bug")
+    client.incarnation_id = RuntimeError("a bug")
     viewer = await Viewer.come(app)
     await until(lambda: clock.sleeping == 1)
     clock.go.release()

@@ -7,7 +7,7 @@ from fake_client import Wire, ends_with, says, stats, until
 from structlog.testing import capture_logs
 
 from cobali_ray.core.events import Delta, End
-from cobali_ray.errors import DeadlineExceededError, EngineDiedError
+from cobali_ray.errors import DeadlineExceededError, EngineDiedError, EventsLostError
 
 pytestmark = pytest.mark.anyio
 
@@ -93,10 +93,13 @@ async def test_a_failure_in_mid_stream_is_an_event_and_a_clean_end(app, client):
     assert wire.sent[-1]["more_body"] is False
 
 
-async def test_a_bug_in_mid_stream_is_an_event_and_a_clean_end(app, client):
-    client.script = lambda request: [[Delta(request.request_id, "Hello", 1)], RuntimeError("secret")]
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("secret"), "internal_error"), (EventsLostError(), "events_lost")]
+)
+async def test_a_bug_or_a_gap_in_mid_stream_is_an_event_and_a_clean_end(app, client, error, code):
+    client.script = lambda request: [[Delta(request.request_id, "Hello", 1)], error]
     wire = await Wire(app, CHAT, ASK | {"stream": True}).run()
-    assert [wire.events[-2]["error"]["type"], wire.events[-1]] == ["server_error", "[DONE]"]
+    assert [wire.events[-2]["error"]["code"], wire.events[-1]] == [code, "[DONE]"]
     assert b"secret" not in wire.body
 
 

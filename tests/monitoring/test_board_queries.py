@@ -34,6 +34,7 @@ def query(folder, series, expr, at_s=AT_S):
         expr.replace("$__rate_interval", "60s")
         .replace("$__interval", f"{STEP_S}s")
         .replace("$instance", ".+")
+        .replace("$engine", ".+")
     )
     test = {"expr": text, "eval_time": f"{at_s}s", "exp_samples": []}
     tests = [{"interval": "5s", "input_series": series, "promql_expr_test": [test]}]
@@ -50,9 +51,9 @@ def rising(name, labels, per_scrape):
     return {"series": f"{name}{{{pairs}}}", "values": f"0+{per_scrape}x200"}
 
 
-def engine(instance, phases_ms, tick_ms):
+def engine(instance, engine_id, phases_ms, tick_ms):
     """Return the series of an engine with ten ticks per scrape."""
-    who = {"instance": instance}
+    who = {"instance": instance, "engine": engine_id}
     return [
         rising("cobali_ticks_total", who, 10),
         rising("cobali_tick_seconds_sum", who, tick_ms / 100),
@@ -64,28 +65,30 @@ def engine(instance, phases_ms, tick_ms):
 
 
 @pytest.mark.parametrize(
-    ("engines", "mean_ms"),
+    ("engines", "mean_ms", "other_ms"),
     [
-        pytest.param([("a", INLINE, 11.0)], 11.0, id="inline"),
-        pytest.param([("a", OVERLAP, 10.5)], 10.5, id="overlap"),
-        pytest.param([("a", INLINE, 11.0), ("b", OVERLAP, 10.5)], 10.75, id="both"),
+        pytest.param([("a", "0", INLINE, 11.0)], 11.0, 1.0, id="inline"),
+        pytest.param([("a", "0", OVERLAP, 10.5)], 10.5, 0.0, id="overlap"),
+        pytest.param([("a", "0", INLINE, 11.0), ("b", "0", OVERLAP, 10.5)], 10.75, 0.5, id="two-servers"),
+        pytest.param([("a", "0", INLINE, 11.0), ("a", "1", OVERLAP, 10.5)], 10.75, 0.5, id="two-engines"),
     ],
 )
-def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms):
-    series = [one for name, phases, tick in engines for one in engine(name, phases, tick)]
+def test_the_stack_of_phases_is_as_tall_as_the_tick(tmp_path, engines, mean_ms, other_ms):
+    series = [one for who in engines for one in engine(*who)]
     parts = {
         target["legendFormat"]: query(tmp_path, series, target["expr"])
         for target in targets("tick_anatomy.json", "Phases of a mean tick")
     }
     assert all(value >= 0 for values in parts.values() for value in values)
     assert math.fsum(value for values in parts.values() for value in values) * 1000 == pytest.approx(mean_ms)
+    assert [value * 1000 for value in parts["other"]] == [pytest.approx(other_ms)]
 
 
 @pytest.mark.parametrize("title", ["TTFT heatmap", "E2E heatmap"])
 def test_a_request_is_in_one_cell_of_a_heatmap(tmp_path, title):
     (target,) = targets("requests.json", title)
     (name,) = re.findall(r"cobali_\w+_bucket", target["expr"])
-    series = [rising(name, {"instance": "a", "le": le}, 3) for le in ("1.0", "+Inf")]
+    series = [rising(name, {"instance": "a", "engine": "0", "le": le}, 3) for le in ("1.0", "+Inf")]
     steps = [query(tmp_path, series, target["expr"], at_s=200 + STEP_S * n) for n in range(6)]
     counted = sum(values[0] for values in steps)
     assert counted == pytest.approx(3 * len(steps) * STEP_S / 5, rel=0.01)

@@ -66,7 +66,7 @@ def test_the_test_file_has_series_for_every_alert():
 
 def test_the_rules_ask_for_what_is_exported_or_recorded():
     collector = Collector(model_name="m", n_slots=1, n_cells=9, token_budget=9, n_ctx_slot=9, now=float)
-    text = render(collector.snapshot(), Presence(up=True, down_s=0.0, n_restarts=0))
+    text = render(collector.snapshot(), Presence(engine_id="0", up=True, down_s=0.0, n_restarts=0))
     families = text_string_to_metric_families(text)
     exported = {sample.name for family in families for sample in family.samples}
     recorded = {rule["record"] for rule in rules("record")}

@@ -154,6 +154,7 @@ def test_a_restart_of_the_engine_is_told_and_survived(make_page):
         expect(page.locator(".caret")).to_be_visible()
         page.get_by_role("link", name="Live ticks").click()
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
+        expect(page.locator(".pill .engine")).to_have_text("engine 0")
         site.kill_engine()
         expect(page.get_by_role("status").first).to_contain_text("The engine is being restarted")
         expect(page.locator(".pill")).to_contain_text("restarting")

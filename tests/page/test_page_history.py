@@ -6,7 +6,8 @@ pytest.importorskip("playwright")
 
 PACKET = {
     "engine": {
-        "id": "one",
+        "engine_id": "0",
+        "incarnation_id": "one",
         "n_slots": 2,
         "n_cells": 64,
         "token_budget": 8,
@@ -191,7 +192,11 @@ LOOK = """async ({ view, pick, goLive, shownOf, windowOf }, { packet, more }) =>
 
 
 def test_a_pause_keeps_what_is_looked_at(of):
-    packet = PACKET | {"engine": PACKET["engine"] | {"id": "paused"}, "ticks": ticks(0, 200), "next": 200}
+    packet = PACKET | {
+        "engine": PACKET["engine"] | {"incarnation_id": "paused"},
+        "ticks": ticks(0, 200),
+        "next": 200,
+    }
     more = [packet | {"now_s": 10.0 + n, "ticks": ticks(n * 1000 + 200, n * 1000 + 1200)} for n in range(10)]
     found, gone, newest = of("window.js", LOOK, {"packet": packet, "more": more})
     seen, size, pinned, n_ticks, last = found

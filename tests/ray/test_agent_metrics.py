@@ -53,6 +53,7 @@ async def test_the_board_of_ray_finds_its_series(server, openai):
     with contextlib.suppress(TimeoutError):
         await until(all_there, timeout_s=60.0, pause_s=1.0)  # megabytes each time, from a busy agent
     assert set(wanted()) - set(seen) == set(), sorted(seen)
+    assert {sample.labels["engine"] for samples in seen.values() for sample in samples} == {"0"}
     assert all(sample.labels["WorkerId"] for samples in seen.values() for sample in samples)
     assert most("generation_tokens_total") >= 60
     assert most("time_to_first_token_seconds_count") >= 3

@@ -34,7 +34,8 @@ PATIENCE_S = 60.0  # a quiet machine needs 15 s for all of it
 N_WORKERS = 16  # 4 slots, 6 places in the queue: some are refused
 OUTCOMES = ("stop", "length", "cancelled", "deadline", "error")
 QUEUE_ALERT, RESTART_ALERT = "CobaliQueueNearBound", "CobaliEngineRestarted"
-VALUES = {"$__rate_interval": "60s", "$__interval": "60s", "$instance": ".+", "$model_name": ".+"}
+ANY = dict.fromkeys(("$instance", "$engine", "$model_name"), ".+")
+VALUES = {"$__rate_interval": "60s", "$__interval": "60s", **ANY}
 
 
 def targets():
@@ -63,7 +64,11 @@ STATES = (
     "cobali_prefill_chunk_tokens_count > 2 * cobali_request_prompt_tokens_count",  # chunks
     "changes(cobali_start_time_seconds[60s])",
 )
-VARIABLES = {"model_name": ("model", "cobali_info"), "instance": ("instance", 'cobali_info{model=~".+"}')}
+VARIABLES = {
+    "model_name": ("model", "cobali_info"),
+    "instance": ("instance", 'cobali_info{model=~".+"}'),
+    "engine": ("engine", 'cobali_info{model=~".+", instance=~".+"}'),
+}
 QUERIES = sorted({filled(target["expr"]) for _, _, target in targets()})
 
 
@@ -164,6 +169,7 @@ async def test_it_happened(seen, query):
 async def test_the_variables_of_the_boards_have_values(seen):
     assert seen.variables["model_name"] == ["synthetic-tiny"]
     assert len(seen.variables["instance"]) == 1
+    assert seen.variables["engine"] == ["0"]
 
 
 async def test_an_alert_fires_and_clears(seen):
@@ -176,4 +182,4 @@ async def test_an_alert_fires_and_clears(seen):
 
 async def test_a_restart_is_told(seen):
     (_, notes), *_ = seen.inbox.of("firing", RESTART_ALERT)
-    assert "the engine restarted 1 times" in notes["summary"]
+    assert "engine 0 restarted 1 times" in notes["summary"]

@@ -101,4 +101,4 @@ def fed_collector() -> Collector:
 
 def exposition() -> str:
     """Return what an ingress shows of that collector."""
-    return render(fed_collector().snapshot(), Presence(up=True, down_s=0.0, n_restarts=2))
+    return render(fed_collector().snapshot(), Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2))

@@ -23,6 +23,7 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     DrainingError,
     EngineDiedError,
+    EventsLostError,
     InvalidParameterError,
     LoadingError,
     MalformedBodyError,
@@ -37,7 +38,7 @@ from cobali_ray.errors import (
 )
 
 ROWS = [
-    (BadRequestError("no"), 400, "invalid_request_error", None, None),
+    (BadRequestError("no"), 400, "invalid_request_error", None, "invalid_request"),
     (InvalidParameterError("n", "n is bad"), 400, "invalid_request_error", "n", "invalid_value"),
     (UnsupportedParameterError("x", "no x"), 400, "invalid_request_error", "x", "unsupported_parameter"),
     (UnknownParameterError("x", "what x"), 400, "invalid_request_error", "x", "unknown_parameter"),
@@ -52,6 +53,7 @@ ROWS = [
     (RefusedError("later"), 503, "server_error", None, "unavailable"),
     (DeadlineExceededError(3), 504, "timeout", "timeout_s", "deadline_exceeded"),
     (EngineDiedError(), 500, "server_error", None, "engine_died"),
+    (EventsLostError(), 500, "server_error", None, "events_lost"),
     (RequestCancelledError(), 500, "server_error", None, "request_cancelled"),
     (BackendError("secret"), 500, "server_error", None, "internal_error"),
     (ConfigError("secret", "secret"), 500, "server_error", None, "internal_error"),
@@ -70,7 +72,7 @@ def test_every_error_has_its_answer(error, status, kind, param, code):
     assert ("retry-after" in fault.headers) == (status in {429, 503})
     assert ("www-authenticate" in fault.headers) == (status == 401)
     assert fault_of(pickle.loads(pickle.dumps(error))) == fault, "the same from the other process"
-    assert is_our_fault(error) == (fault.code in {"engine_died", "internal_error"})
+    assert is_our_fault(error) == (fault.code in {"engine_died", "events_lost", "internal_error"})
 
 
 def test_messages_carry_the_numbers():

@@ -59,6 +59,8 @@ def test_a_query_asks_for_what_is_exported(exported, panel, target):
         for label, operator, value in re.findall(r'(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"', selector):
             if label not in TARGET_LABELS:
                 assert label in exported[name], f"{name} has no label {label}"
+                if value.startswith("$"):  # a variable of the board
+                    continue
                 wanted = value.split("|") if "~" in operator else [value]
                 assert set(wanted) <= exported[name][label], f"{name}{{{label}}} is never {value}"
     own = set(exported[found[0][0]])
@@ -109,11 +111,21 @@ def test_panels_do_not_overlap(name):
 @pytest.mark.parametrize("name", BOARDS)
 def test_variables(exported, name):
     variables = {v["name"]: v for v in board(name)["templating"]["list"]}
-    assert list(variables) == ["datasource", "model_name", "instance"]
+    assert list(variables) == ["datasource", "model_name", "instance", "engine"]
     assert variables["datasource"]["query"] == "prometheus"
     assert variables["model_name"]["query"] == "label_values(cobali_info, model)"
     assert 'cobali_info{model=~"$model_name"}' in variables["instance"]["query"]
-    assert "model" in exported["cobali_info"]
+    assert 'cobali_info{model=~"$model_name", instance=~"$instance"}' in variables["engine"]["query"]
+    assert {"model", "engine"} <= set(exported["cobali_info"])
+    for one in ("model_name", "instance", "engine"):
+        assert variables[one]["includeAll"]
+        assert variables[one]["multi"]
+
+
+@pytest.mark.parametrize(("panel", "target"), queries())
+def test_a_query_narrows_to_the_chosen_engines(panel, target):
+    for name, selector in SELECTOR.findall(target["expr"]):
+        assert 'instance=~"$instance", engine=~"$engine"' in selector, f"{panel['title']}: {name}"
 
 
 # The SDK prefers the newer schema; classic JSON is what file provisioning reads in Grafana 11 to 13.

@@ -21,14 +21,16 @@ from cobali_ray import errors
 from cobali_ray.actors.front import ERRORS as FRONT_ERRORS
 from cobali_ray.api.app import build_api
 from cobali_ray.api.body import parse
-from cobali_ray.api.faults import fault_of, http_fault
+from cobali_ray.api.faults import http_fault, type_of
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.bench.commands import NAMES
 from cobali_ray.cli import app as cli
+from cobali_ray.errors import RefusedError
 from cobali_ray.models.reference import parse_reference
 from cobali_ray.settings import EngineSettings, read_settings
+from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md")
@@ -36,26 +38,6 @@ FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|yaml|toml|json|txt)|[\w./-]+/")
 NOT_OURS = {"/openapi.json"}  # a route
 PLACEHOLDERS = re.compile(r"\b(TODO|FIXME|TBD|XXX|WIP|lorem|placeholder|coming soon)\b", re.IGNORECASE)
 DECISION_LINES = ("Context", "Decision", "Why", "Consequence", "Revisit")
-ERRORS = (
-    errors.InvalidParameterError("n", "no"),
-    errors.UnsupportedParameterError("n", "no"),
-    errors.UnknownParameterError("n", "no"),
-    errors.PromptTooLongError(1, 1, 1),
-    errors.MalformedBodyError("no"),
-    errors.WrongKeyError(),
-    errors.UnknownModelError("a", "b"),
-    errors.BodyTooLargeError(1),
-    errors.BodyTimeoutError(1.0),
-    errors.UnsupportedEncodingError("br", "gzip"),
-    errors.TooManyTokensError(2, 1),
-    errors.QueueFullError("requests", 1, 1.0),
-    errors.EngineDiedError(),
-    errors.RequestCancelledError(),
-    errors.InternalError("no"),
-    errors.LoadingError(),
-    errors.DrainingError(),
-    errors.DeadlineExceededError(1.0),
-)
 
 
 def read(name):
@@ -114,7 +96,10 @@ def test_every_metric_is_listed_and_exported():
     assert sorted(listed) == sorted(exported)
     for name, (kind, labels) in listed.items():
         own = {label for sample in exported[name].samples for label in sample.labels} - {"le"}
+        assert "engine" in own, "which all of them have, says the text"
+        own -= {"engine"}
         assert (kind, labels) == (exported[name].type, own), name
+    assert "carries the label `engine`" in section("Metrics")
     named = {word for document in DOCUMENTS for word in re.findall(r"\bcobali_[a-z0-9_]+", read(document))}
     assert named - {"cobali_ray", "cobali_"} <= set(exported)
 
@@ -148,26 +133,26 @@ def test_the_other_fields_are_listed(lead, real):
     assert plain(ticked(text.partition(":")[2].partition(";")[0])) == sorted(real)
 
 
+def kinds_of_errors(root=errors.CobaliError):
+    return [root, *(kind for child in root.__subclasses__() for kind in kinds_of_errors(child))]
+
+
 def test_every_error_is_listed():
-    faults = [fault_of(error) for error in ERRORS]
-    faults += [http_fault(status, method="GET", path="/") for status in (404, 405)]
-    real = {(str(fault.status), fault.type, fault.code) for fault in faults}
+    kinds = [kind for kind in kinds_of_errors() if kind.__module__ == errors.__name__]
+    # A client never sees the parent of the refusals itself.
+    real = {(str(kind.status), type_of(kind.status), kind.code) for kind in kinds if kind is not RefusedError}
+    faults = [http_fault(status, method="GET", path="/") for status in (404, 405)]
+    real |= {(str(fault.status), fault.type, fault.code) for fault in faults}
     real |= {(str(status), kind, code) for status, (kind, code, _) in FRONT_ERRORS.items()}
     assert sorted(
         (row[0], row[1].strip("`"), row[2].strip("`")) for row in rows(section("Errors"))
     ) == sorted(real)
 
 
-def test_every_error_a_client_can_see_was_asked_for():
-    def kinds(parent):
-        return {parent}.union(*(kinds(child) for child in parent.__subclasses__()))
-
-    seen = {type(error) for error in ERRORS}
-    asked = kinds(errors.BadRequestError) | kinds(errors.RefusedError)
-    assert {kind for kind in asked if kind.__module__ == errors.__name__} - seen == {
-        errors.BadRequestError,
-        errors.RefusedError,
-    }
+def test_every_label_of_a_counter_is_listed():
+    meanings = {row[0].strip("`").partition("{")[0]: row[2] for row in rows(section("Metrics"))}
+    assert set(ticked(meanings["cobali_requests_total"])) == set(OUTCOMES)
+    assert set(ticked(meanings["cobali_refusals_total"])) == set(REFUSALS)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

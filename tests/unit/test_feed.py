@@ -67,7 +67,7 @@ class Setup(EngineSetup):
     async def read(self, last=200, since=0, before=None):
         feed = await self.feeder.read(last, since, before)
         body = json.loads(feed.body)
-        assert (feed.engine_id, feed.next) == (body["engine"]["id"], body["next"])
+        assert (feed.incarnation_id, feed.next) == (body["engine"]["incarnation_id"], body["next"])
         return body
 
     async def lives(self, **kwargs):
@@ -109,7 +109,10 @@ async def test_a_tick_has_every_field_of_its_record():
         assert tick["gaps_s"] == [round(gap, 6) for gap in stats.gaps_s]
         assert sum(length for _, _, length, _ in tick["spans"]) == stats.n_tokens
     assert body["next"] == len(records)
-    assert body["engine"] == {"id": s.feeder.engine_id, "n_slots": 4, "itl_target_s": None}
+    incarnation_id = s.feeder.incarnation_id
+    assert body["engine"] == {
+        "engine_id": "0", "incarnation_id": incarnation_id, "n_slots": 4, "itl_target_s": None
+    }  # fmt: skip
     assert body["unix_s"] > 1.7e9
 
 

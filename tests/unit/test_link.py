@@ -54,17 +54,17 @@ class Engine(LocalHandle):
 class Setup:
     def __init__(self):
         self.clock, self.engine = FakeClock(), Engine()
-        self.link = EngineLink(self.engine, self.clock.now)
+        self.link = EngineLink(self.engine, "0", self.clock.now)
 
     async def begin(self):
         """Begin as every ingress does: the first answer comes at once, the second call stays open."""
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, engine_id, n_restarts=0):
+    async def answer(self, incarnation_id, n_restarts=0):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
-        self.engine.calls[-1].answer(Attendance(engine_id, n_restarts))
+        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts))
         await self.engine.asked(max(n, 1) + 1)
 
 
@@ -86,7 +86,7 @@ async def make():
 async def test_an_engine_that_answers_is_there(make):
     s = await make()
     assert s.link.away is None
-    assert s.link.presence == (True, 0.0, 0)
+    assert s.link.presence == ("0", True, 0.0, 0)
 
 
 async def test_a_death_shows_at_once_and_for_how_long(make):
@@ -97,10 +97,10 @@ async def test_a_death_shows_at_once_and_for_how_long(make):
     away = s.link.away
     assert (away.status, away.down_s) == (EngineStatus.RESTARTING, 4.0)
     assert away.detail == "the engine ended 4.0 s ago and is being restarted"
-    assert s.link.presence == (False, 4.0, 0)
+    assert s.link.presence == ("0", False, 4.0, 0)
     await s.answer("e2", 1)
     assert s.link.away is None
-    assert s.link.presence == (True, 0.0, 1)
+    assert s.link.presence == ("0", True, 0.0, 1)
 
 
 async def test_an_engine_that_was_told_to_stop_is_away_too(make):

@@ -301,6 +301,19 @@ def test_the_door_refuses_by_count(make):
     assert s.seen.refusals == ["queue_full_requests"]
 
 
+def test_what_asks_for_the_impossible_is_counted_at_the_door(make):
+    s = make(n_slots=1).open()
+    for request, error in (
+        (Request(request_id="long", prompt=(1,) * 10_000, max_tokens=1), PromptTooLongError),
+        (Request(request_id="odd", prompt=(10_000,), max_tokens=1), InvalidParameterError),
+    ):
+        with pytest.raises(error):
+            s.loop.submit(request)
+    s.submit("a")
+    assert s.end("a").finish_reason == "length"
+    assert s.seen.refusals == ["context_length_exceeded", "invalid_value"]
+
+
 def test_the_door_counts_tokens_too(make):
     s = make(n_slots=1, max_queue_tokens=4).open()
     s.submit_into_a_tick("running")

@@ -1,13 +1,14 @@
 """ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
 
 import asyncio
+import contextlib
 import time
 import warnings
 from datetime import UTC, datetime
 
 import orjson
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
@@ -22,6 +23,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     EngineDiedError,
+    EventsLostError,
     InternalError,
     LoadingError,
     PromptTooLongError,
@@ -83,6 +85,15 @@ class Setup:
     async def collect(self, *args, **kwargs):
         async with asyncio.timeout(WAIT_S):
             return [event async for events in self.generate(*args, **kwargs) for event in events]
+
+    async def counted(self, **outcomes):
+        """Wait until the engine has counted these ends, and no others."""
+        seen = None
+        async with asyncio.timeout(WAIT_S):
+            while seen != outcomes:
+                requests = (await self.handle.server.snapshot()).requests
+                seen = {outcome: n for outcome, n in requests.items() if n}
+                await asyncio.sleep(0)
 
     async def idle(self):
         """Wait until nothing runs and no control call is open."""
@@ -215,8 +226,98 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
     s = await make(end_grace_s=0.0)
     s.client._puller._task.cancel()
-    with pytest.raises(EngineDiedError):
+    with pytest.raises(EventsLostError):
         await s.collect(max_tokens=2)
+    assert len(s.handle.responses) == 1, "the engine did it, and lives: nobody asks its successor"
+
+
+@pytest.mark.parametrize("n_said", [0, 3])
+async def test_an_event_that_does_not_get_out_ends_its_own_request_and_the_engine_lives(make, n_said):
+    s = await make(end_grace_s=3600.0)
+    pusher, sent = s.handle.server._pusher, []
+    send = pusher.send
+
+    def send_all_but_one(batch):
+        """Be full for the `n_said`th event of the request, and only then."""
+        lost, out = set(), []
+        for to, event in batch:
+            if event.request_id == "lost":
+                sent.append(event)
+            if event.request_id == "lost" and len(sent) == n_said + 1:
+                lost.add(event.request_id)
+            else:
+                out.append((to, event))
+        return lost | (send(out) if out else set())
+
+    pusher.send = send_all_but_one
+    beside = asyncio.ensure_future(s.collect("beside", max_tokens=50))
+    with pytest.raises(EventsLostError):
+        await s.collect("lost", max_tokens=4000)
+    assert (await beside)[-1].finish_reason == "length"
+    assert (await s.client.state()).status is EngineStatus.READY
+    assert len(s.handle.responses) == 2, "it is not tried again"
+    assert len(sent) == n_said + 1, "nothing is said after a gap"
+    await s.idle()
+    await s.counted(length=1, cancelled=1)
+    assert not s.handle.server._lost
+
+
+async def test_an_end_that_does_not_get_out_is_told_over_the_control_call(make):
+    s = await make(end_grace_s=3600.0)
+    s.handle.server._pusher.send = lambda batch: {e.request_id for _, e in batch if isinstance(e, End)}
+    with pytest.raises(EventsLostError):
+        await s.collect(max_tokens=2)
+    assert not s.handle.server._lost
+
+
+@pytest.mark.parametrize("over_grpc", [False, True])
+@pytest.mark.parametrize("name", ["run", "attend", "state", "snapshot", "ticks"])
+async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_grpc, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
+    s = await make()
+    await s.collect("before")
+
+    calls = []
+
+    async def broken(*_):
+        calls.append(name)
+        bug = ValueError("a bug")
+        raise bug if over_grpc else RayTaskError(name, "traceback", bug)
+
+    monkeypatch.setattr(s.handle.server, name, broken)
+    n_calls = len(s.handle.responses)
+    if name == "run":
+        with pytest.raises(InternalError, match="a bug") as caught:
+            await s.collect()
+        assert not isinstance(caught.value, EngineDiedError)
+        assert len(s.handle.responses) == n_calls + 1, "it is not tried again"
+    if name == "ticks":
+        with pytest.raises(InternalError, match="a bug"):
+            await s.client.ticks(last=1)
+    if name == "state":
+        assert (await s.client.state()).status is EngineStatus.LOADING
+    if name == "attend":
+        async with asyncio.timeout(WAIT_S):
+            while len(calls) < 2:  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0.001)
+    assert s.client._link.away is None
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in await s.client.metrics()
+
+
+async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch):
+    s = await make(log_prompts=True)
+    monkeypatch.setattr(s.handle.server._feeder._words, "detokenize", lambda *_, **__: 1 / 0)
+    assert (await s.collect())[-1].finish_reason == "length"
+
+
+async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
+    s = await make()
+    monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
+    with contextlib.suppress(InternalError):  # or its last event says that it was cancelled
+        await s.collect(max_tokens=4000)
+    monkeypatch.undo()
+    await s.idle()
+    await s.counted(cancelled=1)
 
 
 async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
@@ -265,8 +366,9 @@ async def test_health_follows_the_loop(make):
 async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
     s = await make()
     await s.collect()
+    assert (await s.client.state()).engine_id == "0"
     text = await s.client.metrics()
-    assert "cobali_engine_up 1.0\n" in text
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in text
     assert "cobali_ticks_total" in text
 
     async def dead():
@@ -274,10 +376,11 @@ async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
 
     s.handle.server.snapshot = s.handle.server.state = dead
     text = await s.client.metrics()
-    assert "cobali_engine_up 0.0\n" in text
+    assert 'cobali_engine_up{engine="0"} 0.0\n' in text
     assert "cobali_engine_down_seconds" in text
     assert "cobali_ticks_total" not in text, "what it counted ended with it"
-    assert (await s.client.state()).status is EngineStatus.LOADING
+    state = await s.client.state()
+    assert (state.status, state.engine_id) == (EngineStatus.LOADING, "0")
 
 
 async def test_what_clients_waited_for_is_counted_by_the_engine(make, monkeypatch):
@@ -313,7 +416,8 @@ async def test_the_feed_of_ticks_and_a_dead_engine_is_loading(make):
             await asyncio.sleep(0)  # a tick is recorded after its events went out
     body = orjson.loads(feed.body)
     assert feed.next == body["next"] == len(body["ticks"]) == 3
-    assert {"id": feed.engine_id, "model": "scripted", "n_slots": 2}.items() <= body["engine"].items()
+    who = {"engine_id": "0", "incarnation_id": feed.incarnation_id, "model": "scripted", "n_slots": 2}
+    assert who.items() <= body["engine"].items()
     (life,) = body["requests"]
     assert (life["request_id"], life["state"], life["n_output"]) == ("a", "ended", 3)
     assert life["prompt"] == "\x01" * 3

@@ -12,10 +12,13 @@ from telemetry_records import fed_collector, make_collector
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
+from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
 PROMTOOL = find("promtool")
-WHO = {"model_name": "tiny", "engine": "0"}
+ENGINE = {"engine": "0"}
+WHO = {"model_name": "tiny"} | ENGINE
 
 
 def samples_of(text):
@@ -35,7 +38,7 @@ def text():
 @pytest.fixture(scope="module")
 def value(text):
     samples = samples_of(text)
-    return lambda name, **labels: samples[name, frozenset(labels.items())]
+    return lambda name, **labels: samples[name, frozenset((ENGINE | labels).items())]
 
 
 def test_every_histogram_is_cumulative_and_adds_up(text):
@@ -117,7 +120,7 @@ def test_vllm_histograms_are_ours(text, theirs):
         if name in {f"vllm:{theirs}_{end}" for end in ("bucket", "sum", "count")}:
             seen += 1
             twin = name.replace(f"vllm:{theirs}", f"cobali_{ours}")
-            assert n == samples[twin, labels - frozenset(WHO.items())], (name, labels)
+            assert n == samples[twin, labels - {("model_name", "tiny")}], (name, labels)
     assert seen >= 10
     assert samples[f"vllm:{theirs}_count", frozenset(WHO.items())] > 0
 
@@ -184,7 +187,15 @@ def test_engines_of_any_size_have_the_same_buckets():
 def test_a_model_name_cannot_break_the_format():
     name = 'a"b\\c\nd'
     samples = samples_of(make_collector(model_name=name).exposition())
-    assert ("cobali_info", frozenset({"model": name, "version": __version__}.items())) in samples
+    assert ("cobali_info", frozenset((ENGINE | {"model": name, "version": __version__}).items())) in samples
+
+
+def test_every_sample_says_whose_it_is():
+    presence = Presence(engine_id="7", up=True, down_s=0.0, n_restarts=0)
+    families = text_string_to_metric_families(render(make_collector(engine_id="7").snapshot(), presence))
+    samples = [sample for family in families for sample in family.samples]
+    assert {sample.labels["engine"] for sample in samples} == {"7"}
+    assert {sample.name.split("_")[0].split(":")[0] for sample in samples} == {"cobali", "vllm", "llamacpp"}
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here; `make monitoring-tools` fetches it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from datetime import UTC, datetime
 
 import numpy as np
@@ -80,6 +81,15 @@ def test_loggers_made_earlier_follow_the_configuration(out):
     assert [line["event"] for line in lines(out)] == ["second"]
 
 
+def test_every_line_says_what_it_is_about_whichever_thread_writes_it(out):
+    configure_logging(stream=out, about={"engine_id": "7"})
+    thread = threading.Thread(target=lambda: structlog.get_logger().info("from a thread"))
+    thread.start()
+    thread.join()
+    structlog.get_logger().info("its own word", engine_id="8")
+    assert [line["engine_id"] for line in lines(out)] == ["7", "8"]
+
+
 def test_an_unknown_level_names_the_setting():
     with pytest.raises(ConfigError, match="loud") as caught:
         configure_logging(level="loud")
@@ -94,14 +104,15 @@ def test_an_unknown_level_names_the_setting():
 def test_tick_log(tmp_path, gaps_s):
     path = tmp_path / "ticks.jsonl"
     at = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
-    with TickLog(path, utc_now=lambda: at) as log:
+    with TickLog(path, "7", utc_now=lambda: at) as log:
         log.write(make_tick(1, gaps_s=gaps_s))
         assert path.read_bytes().count(b"\n") == 1, "a line is there before the file is closed"
         log.write(make_tick(2, gaps_s=gaps_s))
     first, second = (orjson.loads(line) for line in path.read_bytes().splitlines())
     assert (first["tick_id"], second["tick_id"]) == (1, 2)
     assert first["timestamp"] == "2027-01-02T03:04:05Z"
-    assert set(first) == {"timestamp", *TICK_FIELDS}
+    assert set(first) == {"timestamp", "engine_id", *TICK_FIELDS}
+    assert first["engine_id"] == "7"
     assert first["gaps_s"] == pytest.approx(list(gaps_s))
     assert first["forward_s"] == 0.016
 

@@ -106,7 +106,7 @@ def test_ticks_and_their_phases_are_where_the_records_say(out, overlaps):
     s = busy(overlaps=overlaps)
     s.run()
     feed, shown = record(s, out, overlaps=overlaps)
-    rows = shown.slices["cobali_ray tiny", "host: tick"]
+    rows = shown.slices["cobali_ray tiny, engine 0", "host: tick"]
     ticks = [one for one in rows if one["depth"] == 0]
     assert [one["name"] for one in ticks] == [f"tick {tick['tick_id']}" for tick in feed["ticks"]]
     for one, tick in zip(ticks, feed["ticks"], strict=True):
@@ -124,7 +124,7 @@ def test_ticks_and_their_phases_are_where_the_records_say(out, overlaps):
             (slice_,) = found
             assert slice_["end"] - slice_["start"] == pytest.approx(ns(tick[f"{phase}_s"]), abs=2)
             assert slice_["up"] == ("forward" if phase == "publish" and overlaps else one["name"])
-    device = shown.slices["cobali_ray tiny", "device: forward pass"]
+    device = shown.slices["cobali_ray tiny, engine 0", "device: forward pass"]
     assert [one["end"] - one["start"] for one in device] == pytest.approx(
         [ns(tick["forward_s"]) for tick in feed["ticks"]], abs=2
     )
@@ -214,6 +214,19 @@ def test_open_and_queued_requests_last_until_now(out):
     assert queued["gives up"]["args"]["error"] == "RequestCancelledError"
 
 
+def test_records_of_before_engines_had_ids_are_still_read(out):
+    s = busy()
+    s.run()
+    feed = asyncio.run(s.read(last=4096))
+    engine = feed["engine"]
+    engine |= {"model": "tiny", "id": engine.pop("incarnation_id")}
+    del engine["engine_id"]
+    recording = Recording()
+    recording.add(feed)
+    command.write(recording, out)
+    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
+
+
 def test_counters_follow_the_records(out):
     s = busy()
     s.run()
@@ -221,11 +234,11 @@ def test_counters_follow_the_records(out):
     s.submit("late", "hello", max_tokens=1)
     s.run()
     feed, shown = record(s, out)
-    tokens = shown.counters["cobali_ray tiny", "tokens per tick"]
+    tokens = shown.counters["cobali_ray tiny, engine 0", "tokens per tick"]
     assert [value for _, value in tokens if value] == [t["n_decode"] + t["n_prefill"] for t in feed["ticks"]]
     assert [value for _, value in tokens].count(0) == 2, "a pause is no load"
     for name, field in (("queue length", "n_queued"), ("KV cells used", "n_cells_used")):
-        assert [value for _, value in shown.counters["cobali_ray tiny", name]] == [
+        assert [value for _, value in shown.counters["cobali_ray tiny, engine 0", name]] == [
             tick[field] for tick in feed["ticks"]
         ]
 
@@ -240,7 +253,7 @@ def test_the_wall_clock_and_the_order_of_rows_are_told(out):
         pb.BUILTIN_CLOCK_BOOTTIME: ns(feed["now_s"]),
         pb.BUILTIN_CLOCK_REALTIME: ns(feed["unix_s"]),
     }
-    top = [uuid for uuid, up in shown.parents.items() if shown.path(up) == ("cobali_ray tiny",)]
+    top = [uuid for uuid, up in shown.parents.items() if shown.path(up) == ("cobali_ray tiny, engine 0",)]
     assert [shown.names[uuid] for uuid in sorted(top, key=shown.ranks.get)] == [
         "host: tick", "device: forward pass", "slots", "queue", "tokens per tick", "queue length",
         "KV cells used",
@@ -296,7 +309,7 @@ def test_watching_takes_what_happens_from_now_on_and_follows_a_new_engine(out):
     command.write(watcher.recording, out)
     shown = Shown(out)
     assert [name for uuid, name in shown.names.items() if uuid not in shown.parents] == [
-        "cobali_ray tiny"
+        "cobali_ray tiny, engine 0"
     ] * 2
     flows = [f for rows in shown.slices.values() for one in rows for f in one["flows"]]
     assert all(flows.count(flow) == 2 for flow in flows), "arrows of two engines do not mix"

@@ -90,14 +90,14 @@ def test_a_server_that_never_comes_back_leaves_what_was_recorded(watch, out):
     result = watch(Moody(**{f"q{number}": down for number in range(3, 2000)}), "--seconds", "1")
     assert result.exit_code == 0, result.output
     assert "2 ticks" in result.output
-    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
 def test_ctrl_c_writes_what_there_is(watch, out):
     result = watch(Moody(q3=KeyboardInterrupt()), "--seconds", "60")
     assert result.exit_code == 0, result.output
     assert "2 ticks" in result.output
-    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
 def test_ctrl_c_before_the_first_answer_writes_nothing(watch, out):
@@ -109,7 +109,7 @@ def test_an_error_in_mid_watch_is_said_and_what_there_is_written(watch, out):
     result = watch(Moody(q3=httpx2.Response(401)), "--seconds", "60")  # the error ends it
     assert isinstance(result.exception, ConfigError)
     assert "--api-key" in str(result.exception)
-    assert len(Shown(out).slices["cobali_ray tiny", "host: tick"]) > 2
+    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_server_is_asked(watch, tmp_path):

@@ -20,6 +20,7 @@ from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.errors import ConfigError, DeadlineExceededError, RequestCancelledError
 from cobali_ray.settings import read_settings
+from cobali_ray.telemetry.tracing import _W3C as W3C
 from cobali_ray.telemetry.tracing import Tracing
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -39,7 +40,7 @@ class Receiver:
     """A collector: takes spans at /v1/traces and answers with a status of the test's choice."""
 
     def __init__(self):
-        self.spans, self.services, self.status, self.headers = [], [], 200, []
+        self.spans, self.services, self.engines, self.status, self.headers = [], [], [], 200, []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -61,10 +62,11 @@ class Receiver:
 
     def take(self, batch):
         for resource in batch.resource_spans:
-            service = attributes_of(resource.resource)["service.name"]
+            about = attributes_of(resource.resource)
             for scope in resource.scope_spans:
                 self.spans += scope.spans
-                self.services += [service] * len(scope.spans)
+                self.services += [about["service.name"]] * len(scope.spans)
+                self.engines += [about.get("cobali.engine_id")] * len(scope.spans)
 
     def close(self):
         self.server.shutdown()
@@ -273,6 +275,16 @@ class Stack:
         await asyncio.to_thread(self.setup.handle.server._tracer._tracing.flush)
 
 
+async def test_the_engines_spans_say_which_engine(receiver):
+    async with Stack.open(receiver.url) as (stack, http):
+        await http.post("/v1/completions", json={"model": "scripted", "prompt": "hello", "max_tokens": 1})
+        await stack.flush()
+    assert dict(zip(receiver.services, receiver.engines, strict=True)) == {
+        "cobali-engine": "0",
+        "cobali-ingress": None,
+    }
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_one_trace_through_ingress_and_engine(receiver, stream):
     async with Stack.open(receiver.url) as (stack, http):
@@ -305,6 +317,36 @@ async def test_one_trace_through_ingress_and_engine(receiver, stream):
         span = receiver.named(name)
         assert at <= span.start_time_unix_nano <= span.end_time_unix_nano <= engine.end_time_unix_nano
         at = span.end_time_unix_nano
+
+
+def broken(*_, **__):
+    raise RuntimeError("no span")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("part", ["begin", "link", "end", "engine"])
+async def test_a_tracer_that_fails_changes_no_answer(receiver, monkeypatch, part, stream):
+    async with Stack.open(receiver.url) as (stack, http):
+        server = stack.setup.handle.server
+        match part:
+            case "begin":
+                monkeypatch.setattr(stack.tracing._tracer, "start_span", broken)
+            case "link":
+                monkeypatch.setattr(W3C, "inject", broken)
+            case "end":
+                monkeypatch.setattr("opentelemetry.sdk.trace.Span.end", broken)
+            case "engine":
+                monkeypatch.setattr(server._tracer._tracing._tracer, "start_span", broken)
+        body = {"model": "scripted", "prompt": "hello", "max_tokens": 4, "stream": stream}
+        with capture_logs() as logs:
+            async with asyncio.timeout(WAIT_S):
+                answers = [await http.post("/v1/completions", json=body) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        await stack.setup.idle()
+        assert not server._done, "no control call stays open"
+        monkeypatch.undo()
+    failed = [line for line in logs if line["event"] == "telemetry_failed"]
+    assert len(failed) == 1 + (part == "end"), "once in each process"
 
 
 async def test_refusals_and_client_errors_have_a_span_and_the_engine_none(receiver):

@@ -48,7 +48,7 @@ def spoken(caplog):
 def test_a_disabled_sdk_means_no_tracing(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
     assert open_tracing(SETTINGS, "ingress") is None
-    assert EngineTracer.open(SETTINGS) is None
+    assert EngineTracer.open(SETTINGS, "0") is None
 
 
 @pytest.mark.parametrize("word", ["false", "", "1"])

@@ -23,12 +23,28 @@ from cobali_ray.actors.wire import (
     encode,
 )
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.errors import CobaliError, InternalError, RequestCancelledError
+from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 WAIT_S = 10
-NONSENSE = [5, {"a": 1}, [5], [{}], [["a"]], [["a", 5]], [[[], "text", 1, []]], [["a", "text", 1, [5]]]]
+NONSENSE = [5, {"a": 1}, [5], [], ["0"], ["0", 5], [5, []], ["0", [], 1]]
+BROKEN = [
+    (5, ""),
+    ({}, ""),
+    ([], ""),
+    (["a"], "a"),
+    (["a", 5], "a"),
+    ([[], "text", 1, []], ""),
+    (["a", "text", 1, [5]], "a"),
+    (["a", ["stop", None, [1]]], "a"),
+    (["a", [None, ["NoSuch"], list(STATS)]], "a"),
+]
 VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True}
+
+
+def over(events):
+    """Return events as they arrive on the other side."""
+    return decode(encode("0", events)).events
 
 
 def error_classes(root=CobaliError):
@@ -64,7 +80,9 @@ end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), 
 
 @given(st.lists(delta | end, max_size=6))
 def test_events_come_back_as_they_went(events):
-    back = decode(encode(events))
+    back = decode(encode("7", events))
+    assert (back.engine_id, back.lost) == ("7", [])
+    back = back.events
     assert back == events
     assert [type(event) for event in back] == [type(event) for event in events]
     assert all(isinstance(lp, TokenLogprob) for e in back if isinstance(e, Delta) for lp in e.logprobs)
@@ -73,7 +91,7 @@ def test_events_come_back_as_they_went(events):
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
 def test_errors_come_back_as_they_went(kind):
     error = an_error(kind)
-    (back,) = decode(encode([End("a", None, error, STATS)]))
+    (back,) = over([End("a", None, error, STATS)])
     assert type(back.error) is kind
     assert back.error.args == error.args
     assert str(back.error) == str(error)
@@ -83,7 +101,7 @@ def test_errors_come_back_as_they_went(kind):
 @given(st.sampled_from([errors.InvalidParameterError, errors.ConfigError]), st.text(), st.text())
 def test_the_facts_of_an_error_survive(kind, name, message):
     error = kind(name, message)
-    (back,) = decode(encode([End("a", None, error, STATS)]))
+    (back,) = over([End("a", None, error, STATS)])
     assert vars(back.error) == vars(error)
 
 
@@ -91,15 +109,29 @@ def test_an_error_from_a_newer_version_is_an_internal_error():
     class NoSuchError(CobaliError):
         pass
 
-    (back,) = decode(encode([End("a", None, NoSuchError("x"), STATS)]))
+    (back,) = over([End("a", None, NoSuchError("x"), STATS)])
     assert type(back.error) is InternalError
     assert back.error.args == ("NoSuchError", "x")
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", *map(msgspec.msgpack.encode, NONSENSE)])
 def test_nonsense_raises_what_the_reader_catches(data):
-    with pytest.raises((msgspec.DecodeError, TypeError, ValueError, LookupError)):
+    with pytest.raises((msgspec.DecodeError, TypeError, ValueError)):
         decode(data)
+
+
+@pytest.mark.parametrize(("item", "owner"), BROKEN)
+def test_an_event_that_cannot_be_read_is_the_loss_of_its_own_request(item, owner):
+    events = [["b", "text", 1, []], item, ["c", ["stop", None, list(STATS)]]]
+    message = decode(msgspec.msgpack.encode(["0", events]))
+    assert message.events == [Delta("b", "text", 1), End("c", "stop", None, STATS)]
+    assert message.lost == [owner]
+
+
+def test_an_error_that_cannot_be_built_is_an_internal_error():
+    item = ["a", [None, ["QueueFullError", []], list(STATS)]]
+    (back,) = decode(msgspec.msgpack.encode(["0", [item]])).events
+    assert type(back.error) is InternalError
 
 
 # -- over a socket --------------------------------------------------------------------------------------
@@ -114,13 +146,8 @@ async def puller():
 
 
 @pytest.fixture
-def lost():
-    return []
-
-
-@pytest.fixture
-def pusher(lost):
-    pusher = Pusher(lost.append)
+def pusher():
+    pusher = Pusher("0")
     yield pusher
     pusher.close()
 
@@ -141,7 +168,7 @@ def never():
 
 async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_path):
     now = [0.0]
-    pusher = Pusher(lambda _: None, lambda: now[0])
+    pusher = Pusher("0", lambda: now[0])
     for i in range(5):
         pusher.send([(f"ipc://{tmp_path}/{i}", Delta("a", "text", 1))])
     assert pusher.n_readers == 5
@@ -152,16 +179,15 @@ async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_
     pusher.close()
 
 
-async def test_each_stream_gets_its_own_events_in_order(puller, pusher, lost):
+async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
     streams = {name: puller.open(name, never) for name in "ab"}
     for i in range(20):
-        pusher.send([(puller.address, Delta(name, f"{name}{i}", 1)) for name in "ab"])
-    pusher.send([(puller.address, End(name, "stop", None, STATS)) for name in "ab"])
+        assert not pusher.send([(puller.address, Delta(name, f"{name}{i}", 1)) for name in "ab"])
+    assert not pusher.send([(puller.address, End(name, "stop", None, STATS)) for name in "ab"])
     for name, stream in streams.items():
         events = await read(stream, 21)
         assert [event.text for event in events[:-1]] == [f"{name}{i}" for i in range(20)]
         assert events[-1] == End(name, "stop", None, STATS)
-    assert not lost
 
 
 async def test_each_address_gets_its_own_events(puller, pusher):
@@ -183,15 +209,50 @@ async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xc1", msgspec.msgpack.encode([{"a": 1}]), msgspec.msgpack.encode([[[], "x"]])]
+    "data",
+    [b"\xc1", *(msgspec.msgpack.encode(data) for data in (["0", [{"a": 1}]], ["0", [[[], "x"]]], [5]))],
 )
 async def test_an_undecodable_message_is_ignored(puller, pusher, data):
     stream = puller.open("a", never)
     with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
         stranger.connect(puller.address)
         stranger.send(data)
-        stranger.send(encode([Delta("a", "after", 1)]))
+        stranger.send(encode("0", [Delta("a", "after", 1)]))
         assert [e.text for e in await read(stream, 1)] == ["after"]
+
+
+async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, pusher):
+    cancelled = []
+    whole, broken = puller.open("whole", never), puller.open("broken", lambda: cancelled.append(True))
+    events = [["broken", ["stop", None, [1]]], ["whole", "text", 1, []], ["broken", "late", 1, []]]
+    with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
+        engine.connect(puller.address)
+        engine.send(msgspec.msgpack.encode(["0", events]))
+        assert await read(whole, 1) == [Delta("whole", "text", 1)]
+    with pytest.raises(EventsLostError):
+        broken.take()
+    assert cancelled == [True]
+
+
+async def test_a_request_that_cannot_be_cancelled_stops_no_other(puller, pusher):
+    def refuse():
+        raise RuntimeError("the loop is closed")
+
+    full, other = EventStream(refuse, n_most=0), puller.open("other", never)
+    puller._streams["full"] = full
+    pusher.send([(puller.address, Delta("full", "x", 1)), (puller.address, Delta("other", "y", 1))])
+    pusher.send([(puller.address, Delta("other", "z", 1))])
+    assert [e.text for e in await read(other, 2)] == ["y", "z"]
+    with pytest.raises(RequestCancelledError):
+        full.take()
+
+
+async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(puller, pusher):
+    stream = puller.open("good", never)
+    odd = End("odd", None, InternalError(object()), STATS)
+    lost = pusher.send([(puller.address, e) for e in (Delta("good", "y", 1), Delta("odd", "x", 1), odd)])
+    assert lost == {"odd"}
+    assert [e.text for e in await read(stream, 1)] == ["y"]
 
 
 async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
@@ -202,26 +263,25 @@ async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller)
         await asyncio.to_thread(Path(puller.address.removeprefix("ipc://")).parent.stat)
 
 
-def test_an_address_nobody_reads_fills_its_backlog_and_blocks_nobody(pusher, lost, tmp_path):
+def test_an_address_nobody_reads_fills_its_backlog_and_blocks_nobody(pusher, tmp_path):
     address = f"ipc://{tmp_path / 'nobody'}"
     for _ in range(MAX_BACKLOG):
-        pusher.send([(address, Delta("a", "x", 1))])
-    assert not lost
-    pusher.send(
+        assert not pusher.send([(address, Delta("a", "x", 1))])
+    lost = pusher.send(
         [
             (address, Delta("a", "x", 1)),
             (address, Delta("b", "y", 1)),
             (address, End("c", "stop", None, STATS)),
         ]
     )
-    assert lost == [{"a", "b"}], "one that ended needs no cancelling"
+    assert lost == {"a", "b", "c"}
 
 
-async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, lost):
+async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher):
     stream = puller.open("good", never)
-    pusher.send([("nowhere", Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
+    lost = pusher.send([("nowhere", Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
     assert [e.text for e in await read(stream, 1)] == ["y"]
-    assert lost == [{"bad"}]
+    assert lost == {"bad"}
 
 
 # -- the bounded stream ---------------------------------------------------------------------------------

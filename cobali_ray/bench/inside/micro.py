@@ -26,6 +26,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.core.text import TextStream
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 PIECES = (
     b"The ",
@@ -100,7 +101,7 @@ def _publishing_steps() -> Iterator[Step]:
         "emit 16 tokens", lambda: [emitter.emit(s, 5, None) for s in sequences], 1, "48 with detokenising"
     )
     deltas = [Delta(f"chatcmpl-{i:032d}", " word", 1) for i in range(16)]
-    yield Step("encode 16 deltas for the wire", lambda: encode(deltas))
+    yield Step("encode 16 deltas for the wire", lambda: encode(ONLY_ENGINE, deltas))
     collector, tick, end = busy_collector()
     yield Step("count a tick of 128 streams", lambda: collector.on_tick(tick))
     yield Step("count an end", lambda: collector.on_end(end))

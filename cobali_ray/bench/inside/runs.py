@@ -23,6 +23,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import EngineSettings, read_settings
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.names import ONLY_ENGINE
 
 
 @contextmanager
@@ -119,4 +120,4 @@ class Publishing:
             if isinstance(event, End):
                 self._collector.on_end(event)
                 self.n_output += event.stats.n_output
-        encode([event for _, event in batch])
+        encode(ONLY_ENGINE, [event for _, event in batch])
