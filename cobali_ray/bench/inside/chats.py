@@ -17,7 +17,7 @@ from cobali_ray.core.events import Delta, Event, RequestStats
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import model_path, open_backend
-from cobali_ray.errors import InternalError
+from cobali_ray.errors import InternalError, PromptTooLongError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
 
@@ -113,6 +113,8 @@ def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int)
             if due_s is not None and not engine.has_work:
                 clock.advance(max(due_s - clock.now(), 0.0))
             for request in scene.due(clock.now()):
+                if request.n_most > limits.n_most:
+                    raise PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
                 engine.submit(request)
             engine.tick()
     finally:
