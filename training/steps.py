@@ -24,6 +24,7 @@ from training.loop import Run, train
 from training.model import Decoder
 from training.recipe import Recipe, Workshop
 from training.show import CONSOLE, plot_losses, progress_bar
+from training.stale import stale
 from training.tokenizer import Encoder, load, own_texts, vocabulary
 from training.tokenizer import train as train_tokenizer
 
@@ -36,6 +37,8 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
 
     A run that begins with another's weights needs that one's tokenizer in the folder, and keeps it.
     """
+    for line in stale():
+        CONSOLE.print(f"The corpus is out of date: {line}.", style="yellow", markup=False, highlight=False)
     tokenizer = load(workshop.tokenizer) if recipe.weights else _tokenizer(recipe)
     tokenizer.save(str(workshop.tokenizer))
     with progress_bar("Generating", recipe.n_examples) as heard:

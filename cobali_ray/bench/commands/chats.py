@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import OUT, numbers, spell
+from cobali_ray.bench.commands.options import OUT, Out, numbers, spell
 from cobali_ray.bench.inside.chats import Chats, run_chats
 from cobali_ray.bench.report import plots
 from cobali_ray.bench.report.report import Report, Table, deliver
@@ -35,7 +34,7 @@ def chats(
     ctx: Annotated[int, typer.Option(min=2048, help="Most tokens of one conversation.")] = 4096,
     model: Annotated[str, typer.Option(help="The scripted model needs no time.")] = SCRIPTED,
     seed: Annotated[int, typer.Option(help="Seed of texts, lengths and times.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    out: Out = OUT,
 ) -> None:
     """Let people chat on the real engine by a simulated clock; compare its hits with a perfect cache."""
     found: dict[tuple[int, int, int], Chats] = {}

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import typer
 
-from cobali_ray.bench.commands.options import OUT, URL, numbers, spell
+from cobali_ray.bench.commands.options import OUT, URL, Out, numbers, spell
 from cobali_ray.bench.load.reply import Exchange, read_reply
 from cobali_ray.bench.load.sender import LoopTimer, Sender
 from cobali_ray.bench.load.target import Job, Target, connect
@@ -34,7 +34,7 @@ def delivery(
     streams: Annotated[str, typer.Option(help="Streams at once.")] = "1,8,32,128",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long all streams run together.")] = 8.0,
     tick_s: Annotated[float, typer.Option(min=0.001, help="The model's tick.")] = 0.02,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    out: Out = OUT,
 ) -> None:
     """Measure the time from the tick that published a token to its arrival at a client."""
     sizes = numbers("--streams", streams)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.commands.options import OUT, Out, spell
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.servers.processes import cpu_s, descendants, memory_mb, name_of
 from cobali_ray.errors import ConfigError
@@ -19,7 +18,7 @@ NOTE = "RSS counts shared pages in every process, PSS divides them."
 def footprint(
     pid: Annotated[int, typer.Argument(help="Process id of cobali serve.")],
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the CPU.")] = 10.0,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    out: Out = OUT,
 ) -> None:
     """Add up memory and CPU of a process and all below it."""
     before = {found: cpu_s(found) for found in descendants(pid)}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, spell, texts_of
+from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, NRounds, Out, Quick, spell, texts_of
 from cobali_ray.bench.inside.gap_sources import read_nsight, read_tick_log
 from cobali_ray.bench.inside.gaps import Busy, GapStats, gaps_of, passes_of, sampled, window
 from cobali_ray.bench.inside.runs import Run, greedy_requests, opened, run_once
@@ -41,12 +41,12 @@ def gaps(
     prompts: Annotated[Path, typer.Option(help="Prompts of the live run.")] = Path(
         "workloads/prompts_186.txt"
     ),
-    slots: Annotated[int, typer.Option(help="Slots of the live run's continuous mode.")] = 16,
-    max_new: Annotated[int, typer.Option(help="Most new tokens per prompt.")] = 64,
-    limit: Annotated[int, typer.Option(help="Prompts of the live run.")] = 48,
-    rounds: Annotated[int, typer.Option(help="Rounds of the live run, after one to warm up.")] = 3,
-    quick: Annotated[bool, typer.Option(help="A few prompts, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    slots: Annotated[int, typer.Option(min=1, help="Slots of the live run's continuous mode.")] = 16,
+    max_new: Annotated[int, typer.Option(min=1, help="Most new tokens per prompt.")] = 64,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts of the live run.")] = 48,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Measure the gaps between forward passes or kernels: from files, or from a run in this process."""
     files = "".join(f" --nsight {p}" for p in nsight or []) + "".join(f" --ticks {p}" for p in ticks or [])

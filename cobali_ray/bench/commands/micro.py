@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, spell
+from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, Model, NRounds, Out, Quick, spell
 from cobali_ray.bench.inside import micro_device
 from cobali_ray.bench.inside.micro import Cost, Step, sampling_steps, scheduling_steps, time_step
 from cobali_ray.bench.inside.micro_llama import call_steps, decode_steps, floor_step
@@ -27,10 +23,10 @@ REFERENCE = (
 
 
 def micro(
-    model: Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = DEFAULT_MODEL,
-    rounds: Annotated[int, typer.Option(help="Rounds that count, after one to warm up.")] = 3,
-    quick: Annotated[bool, typer.Option(help="A few calls of each, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    model: Model = DEFAULT_MODEL,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Time the single steps of a tick: fill, call, decode, sample, detokenise, plan, emit, encode, count."""
     command = spell("micro", model=model, rounds=rounds, quick=quick)

@@ -9,7 +9,17 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, numbers, spell, texts_of
+from cobali_ray.bench.commands.options import (
+    DEFAULT_MODEL,
+    OUT,
+    Model,
+    NRounds,
+    Out,
+    Quick,
+    numbers,
+    spell,
+    texts_of,
+)
 from cobali_ray.bench.inside.modes import (
     PUBLISHED,
     Load,
@@ -32,21 +42,21 @@ QUICK_PROMPTS, QUICK_LONG, QUICK_NEW, QUICK_CHUNKS = 8, 2, 8, "64,256"
 
 
 def modes(
-    model: Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     prompts: Annotated[Path, typer.Option(help="Prompts of the table, separated by blank lines.")] = Path(
         "workloads/prompts_186.txt"
     ),
     long_prompts: Annotated[Path, typer.Option(help="Prompts of the chunk sweep.")] = Path(
         "workloads/prompts_long_32.txt"
     ),
-    slots: Annotated[int, typer.Option(help="Requests computed together in the CONT rows.")] = 16,
+    slots: Annotated[int, typer.Option(min=1, help="Requests computed together in the CONT rows.")] = 16,
     ctx: Annotated[int, typer.Option(help="KV cells of all slots together, for the table.")] = 16384,
-    max_new: Annotated[int, typer.Option(help="Most new tokens per prompt.")] = 64,
+    max_new: Annotated[int, typer.Option(min=1, help="Most new tokens per prompt.")] = 64,
     chunks: Annotated[str, typer.Option(help="Chunk sizes to sweep.")] = "32,64,128,256,512,1024,2048",
-    rounds: Annotated[int, typer.Option(help="Rounds that count, after one to warm up.")] = 3,
+    rounds: NRounds = 3,
     ignore_eos: Annotated[bool, typer.Option(help="Let every answer run to --max-new tokens.")] = False,
-    quick: Annotated[bool, typer.Option(help="A few prompts, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Compare one request at a time with continuous batching, and find the best prefill chunk."""
     files = {"prompts": prompts, "long_prompts": long_prompts}

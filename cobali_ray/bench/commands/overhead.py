@@ -11,7 +11,7 @@ import numpy as np
 import typer
 import yaml
 
-from cobali_ray.bench.commands.options import OUT, URL, spell
+from cobali_ray.bench.commands.options import OUT, URL, NRounds, Out, spell
 from cobali_ray.bench.load.reply import timeline_of
 from cobali_ray.bench.load.sender import LoopTimer, Sender
 from cobali_ray.bench.load.target import Job, Target, connect
@@ -35,8 +35,8 @@ def overhead(
         "serve_config.yaml"
     ),
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 48,
-    rounds: Annotated[int, typer.Option(min=1, help="Requests of each kind, in turn, after one.")] = 60,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    rounds: NRounds = 60,
+    out: Out = OUT,
 ) -> None:
     """Send to a running server, and run the same in this process, in turn."""
     target = connect("server", url, endpoint="chat")

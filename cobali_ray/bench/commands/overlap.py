@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, reals, spell
 from cobali_ray.bench.inside.device import Watched
 from cobali_ray.bench.inside.overlap import Trace, limits_for, middle, simulated, trace
 from cobali_ray.bench.inside.runs import greedy_requests, opened
@@ -36,32 +35,33 @@ def overlap(
     tick_ms: Annotated[
         str, typer.Option(help="Times of a pass on the simulated device, milliseconds.")
     ] = "2,5,20",
-    slots: Annotated[int, typer.Option(help="Slots, all of them generating.")] = 32,
-    max_new: Annotated[int, typer.Option(help="Output tokens of each slot.")] = 256,
+    slots: Annotated[int, typer.Option(min=1, help="Slots, all of them generating.")] = 32,
+    max_new: Annotated[int, typer.Option(min=1, help="Output tokens of each slot.")] = 256,
     model: Annotated[
         str | None, typer.Option(help="Also run this model, where llama.cpp has a GPU to overlap with.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds that count, after one to warm up.")] = 3,
-    quick: Annotated[bool, typer.Option(help="Few tokens, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Run the same work with host work inline and overlapped; show device share, time and a timeline."""
     command = spell(
         "overlap", tick_ms=tick_ms, slots=slots, max_new=max_new, model=model, rounds=rounds, quick=quick
     )
+    ticks_ms = reals("--tick-ms", tick_ms)
     if quick:
         rounds, max_new = 1, min(max_new, QUICK_NEW)
     n_warmup = 0 if quick else 1
     n_ctx = N_PROMPT + max_new + 8
     notes = [PUBLISHED, SIMULATED]
     found: dict[str, tuple[Rounds, dict[str, Trace]]] = {}
-    for part in tick_ms.split(","):
+    for part in ticks_ms:
         backends: dict[str, Watched] = {
-            name: simulated(slots, n_ctx, overlaps=overlaps, tick_s=float(part) / 1000)
+            name: simulated(slots, n_ctx, overlaps=overlaps, tick_s=part / 1000)
             for name, overlaps in MODES.items()
         }
         limits = limits_for(backends["inline"])
-        found[f"simulated, {part} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
+        found[f"simulated, {part:g} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
     if model is not None:
         with opened(model, n_slots=slots, n_ctx=n_ctx) as (inner, settings):
             if inner.overlaps:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import OUT, numbers, spell
+from cobali_ray.bench.commands.options import OUT, Model, NRounds, Out, Quick, numbers, reals, spell
 from cobali_ray.bench.inside.pace import Scene
 from cobali_ray.bench.inside.runs import opened
 from cobali_ray.bench.report import plots
@@ -18,7 +17,6 @@ from cobali_ray.bench.report.report import Report, Table, deliver, with_range
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
 from cobali_ray.core.pace import Pacer
 from cobali_ray.engine.opening import limits_of
-from cobali_ray.errors import ConfigError
 
 HELD = 1.1
 """A target is held if the 99th percentile of the gaps is at most this many times as long."""
@@ -26,9 +24,7 @@ QUICK_PROMPT = 512
 
 
 def pace(
-    model: Annotated[
-        str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")
-    ] = "builtin:synthetic-tiny-152k",
+    model: Model = "builtin:synthetic-tiny-152k",
     streams: Annotated[int, typer.Option(min=1, help="Running streams.")] = 15,
     prompt_tokens: Annotated[int, typer.Option(min=64, help="Length of the long prompts.")] = 4096,
     n_prompts: Annotated[int, typer.Option(min=1, help="Long prompts, one after another.")] = 3,
@@ -36,12 +32,12 @@ def pace(
     chunks: Annotated[
         str, typer.Option(help="Static chunk sizes to compare with.")
     ] = "4,8,16,32,64,128,256,512",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; contenders take turns in each.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="A short prompt, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Hold ITL targets beside long prompts, and compare with every static chunk size that holds them."""
-    factors = [_number("--targets", text) for text in targets.split(",")]
+    factors = reals("--targets", targets)
     sizes = numbers("--chunks", chunks)
     if quick:
         prompt_tokens, n_prompts, rounds, sizes = QUICK_PROMPT, 1, 1, sizes[-1:]
@@ -68,13 +64,6 @@ def pace(
         targets=targets, chunks=chunks, rounds=rounds,
     )  # fmt: skip
     deliver(_report(command, found, decode_s, factors, sizes), out)
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(option, f"expected numbers like 16,32, got {text!r}") from None
 
 
 def _report(command: str, found: Rounds, decode_s: float, factors: list[float], sizes: list[int]) -> Report:

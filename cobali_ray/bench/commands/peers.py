@@ -18,8 +18,8 @@ import yaml
 from rich.console import Console
 
 from cobali_ray.actors.ports import free_port
-from cobali_ray.backend.threads import ENVIRONMENT
-from cobali_ray.bench.commands.options import OUT
+from cobali_ray.backend.threads import ENVIRONMENT, Wait
+from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, check_model
 from cobali_ray.bench.commands.serve import command_line, report_of
 from cobali_ray.bench.commands.serve_report import spread_of
 from cobali_ray.bench.inside.child import Child
@@ -55,7 +55,7 @@ class PeerOptions:
 
     binary: Path
     threads: int
-    threads_wait: str
+    threads_wait: Wait
     unified: bool
     endpoint: str
     peers: tuple[tuple[str, str], ...]
@@ -65,9 +65,6 @@ class PeerOptions:
 
     def settings(self, model: Path, n_slots: int, n_ctx: int) -> PeerSettings:
         """Return what both servers get."""
-        if self.threads_wait not in ENVIRONMENT:
-            names = ", ".join(ENVIRONMENT)
-            raise ConfigError("--threads-wait", f"must be one of {names}, got {self.threads_wait!r}")
         return PeerSettings(
             model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
             threads_wait=self.threads_wait, unified=self.unified,
@@ -111,9 +108,9 @@ def peers(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any further setting of our server."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; servers take turns in each.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke test: few requests, one round.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    rounds: NRounds = 5,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once)."""
     names = preset or ["throughput"]
@@ -121,6 +118,13 @@ def peers(
         raise ConfigError(
             "--preset", f"there is no {unknown[0]}; there are {', '.join((*PRESETS, IN_PROCESS_NAME))}"
         )
+    if threads_wait not in ENVIRONMENT:
+        raise ConfigError("--threads-wait", f"must be one of {', '.join(ENVIRONMENT)}, got {threads_wait!r}")
+    load = read_workload(shape_from_file(shape), shape.parent) if shape else None
+    further = tuple(parse_target(text) for text in peer or ())
+    assigned = dict(_assignment(text) for text in setting or ())
+    if model is not None:
+        check_model(model)
     with ended_in_order(), progress_bars() as progress:
         binary = llama_server_binary(progress)
     options = PeerOptions(
@@ -129,10 +133,10 @@ def peers(
         threads_wait=threads_wait,
         unified=unified,
         endpoint=endpoint,
-        peers=tuple(parse_target(text) for text in peer or ()),
+        peers=further,
         n_rounds=1 if quick else rounds,
         quick=quick,
-        ours=dict(_assignment(text) for text in setting or ()),
+        ours=assigned,
     )
     for name in names:
         if name == IN_PROCESS_NAME:
@@ -145,7 +149,7 @@ def peers(
                 chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
                 n_ctx=ctx or chosen.n_ctx, n_batches=(*chosen.n_batches, *(batch or ())),
             )  # fmt: skip
-            own = read_workload(shape_from_file(shape), shape.parent) if shape else Workload(chosen.shape)
+            own = load or Workload(chosen.shape)
             with ended_in_order():
                 report = compare(chosen, shortened(own) if quick else own, options)
         deliver(report, out)

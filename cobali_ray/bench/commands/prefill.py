@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, numbers, spell
+from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, Model, NRounds, Out, Quick, numbers, spell
 from cobali_ray.bench.commands.prefill_report import Case, report_of
 from cobali_ray.bench.inside.handles import held_bytes
 from cobali_ray.bench.inside.lengths import SPREADS, LengthSpread
@@ -26,7 +25,7 @@ QUICK_POOL, QUICK_BATCHES, QUICK_SETS = 8, "4", "mmlu"
 
 
 def prefill(
-    model: Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     datasets: Annotated[str, typer.Option(help="Length spreads to draw from.")] = ",".join(NAMES),
     batch_sizes: Annotated[str, typer.Option(help="Prompts per batch.")] = "1,4,16,64",
     pool: Annotated[
@@ -35,9 +34,9 @@ def prefill(
     token_budget: Annotated[int, typer.Option(help="Most tokens of one tick, for every contender.")] = 512,
     kv: Annotated[str, typer.Option(help="Cache of the slots: split or unified.")] = "split",
     seed: Annotated[int, typer.Option(help="Seed of lengths and tokens.")] = 0,
-    rounds: Annotated[int, typer.Option(help="Rounds that count, after one to warm up.")] = 3,
-    quick: Annotated[bool, typer.Option(help="One small case, one round: does it work?")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Prefill batches padded, length-ordered, one by one, in order of arrival and packed."""
     command = spell("prefill", model=model, datasets=datasets, batch_sizes=batch_sizes, pool=pool,

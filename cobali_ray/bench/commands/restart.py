@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.commands.options import OUT, Model, Out, check_model, spell
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures
 from cobali_ray.bench.servers.process import cobali_server, ended_in_order
@@ -21,13 +21,14 @@ from cobali_ray.bench.servers.restart import MOMENTS, kill
 
 
 def restart(
-    model: Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")] = "builtin:tiny",
+    model: Model = "builtin:tiny",
     kills: Annotated[int, typer.Option(min=1, help="How often the engine is killed.")] = 8,
     pause: Annotated[float, typer.Option(min=0, help="Seconds from an answer to the next kill.")] = 12.0,
     streams: Annotated[int, typer.Option(min=1, help="Streams that the engine dies under.")] = 4,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    out: Out = OUT,
 ) -> None:
     """Start a server, kill its engine (kill -9) under streams, and time everything until it answers again."""
+    check_model(model)
     found: list[Figures] = []
     values = {"model": model, "log_level": "warning"}
     with (

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import Annotated
 
 import numpy as np
-import typer
 from matplotlib.figure import Figure
 
 from cobali_ray.backend.select import CudaSelector, NumpySelector, busy_requests, over_arrays
 from cobali_ray.backend.select_cuda import open_kernels
-from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, spell
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Rounds, run_rounds
 from cobali_ray.core.request import Request
@@ -40,9 +37,9 @@ NOTE = (
 
 
 def select(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; contenders take turns in each.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="Two rounds, four sizes.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plot.")] = OUT,
+    rounds: NRounds = 5,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Measure the selection kernels, their numpy twin and the plan's Python at 16 to 4,096 requests."""
     n_rounds, sizes = (2, (16, 128, 1024, 4096)) if quick else (rounds, SIZES)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cobali_ray.bench.commands.options import OUT
+from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick
 from cobali_ray.bench.commands.serve_report import figures_of, samples_of, tables_of
 from cobali_ray.bench.load.options import LoadOptions, Workload
 from cobali_ray.bench.load.run import ServeResult, run_serve
@@ -83,9 +83,9 @@ def serve(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of lengths, times and texts.")] = None,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for one answer.")] = 600.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; targets take turns in each.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke test: few requests, one round.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")] = OUT,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Measure TTFT, ITL, TPOT, E2E, throughput and goodput over HTTP, targets in turn.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from array import array
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
-from cobali_ray.bench.commands.options import OUT, numbers, spell
+from cobali_ray.bench.commands.options import OUT, Model, NRounds, Out, numbers, spell
 from cobali_ray.bench.inside.runs import empty, opened
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures, run_rounds
@@ -26,13 +25,11 @@ NOTE = (
 
 
 def stable(
-    model: Annotated[
-        str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")
-    ] = "builtin:synthetic-tiny-152k",
+    model: Model = "builtin:synthetic-tiny-152k",
     slots: Annotated[str, typer.Option(help="Rows of a full tick.")] = "4,16,32",
     ticks: Annotated[int, typer.Option(min=2, help="Ticks of one run.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the runs take turns in each.")] = 5,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    rounds: NRounds = 5,
+    out: Out = OUT,
 ) -> None:
     """Time decode ticks of n rows, of n - 1 rows, and of both in turn."""
     columns = (

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from cobali_ray.backend.threads import apply_wait, default_n_threads
-from cobali_ray.bench.commands.options import OUT, spell
+from cobali_ray.bench.commands.options import OUT, Model, NRounds, Out, Quick, check_model, spell
 from cobali_ray.bench.inside.child import Child
 from cobali_ray.bench.inside.neighbour import Neighbours, be_nice, busy_s
 from cobali_ray.bench.report.report import Report, Table, deliver
@@ -52,9 +52,7 @@ def policies(spin_counts: tuple[int, ...], n_threads: int) -> dict[str, Policy]:
 
 
 def threads(
-    model: Annotated[
-        str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")
-    ] = "builtin:synthetic-tiny",
+    model: Model = "builtin:synthetic-tiny",
     slots: Annotated[int, typer.Option(min=1, help="Requests that decode together.")] = 16,
     n_threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads beside one.  [default: every core]")
@@ -68,11 +66,12 @@ def threads(
     nice: Annotated[
         int, typer.Option(min=-20, max=19, help="Niceness of all processes measured; below 0 needs root.")
     ] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; contenders take turns in each.")] = 7,
-    quick: Annotated[bool, typer.Option("--quick", help="Two short rounds.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plot.")] = OUT,
+    rounds: NRounds = 7,
+    quick: Quick = False,
+    out: Out = OUT,
 ) -> None:
     """Measure how OpenMP's threads should wait: every policy on an idle machine and beside a busy process."""
+    check_model(model)
     if quick:
         rounds, ticks, limit_s = 2, 30, 0.5
     n_most = n_threads or default_n_threads()

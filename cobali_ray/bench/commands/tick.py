@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from cobali_ray.bench.commands.options import OUT, numbers, spell
+from cobali_ray.bench.commands.options import OUT, NRounds, Out, numbers, spell
 from cobali_ray.bench.inside.tick import HostTime, measure
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import run_rounds
@@ -19,8 +18,8 @@ TARGET_S = {16: 0.3e-3, 128: 1.5e-3}
 def tick(
     slots: Annotated[str, typer.Option(help="Slots, all of them generating.")] = "1,16,32,64,128,256",
     ticks: Annotated[int, typer.Option(min=2, help="Ticks of one run.")] = 2000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the runs take turns in each.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    rounds: NRounds = 1,
+    out: Out = OUT,
 ) -> None:
     """Measure what the host does per tick: planning, publishing, records; the model is scripted."""
     command = spell("tick", slots=slots, ticks=ticks, rounds=rounds)

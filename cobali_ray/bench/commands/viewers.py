@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import numpy as np
 import typer
 
-from cobali_ray.bench.commands.options import OUT, URL, spell
+from cobali_ray.bench.commands.options import OUT, URL, NRounds, Out, spell
 from cobali_ray.bench.load.reply import timeline_of
 from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop
 from cobali_ray.bench.load.shape import Slo
@@ -39,8 +38,8 @@ def viewers(
     viewers: Annotated[int, typer.Option(min=1, help="Viewers.")] = 10,
     streams: Annotated[int, typer.Option(min=1, help="Streams at once.")] = 16,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per stream.")] = 512,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds, after one to warm up.")] = 7,
-    out: Annotated[Path, typer.Option(help="Folder for JSON and Markdown.")] = OUT,
+    rounds: NRounds = 7,
+    out: Out = OUT,
 ) -> None:
     """Run the same streams with and without viewers of `/debug/stream`, in turn."""
     target = connect("server", url, endpoint="chat")

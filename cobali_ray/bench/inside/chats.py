@@ -16,7 +16,7 @@ from cobali_ray.bench.load.prompts import PromptMaker, measure_costs
 from cobali_ray.core.events import Delta, Event, RequestStats
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
-from cobali_ray.errors import InternalError
+from cobali_ray.errors import InternalError, PromptTooLongError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
 
@@ -112,6 +112,8 @@ def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int)
             if due_s is not None and not engine.has_work:
                 clock.advance(max(due_s - clock.now(), 0.0))
             for request in scene.due(clock.now()):
+                if request.n_most > engine.limits.n_most:
+                    raise PromptTooLongError(request.n_prompt, request.max_tokens, engine.limits.n_most)
                 engine.submit(request)
             engine.tick()
     finally:

@@ -17,6 +17,7 @@ from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop, open_lo
 from cobali_ray.bench.load.target import Target, token_counter, tokens_per_word
 from cobali_ray.bench.load.timeline import Timeline, summarise
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
+from cobali_ray.errors import ConfigError
 
 ROLES = ("stream", "intruder")
 
@@ -110,6 +111,8 @@ class _Run:
         runs = self._result.timelines[self._target.name, self._case.label]
         key = f"{len(runs)}.{self._case.label}"
         timelines = [timeline_of(exchange) for exchange in asyncio.run(self._exchanges(key))]
+        if all(t.status == "failed" for t in timelines):
+            raise ConfigError(self._target.name, f"answers no request: {timelines[0].error}")
         runs.append(timelines)
         return figures_of(timelines, self._result.workload)
 

@@ -29,7 +29,9 @@ def load_shape(text: str) -> Shape:
     try:
         values = yaml.load(text, _UniqueKeys)  # noqa: S506 - a SafeLoader, made stricter below
     except yaml.YAMLError as error:
-        raise ConfigError("workload", f"is not YAML that can be read: {error}") from None
+        raise ConfigError(
+            "workload", f"is not YAML that can be read: {' '.join(str(error).split())}"
+        ) from None
     top = _Section(values, "")
     kind = top.choice("kind", ("open", "closed"))
     loop: dict[str, Any]
