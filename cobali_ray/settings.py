@@ -68,7 +68,7 @@ class EngineSettings(BaseSettings):
     kv_cells: int | None = Field(default=None, ge=16)
     """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
     n_threads: int | None = Field(default=None, ge=1)
-    """None: every core this process may use."""
+    """None: one per physical core this process may use, within the CPU quota of its control groups."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
     """How compute threads wait for each other: active spins (fast on an idle machine), passive sleeps (safe
     on a busy one), auto spins briefly and then sleeps."""

@@ -1,4 +1,4 @@
-"""What Linux control groups leave to this process: memory. Versions 1 and 2.
+"""What Linux control groups leave to this process: memory, and CPUs per period. Versions 1 and 2.
 
 A limit anywhere above binds too, so each question is asked of the process's own group and of all its parents.
 `root` is the folder below which /proc and /sys lie.
@@ -22,6 +22,12 @@ def free_bytes(root: Path = ROOT) -> int | None:
     return min((n for n in free if n is not None), default=None)
 
 
+def n_cpus(root: Path = ROOT) -> float | None:
+    """Return the CPU seconds per second that the tightest group allows; None where there is no quota."""
+    quotas = (_n_cpus(folder) for folder in _folders("cpu", root))
+    return min((n for n in quotas if n is not None), default=None)
+
+
 def _free_bytes(folder: Path) -> int | None:
     limit, used, prefix = _number(folder / "memory.max"), _number(folder / "memory.current"), ""
     if used is None:
@@ -32,6 +38,14 @@ def _free_bytes(folder: Path) -> int | None:
     stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     n_cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
     return max(limit - max(used - n_cached, 0), 0)
+
+
+def _n_cpus(folder: Path) -> float | None:
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    # "max" and -1 mean none.
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
