@@ -5,6 +5,8 @@ Order of sources: the environment (`COBALI_N_SLOTS=8`) wins over what the file o
 
 from __future__ import annotations
 
+import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,13 +18,23 @@ from cobali_ray.core.pace import Pacer, TickMix
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
+PREFIX = "COBALI_"
+NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY"})
+"""Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets."""
+SECRET = frozenset({"api_keys", "otlp_endpoint"})
+"""Settings whose values no message repeats: keys, and a URL that may hold a password."""
 
 
 class EngineSettings(BaseSettings):
     """Settings of one engine and its ingress. Counts are tokens unless the name says otherwise."""
 
     model_config = SettingsConfigDict(
-        env_prefix="COBALI_", extra="forbid", validate_default=True, frozen=True
+        env_prefix=PREFIX,
+        extra="forbid",
+        validate_default=True,
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,  # Serve prints pydantic's own report
     )
 
     # -- model
@@ -80,7 +92,7 @@ class EngineSettings(BaseSettings):
     there are at least 32 slots."""
 
     # -- API
-    api_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
@@ -118,6 +130,20 @@ class EngineSettings(BaseSettings):
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse names that nobody reads, in the environment too: what they were to set would not be set."""
+        variables = [f"{PREFIX}{name.upper()}" for name in cls.model_fields]
+        exported = {name.upper() for name in os.environ if name.upper().startswith(PREFIX)}
+        unknown = [name for name in values if name not in cls.model_fields]
+        unknown += sorted(exported - NOT_SETTINGS.union(variables))
+        if unknown:
+            near = get_close_matches(unknown[0], [*cls.model_fields, *variables], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{unknown[0]}: there is no setting of this name{hint}")
+        return values
+
     @field_validator("flash_attn", "device_sampling", "itl_target_ms", mode="before")
     @classmethod
     def _on_off(cls, value: Any) -> Any:
@@ -137,8 +163,16 @@ class EngineSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         """Read `a,b` as two names, which is how the environment says it."""
         if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return tuple(part.strip() for part in value.split(",") if part.strip()) or ("",)
         return value
+
+    @field_validator("model_aliases", "api_keys")
+    @classmethod
+    def _not_blank(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what no client could send. An exported variable that is empty must not open the server."""
+        if any(not name or name != name.strip() for name in names):
+            raise ValueError("a name must not be empty, nor begin or end with a space")
+        return names
 
     @model_validator(mode="after")
     def _fits_together(self) -> EngineSettings:
@@ -207,10 +241,11 @@ def read_settings(values: dict[str, Any]) -> EngineSettings:
         return EngineSettings(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "settings"
-        message = first["msg"].removeprefix("Value error, ")
-        if where == "settings" and ": " in message:
+        where = str(first["loc"][0]) if first["loc"] else "settings"
+        # Of a union, one report per member.
+        reports = [report for report in error.errors() if report["loc"][:1] == first["loc"][:1]]
+        message = "; ".join(dict.fromkeys(report["msg"].removeprefix("Value error, ") for report in reports))
+        if not first["loc"] and ": " in message:
             where, message = message.split(": ", 1)
-        given = first.get("input")
-        shown = f" (got {given!r})" if first["loc"] and not isinstance(given, dict) else ""
+        shown = f" (got {first['input']!r})" if first["loc"] and where not in SECRET else ""
         raise ConfigError(where, f"{message}{shown}") from error
