@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -173,6 +174,17 @@ def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
     assert {name.removeprefix("COBALI_").lower() for name in named - NOT_SETTINGS} <= {
         *EngineSettings.model_fields
     }
+
+
+def options_of(command):
+    """Return every option of a command and of those below it."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else ()
+    return [*command.params, *(o for name in names for o in options_of(command.get_command(None, name)))]
+
+
+def test_no_option_takes_somebody_else_s_key_from_the_environment():
+    read = {option.name: option.envvar for option in options_of(typer.main.get_command(app)) if option.envvar}
+    assert read == {"api_key": "COBALI_KEY"}
 
 
 def test_a_bad_value_in_the_environment_is_named(monkeypatch):
