@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.select import Selector
+from cobali_ray.core.admission import fit
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.limits import EngineLimits
@@ -15,7 +16,7 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import CobaliError, PromptTooLongError
+from cobali_ray.errors import PromptTooLongError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,10 @@ def run_offline(
     n_ticks, host_s, n_preempted = 0, 0.0, 0
     user, started = os.times().user, clock.now()
     for request in requests:
-        if request.n_most > limits.n_most:
-            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
+        try:
+            engine.submit(fit(request, limits.n_most))
+        except PromptTooLongError as error:
             refused[request.request_id] = str(error)
-        else:
-            engine.submit(request)
     while engine.has_work:
         stats = engine.tick()
         if stats is not None:
