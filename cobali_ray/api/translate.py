@@ -138,11 +138,6 @@ def check_tokens(tokens: Sequence[int], n_vocab: int, param: str) -> None:
             raise InvalidParameterError(param, f"token id {token} is not in [0, {n_vocab - 1}]")
 
 
-def check_choices(body: GenerationBody, n_prompts: int, settings: ApiSettings) -> None:
-    """Refuse too many answers before anything is tokenised for them."""
-    n_of(body, n_prompts, settings.max_choices)
-
-
 def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
     """Return the call of a chat whose rendered prompt has these tokens."""
     return _call(body, [prompt], [""], chat_logprobs(body), origin)
@@ -163,7 +158,7 @@ def _call(
     origin: Origin,
 ) -> Call:
     card, settings = origin.card, origin.settings
-    n = n_of(body, len(prompts), settings.max_choices)
+    n = n_of(body, len(prompts))
     sampling = sampling_of(body, n_logprobs=n_logprobs, n_vocab=card.n_vocab)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s

@@ -1,5 +1,6 @@
 """What an operator may set, and what is said about what may not."""
 
+import ast
 import math
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from cobali_ray.cli import app
-from cobali_ray.errors import ConfigError
+from cobali_ray.errors import ConfigError, QueueFullError
 from cobali_ray.settings import NOT_SETTINGS, EngineSettings, read_settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -174,6 +175,38 @@ def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
     assert {name.removeprefix("COBALI_").lower() for name in named - NOT_SETTINGS} <= {
         *EngineSettings.model_fields
     }
+
+
+MEASURING = {"bench", "trace"}
+"""They have options, no settings."""
+OTHER_NAMES = {"config", "port", "seed", "HF_HOME"}
+"""What a ConfigError names beside settings: a file, its http_options, an option, another's variable."""
+
+
+def names_in(tree):
+    """Yield what the errors of a module call settings."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("ConfigError"), args=[ast.Constant(str(name)), *_]):
+                yield name
+            case ast.Constant(str(text)) if id(node) not in docs:
+                yield from re.findall(r"\bsetting (\w+)[).,;]", text)
+
+
+def test_an_error_names_only_settings_that_there_are():
+    folder = REPOSITORY / "cobali_ray"
+    paths = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in MEASURING]
+    named = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
+    assert {"n_ctx", "strict", "max_body_bytes", "model"} <= named
+    unknown = named - {*EngineSettings.model_fields, *OTHER_NAMES}
+    assert not {name for name in unknown if not name.startswith("--")}
+
+
+@pytest.mark.parametrize("what", ["requests", "tokens", "bytes of request bodies"])
+def test_a_full_queue_names_a_setting(what):
+    (name,) = re.findall(r"setting (\w+)", str(QueueFullError(what, 1, 1.0)))
+    assert name in EngineSettings.model_fields
 
 
 def options_of(command):
