@@ -21,8 +21,6 @@ MAX_SLOTS = 256
 PREFIX = "COBALI_"
 NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY"})
 """Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets."""
-SECRET = frozenset({"api_keys", "otlp_endpoint"})
-"""Settings whose values no message repeats: keys, and a URL that may hold a password."""
 
 
 class EngineSettings(BaseSettings):
@@ -92,7 +90,8 @@ class EngineSettings(BaseSettings):
     there are at least 32 slots."""
 
     # -- API
-    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
+    """What is excluded stands in no message, report or repr."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
@@ -114,8 +113,9 @@ class EngineSettings(BaseSettings):
     """Write one JSON line per tick to this file."""
     log_prompts: bool = False
     """Show the beginning of each prompt in the feed of ticks; anyone with a key can read it there."""
-    otlp_endpoint: str | None = None
-    """Base URL of an OpenTelemetry collector that takes spans over HTTP, such as http://127.0.0.1:4318."""
+    otlp_endpoint: str | None = Field(default=None, repr=False, exclude=True)
+    """Base URL of an OpenTelemetry collector that takes spans over HTTP, such as http://127.0.0.1:4318.
+    It may hold a password."""
 
     @classmethod
     def settings_customise_sources(
@@ -247,5 +247,7 @@ def read_settings(values: dict[str, Any]) -> EngineSettings:
         message = "; ".join(dict.fromkeys(report["msg"].removeprefix("Value error, ") for report in reports))
         if not first["loc"] and ": " in message:
             where, message = message.split(": ", 1)
-        shown = f" (got {first['input']!r})" if first["loc"] and where not in SECRET else ""
+        field = EngineSettings.model_fields.get(where)
+        hidden = not first["loc"] or field is None or field.exclude
+        shown = "" if hidden else f" (got {first['input']!r})"
         raise ConfigError(where, f"{message}{shown}") from error

@@ -2,6 +2,7 @@
 
 import ast
 import math
+import pickle
 import re
 from pathlib import Path
 
@@ -124,8 +125,11 @@ def test_no_error_repeats_a_secret(values):
     assert f"{SECRET}" not in f"{caught.value} {by_serve.value}"
 
 
-def test_settings_do_not_show_their_keys():
-    assert f"{SECRET}" not in repr(read_settings({"api_keys": [f"{SECRET}"]}))
+def test_settings_do_not_show_their_secrets():
+    settings = read_settings({"api_keys": [f"{SECRET}"], "otlp_endpoint": f"http://me:{SECRET}@host"})
+    assert f"{SECRET}" not in repr(settings)
+    assert f"{SECRET}" not in settings.model_dump_json(), "which `cobali run --json` prints"
+    assert pickle.loads(pickle.dumps(settings)) == settings, "they reach the engine all the same"
 
 
 @pytest.mark.parametrize("config", [f'args: {{api_keys: ["{SECRET}}}', f"a: [!{SECRET}]", f"a: *{SECRET}"])
