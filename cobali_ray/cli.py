@@ -81,8 +81,16 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         content = yaml.safe_load(path.read_text()) or {}
         return dict(content["applications"][0].get("args") or {}), dict(content.get("http_options") or {})
-    except (yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except yaml.YAMLError as error:
+        raise ConfigError("config", f"{path} is no YAML{_line_of(error)}") from error
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", f"{path} is no Serve config: {error}") from error
+
+
+def _line_of(error: yaml.YAMLError) -> str:
+    """Say where YAML breaks off. Its own message quotes the line, which may hold a key."""
+    mark = getattr(error, "problem_mark", None)
+    return "" if mark is None else f": line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _said(settings: list[str] | None, **options: Any) -> dict[str, Any]:
@@ -97,8 +105,11 @@ def _said(settings: list[str] | None, **options: Any) -> dict[str, Any]:
 def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError("--set", f"expected NAME=VALUE, got {text!r}")
-    return name.strip(), yaml.safe_load(value)
+        raise ConfigError("--set", "expected NAME=VALUE, and there is no =")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(name.strip(), f"the value is no YAML{_line_of(error)}") from error
 
 
 @app.command()

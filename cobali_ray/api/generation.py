@@ -17,7 +17,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
-from cobali_ray.api.params import asked_max_tokens
+from cobali_ray.api.params import asked_max_tokens, n_of
 from cobali_ray.api.replies import Reply, StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
@@ -26,7 +26,6 @@ from cobali_ray.api.translate import (
     Call,
     Origin,
     chat_call,
-    check_choices,
     check_model,
     check_tokens,
     completion_call,
@@ -136,7 +135,7 @@ class Generation:
         source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
-        check_choices(body, n_prompts, self._settings)
+        n_of(body, n_prompts)  # too many answers are refused before anything is tokenised for them
 
     def _origin(self, operation: str, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span

@@ -6,6 +6,9 @@ from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.core.request import MAX_TOP_LOGPROBS, SamplingParams
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
+MAX_CHOICES = 128
+"""Answers of one HTTP request: prompts times `n`."""
+
 
 def sampling_of(body: GenerationBody, *, n_logprobs: int | None, n_vocab: int) -> SamplingParams:
     """Return how tokens are drawn; OpenAI's defaults for what is absent. Raises InvalidParameterError."""
@@ -51,14 +54,14 @@ def completion_logprobs(body: CompletionBody) -> int | None:
     return body.logprobs
 
 
-def n_of(body: GenerationBody, n_prompts: int, max_choices: int) -> int:
+def n_of(body: GenerationBody, n_prompts: int) -> int:
     """Return the number of answers per prompt."""
     n = 1 if body.n is None else body.n
     if n < 1:
         raise InvalidParameterError("n", f"n must be at least 1, got {n}")
-    if n * n_prompts > max_choices:
+    if n * n_prompts > MAX_CHOICES:
         param = "n" if n > 1 else "prompt"
-        message = f"{n_prompts} prompts times n={n} is more than {max_choices} answers (setting max_choices)"
+        message = f"{n_prompts} prompts times n={n} is more than {MAX_CHOICES} answers"
         raise InvalidParameterError(param, message)
     if isinstance(body, CompletionBody) and body.best_of not in (None, n):
         raise UnsupportedParameterError("best_of", f"best_of is only supported equal to n ({n})")

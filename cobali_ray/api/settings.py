@@ -18,8 +18,6 @@ class ApiSettings:
     strict: bool = False
     """Refuse fields nobody knows instead of naming them in a header."""
     max_body_bytes: int = 8 << 20
-    max_choices: int = 128
-    """Most answers of one HTTP request: prompts times `n`."""
     default_max_tokens: int | None = None
     """For requests that name none; None is the rest of the slot."""
     default_timeout_s: float | None = None
@@ -29,9 +27,8 @@ class ApiSettings:
     """Least time between two writes of one stream after its first token; 0 writes at every wake-up."""
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_choices"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
+        if self.max_body_bytes < 1:
+            raise ConfigError("max_body_bytes", f"must be at least 1, got {self.max_body_bytes}")
         if self.default_max_tokens is not None and self.default_max_tokens < 1:
             raise ConfigError("default_max_tokens", f"must be at least 1, got {self.default_max_tokens}")
         if self.default_timeout_s is not None and self.default_timeout_s <= 0:

@@ -19,11 +19,11 @@ from cobali_ray.api.params import (
 )
 from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBody, Message
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.core.admission import fit
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
-    PromptTooLongError,
     UnknownModelError,
     UnsupportedParameterError,
 )
@@ -138,11 +138,6 @@ def check_tokens(tokens: Sequence[int], n_vocab: int, param: str) -> None:
             raise InvalidParameterError(param, f"token id {token} is not in [0, {n_vocab - 1}]")
 
 
-def check_choices(body: GenerationBody, n_prompts: int, settings: ApiSettings) -> None:
-    """Refuse too many answers before anything is tokenised for them."""
-    n_of(body, n_prompts, settings.max_choices)
-
-
 def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
     """Return the call of a chat whose rendered prompt has these tokens."""
     return _call(body, [prompt], [""], chat_logprobs(body), origin)
@@ -163,7 +158,7 @@ def _call(
     origin: Origin,
 ) -> Call:
     card, settings = origin.card, origin.settings
-    n = n_of(body, len(prompts), settings.max_choices)
+    n = n_of(body, len(prompts))
     sampling = sampling_of(body, n_logprobs=n_logprobs, n_vocab=card.n_vocab)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
@@ -174,23 +169,24 @@ def _call(
         prompt = tuples[choice // n]
         # Counted per prompt, so that a prompt is answered the same alone and in a list.
         seed = None if sampling.seed is None else sampling.seed + choice % n
-        request = Request(
-            request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
-            prompt=prompt,
-            max_tokens=_max_tokens(asked, len(prompt), card, settings),
-            sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
-            stop=body.stop,
-            timeout_s=timeout_s,
-            trace=origin.trace,
-            received_s=origin.received_s,
+        request = fit(
+            Request(
+                request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
+                prompt=prompt,
+                max_tokens=_max_tokens(asked, len(prompt), card, settings),
+                sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
+                stop=body.stop,
+                timeout_s=timeout_s,
+                trace=origin.trace,
+                received_s=origin.received_s,
+            ),
+            card.n_ctx_slot,
         )
         if sampling.min_tokens > request.max_tokens:
             raise InvalidParameterError(
                 "min_tokens",
                 f"min_tokens {sampling.min_tokens} is more than max_tokens, here {request.max_tokens}",
             )
-        if request.n_most > card.n_ctx_slot:
-            raise PromptTooLongError(request.n_prompt, request.max_tokens, card.n_ctx_slot)
         requests.append(request)
     return Call(
         call_id=origin.call_id,
@@ -210,8 +206,7 @@ def _call(
 def _max_tokens(asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings) -> int:
     if asked is not None:
         return max(asked, 1)
-    rest = max(card.n_ctx_slot - n_prompt, 1)
-    return rest if settings.default_max_tokens is None else min(settings.default_max_tokens, rest)
+    return settings.default_max_tokens or max(card.n_ctx_slot - n_prompt, 1)
 
 
 def _text_of(message: Message, index: int) -> str:

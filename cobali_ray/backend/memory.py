@@ -6,10 +6,11 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from cobali_ray.backend import cgroup
+
 _F16_BYTES = 2
 _CELL_BYTES = 64
 """What llama.cpp remembers of one cell on the host beside keys and values, about."""
-_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
@@ -28,15 +29,15 @@ def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
     return int(n_cells * (lc.llama_model_n_layer(model) * width * _F16_BYTES + _CELL_BYTES))
 
 
-def available_bytes() -> int | None:
+def available_bytes(root: Path = cgroup.ROOT) -> int | None:
     """Return the memory this process may still take without swapping; None where Linux does not tell."""
-    if not _MEMINFO.exists():
+    meminfo = root / "proc/meminfo"
+    if not meminfo.exists():
         return None
-    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     free = [int(fields["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in fields else []
-    limit, used = _CGROUP / "memory.max", _CGROUP / "memory.current"
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        free.append(int(text) - int(used.read_text()))
+    if (in_group := cgroup.free_bytes(root)) is not None:
+        free.append(in_group)
     return min(free, default=None)
 
 

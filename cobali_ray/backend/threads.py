@@ -1,4 +1,4 @@
-"""How the CPU threads of llama.cpp wait for each other, settled before the library loads.
+"""How many CPU threads llama.cpp gets and how they wait for each other, settled before the library loads.
 
 llama.cpp computes with OpenMP (libgomp). Its threads spin at every barrier: up to four times as fast as
 sleeping when the cores are ours, a hundred times slower when something else needs them. Spinning for
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from cobali_ray.backend import cgroup
 
 ThreadsWait: TypeAlias = Literal["auto", "active", "passive"]
 Wait: TypeAlias = Literal["active", "brief", "passive"]
@@ -27,21 +30,39 @@ ENVIRONMENT: dict[Wait, dict[str, str]] = {
 }
 
 
-def default_n_threads() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0))
+def default_n_threads(root: Path = cgroup.ROOT, cpus: AbstractSet[int] | None = None) -> int:
+    """Return one thread per physical core this process may use, within the CPU quota of its control groups.
+
+    Two threads on one core share its arithmetic units, and whoever computes beyond a quota is stopped until
+    the next period, all others waiting at the barrier. `cpus` None: those of the scheduler's affinity.
+    """
+    cpus = os.sched_getaffinity(0) if cpus is None else cpus
+    return min(len({_core(root, cpu) for cpu in cpus}), n_at_once(root, cpus))
 
 
-def choose_wait(asked: ThreadsWait, *, n_threads: int, n_cores: int) -> Wait:
+def n_at_once(root: Path = cgroup.ROOT, cpus: AbstractSet[int] | None = None) -> int:
+    """Return how many threads of this process may run at the same time: its CPUs, within the quota."""
+    n_cpus = len(os.sched_getaffinity(0) if cpus is None else cpus)
+    quota = cgroup.n_cpus(root)
+    return n_cpus if quota is None else min(n_cpus, max(int(quota), 1))
+
+
+def _core(root: Path, cpu: int) -> str:
+    """Name the core of a CPU by all its CPUs; itself where Linux does not tell."""
+    siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    return siblings.read_text().strip() if siblings.exists() else str(cpu)
+
+
+def choose_wait(asked: ThreadsWait, *, n_threads: int, n_cpus: int) -> Wait:
     """Return how threads should wait.
 
-    `auto` spins briefly where every thread has a core, whatever the load at this moment: neighbours come
-    and go, and a wait of some microseconds is right with and without them. More threads than cores must
+    `auto` spins briefly where every thread has a CPU, whatever the load at this moment: neighbours come
+    and go, and a wait of some microseconds is right with and without them. More threads than CPUs must
     sleep, because the thread waited for cannot run while others spin.
     """
     if asked != "auto":
         return asked
-    return "brief" if n_threads <= n_cores else "passive"
+    return "brief" if n_threads <= n_cpus else "passive"
 
 
 def apply_wait(
@@ -58,7 +79,7 @@ def apply_wait(
         return "brief"
     if asked == "auto" and exported:
         return "passive" if exported == "passive" else "active"
-    chosen = choose_wait(asked, n_threads=n_threads, n_cores=default_n_threads())
+    chosen = choose_wait(asked, n_threads=n_threads, n_cpus=n_at_once())
     # Not OMP_WAIT_POLICY=active: that would spin for minutes after the last tick. libgomp's default spins
     # for milliseconds and then sleeps, which is what "active" should mean for a server.
     environ.pop("OMP_WAIT_POLICY", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from cobali_ray.core.limits import EngineLimits
@@ -21,15 +22,26 @@ class Occupancy(NamedTuple):
     """Requests that leave the queue per second; 0 when unknown."""
 
 
-def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> None:
-    """Refuse what could never be served. Raises BadRequestError."""
-    if request.n_most > limits.n_most:
-        raise PromptTooLongError(request.n_prompt, request.max_tokens, limits.n_most)
+def fit(request: Request, n_most: int) -> Request:
+    """Return the request with no longer an answer than fits beside its prompt into a slot of `n_most` tokens.
+
+    Raises PromptTooLongError where not even one token does.
+    """
+    n_left = n_most - request.n_prompt
+    if n_left < 1:
+        raise PromptTooLongError(request.n_prompt, request.max_tokens, n_most)
+    return request if request.max_tokens <= n_left else replace(request, max_tokens=n_left)
+
+
+def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Request:
+    """Return the request as it can be served. Raises BadRequestError for what never could be."""
+    request = fit(request, limits.n_most)
     if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
         raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
     for token_id, _ in request.sampling.logit_bias:
         if not 0 <= token_id < n_vocab:
             raise InvalidParameterError("logit_bias", f"token id {token_id} is not in 0 .. {n_vocab - 1}")
+    return request
 
 
 def admit(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:

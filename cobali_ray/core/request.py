@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,10 +14,9 @@ MAX_STOP_CHARS = 1000
 
 
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
-    above = value > low if open_low else value >= low
-    if not (math.isfinite(value) and above and value <= high):
+    if not (low < value <= high or (value == low and not open_low)):  # NaN is neither
         bracket = "(" if open_low else "["
-        raise InvalidParameterError(param, f"{param} must be in {bracket}{low:g}, {high:g}], got {value:g}")
+        raise InvalidParameterError(param, f"{param} must be in {bracket}{low:g}, {high:g}], got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of every token seen in prompt or output."""
+    """Divides positive and multiplies negative logits of every token seen in prompt or output.
+
+    A divisor near 0 would make them infinite, which is how a broken model looks.
+    """
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     ignore_eos: bool = False
@@ -54,7 +55,7 @@ class SamplingParams:
         _require("typical_p", self.typical_p, low=0, high=1, open_low=True)
         _require("frequency_penalty", self.frequency_penalty, low=-2, high=2)
         _require("presence_penalty", self.presence_penalty, low=-2, high=2)
-        _require("repetition_penalty", self.repetition_penalty, low=0, high=100, open_low=True)
+        _require("repetition_penalty", self.repetition_penalty, low=0.01, high=100)
         _require("top_k", self.top_k, low=0, high=2**31 - 1)
         _require("min_tokens", self.min_tokens, low=0, high=2**31 - 1)
         if self.seed is not None:

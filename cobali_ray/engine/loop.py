@@ -86,7 +86,7 @@ class EngineLoop:
     def submit(self, request: Request) -> None:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
         try:
-            self._check_door(request)
+            request = self._check_door(request)
         except (RefusedError, BadRequestError) as refusal:
             reason = refusal.reason
             if self._engine is not None:
@@ -100,14 +100,15 @@ class EngineLoop:
         sequence = engine.submit(request)
         self._watch(partial(_saw_submit, sequence=sequence))
 
-    def _check_door(self, request: Request) -> None:
+    def _check_door(self, request: Request) -> Request:
         if self._draining:
             raise DrainingError
         engine = self._engine
         if engine is None or self._failure is not None:
             raise LoadingError
-        check_request(request, engine.limits, engine.backend.n_vocab)
+        request = check_request(request, engine.limits, engine.backend.n_vocab)
         admit(request, self._occupancy(engine), engine.limits)
+        return request
 
     def _occupancy(self, engine: Engine) -> Occupancy:
         scheduler = engine.scheduler

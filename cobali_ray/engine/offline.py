@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from cobali_ray.core.admission import fit
 from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine, Sink
-from cobali_ray.errors import CobaliError, PromptTooLongError
+from cobali_ray.errors import PromptTooLongError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +75,11 @@ def run_offline(
     refused = {}
     n_ticks, host_s, n_preempted = 0, 0.0, 0
     user, started = os.times().user, engine.now()
-    n_most = engine.limits.n_most
     for request in requests:
-        if request.n_most > n_most:
-            error: CobaliError = PromptTooLongError(request.n_prompt, request.max_tokens, n_most)
+        try:
+            engine.submit(fit(request, engine.limits.n_most))
+        except PromptTooLongError as error:
             refused[request.request_id] = str(error)
-        else:
-            engine.submit(request)
     while engine.has_work:
         stats = engine.tick()
         if stats is not None:

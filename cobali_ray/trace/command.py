@@ -31,7 +31,7 @@ def trace(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the server.")] = 5.0,
     url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
     api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+        str | None, typer.Option(envvar="COBALI_KEY", help="Sent to the server as a bearer token.")
     ] = None,
     source: Annotated[
         Path | None,

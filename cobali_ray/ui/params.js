@@ -43,7 +43,14 @@ export const FIELDS = [
     hint: "drop tokens below this share of the likeliest",
   },
   { name: "seed", label: "Seed", step: 1, whole: true, hint: "same request and seed, same draws" },
-  { name: "repetition_penalty", label: "Repetition penalty", min: 0, step: 0.05, hint: "1 is off" },
+  {
+    name: "repetition_penalty",
+    label: "Repetition penalty",
+    min: 0.01,
+    max: 100,
+    step: 0.01,
+    hint: "1 is off",
+  },
   {
     name: "frequency_penalty",
     label: "Frequency penalty",

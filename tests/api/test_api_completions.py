@@ -116,7 +116,7 @@ async def test_a_stream_closes_with_reason_and_usage(openai):
         pytest.param({"prompt": [True]}, "prompt", "invalid_value", id="bools"),
         pytest.param({"prompt": [1000]}, "prompt", "invalid_value", id="token-outside"),
         pytest.param({"prompt": ["a"] * 65, "n": 2}, "n", "invalid_value", id="too-many-answers"),
-        pytest.param({"prompt": [1] * 60, "max_tokens": 6}, "prompt", "context_length_exceeded", id="long"),
+        pytest.param({"prompt": [1] * 64, "max_tokens": 6}, "prompt", "context_length_exceeded", id="long"),
     ],
 )
 async def test_what_is_refused(openai, client, fields, param, code):

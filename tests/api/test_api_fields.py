@@ -79,7 +79,7 @@ REFUSED = [
         "invalid_value",
         id="two-limits",
     ),
-    pytest.param({"max_tokens": 64}, "prompt", "context_length_exceeded", id="too-long"),
+    pytest.param({"max_tokens": 2**31}, "max_tokens", "invalid_value", id="no-such-length"),
     pytest.param({"logprobs": 1}, "logprobs", "invalid_value", id="int-logprobs"),
     pytest.param({"top_logprobs": 2}, "top_logprobs", "invalid_value", id="top-without-logprobs"),
     pytest.param({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value", id="too-many-top"),

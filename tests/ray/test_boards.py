@@ -10,12 +10,16 @@ import os
 import re
 import signal
 import time
+import uuid
 from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 from conftest import until
 from monitors import DASHBOARDS, PROGRAMS, monitors, runs
+from ray.exceptions import RayError
+
+from cobali_ray.core.request import Request, SamplingParams
 
 ABSENT = "no Prometheus and Alertmanager that run: `make monitoring-tools` fetches them"
 pytestmark = [pytest.mark.ray, pytest.mark.skipif(not all(map(runs, PROGRAMS)), reason=ABSENT)]
@@ -27,7 +31,7 @@ KINDS = {
     "same-again": LONG | {"max_tokens": 20},
     "stopped": {"prompt": "Once", "stop": list("aeiou nrst")},
     "late": LONG | {"timeout_s": 0.05},
-    "broken": {"prompt": "Once", "repetition_penalty": 1e-40},  # its logits become infinite
+    "broken": None,  # see `broken`
     "leaves": LONG | {"stream": True},
 }
 PATIENCE_S = 60.0  # a quiet machine needs 15 s for all of it
@@ -72,14 +76,30 @@ VARIABLES = {
 QUERIES = sorted({filled(target["expr"]) for _, _, target in targets()})
 
 
-async def worker(server, number, stop):
+def broken(folder):
+    """Return what no door lets in: its logits become infinite, as if the model were broken."""
+    sampling = SamplingParams(repetition_penalty=2)
+    object.__setattr__(sampling, "repetition_penalty", 1e-40)
+    return Request(
+        request_id=f"broken-{uuid.uuid4().hex}",
+        prompt=tuple(range(64)),
+        max_tokens=1,
+        sampling=sampling,
+        reply_to=f"ipc://{folder}/nobody",
+    )
+
+
+async def worker(server, folder, number, stop):
     """Ask one kind of request after the other, whatever comes of it."""
     kinds = list(KINDS.values())
     async with server.http() as http:
         while not stop.is_set():
             body = kinds[number % len(kinds)]
             number += 1
-            if "stream" in body:
+            if body is None:
+                with contextlib.suppress(RayError):  # the engine was killed
+                    await server.submit(broken(folder))
+            elif "stream" in body:
                 async with http.stream("POST", COMPLETIONS, json=body) as response:
                     await anext(response.aiter_lines(), None)  # and off
             else:
@@ -126,7 +146,7 @@ async def seen(cluster, tmp_path_factory):
         async def said(status, name):
             return inbox.of(status, name)
 
-        workers = [asyncio.ensure_future(worker(server, number, stop)) for number in range(N_WORKERS)]
+        workers = [asyncio.ensure_future(worker(server, folder, number, stop)) for number in range(N_WORKERS)]
         try:
             await until(partial(said, "firing", QUEUE_ALERT), timeout_s=PATIENCE_S)
             queue_s = time.time() - started

@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.ray
 
 SAY = [{"role": "user", "content": "tell me something"}]
+LONG = [{"role": "user", "content": "x" * 4096}]
 narrow = pytest.mark.parametrize("server", ["narrow"], indirect=True)
 tiny = pytest.mark.parametrize("server", ["tiny"], indirect=True)
 
@@ -101,7 +102,7 @@ async def test_a_real_model_answers(openai, http):
     [
         pytest.param(b"{not json", 400, "invalid_json", id="malformed"),
         pytest.param({"messages": SAY, "temperature": -1}, 400, "invalid_value", id="bad-value"),
-        pytest.param({"messages": SAY, "max_tokens": 5000}, 400, "context_length_exceeded", id="too-long"),
+        pytest.param({"messages": LONG}, 400, "context_length_exceeded", id="too-long"),
         pytest.param({"model": "gpt-9", "messages": SAY}, 404, "model_not_found", id="no-such-model"),
     ],
 )
@@ -110,6 +111,16 @@ async def test_a_wrong_request_is_told_what_is_wrong(http, body, status, code):
     response = await http.post("/v1/chat/completions", **given)
     assert response.status_code == status, response.text
     assert response.json()["error"]["code"] == code
+
+
+@tiny
+async def test_an_answer_longer_than_its_slot_ends_where_the_slot_does(openai):
+    asked = {"model": "synthetic-tiny", "n": 2, "max_tokens": 100_000, "extra_body": {"ignore_eos": True}}
+    chat = await openai.chat.completions.create(messages=SAY, **asked)
+    plain = await openai.completions.create(prompt="Once", **asked)
+    for answer in (chat, plain):
+        assert [choice.finish_reason for choice in answer.choices] == ["length"] * 2
+        assert answer.usage.completion_tokens == 2 * (512 - answer.usage.prompt_tokens)
 
 
 @narrow

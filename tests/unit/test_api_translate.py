@@ -34,6 +34,8 @@ def completion(prompts=((1, 2),), *, settings=None, **fields):
         pytest.param({"max_completion_tokens": 9}, {}, 2, 9, id="new-name"),
         pytest.param({"max_completion_tokens": 9, "max_tokens": 9}, {}, 2, 9, id="both-agree"),
         pytest.param({"max_tokens": 30}, {}, 2, 30, id="exactly-the-rest"),
+        pytest.param({"max_tokens": 31}, {}, 2, 30, id="cut-to-the-rest"),
+        pytest.param({"max_completion_tokens": 2**31 - 1}, {}, 31, 1, id="as-many-as-there-are"),
     ],
 )
 def test_max_tokens(fields, settings, n_prompt, max_tokens):
@@ -41,11 +43,17 @@ def test_max_tokens(fields, settings, n_prompt, max_tokens):
     assert call.requests[0].max_tokens == max_tokens
 
 
-@pytest.mark.parametrize(("n_prompt", "fields"), [(32, {}), (2, {"max_tokens": 31})])
-def test_what_does_not_fit_one_slot_is_refused(n_prompt, fields):
+def test_each_prompt_and_each_answer_gets_what_fits_beside_it():
+    call = completion([(1,) * 30, (1,)], n=2, max_tokens=9)
+    assert [r.max_tokens for r in call.requests] == [2, 2, 9, 9]
+
+
+@pytest.mark.parametrize(("n_prompt", "fields"), [(32, {}), (32, {"max_tokens": 1}), (33, {"max_tokens": 9})])
+def test_a_prompt_that_fills_a_slot_is_refused(n_prompt, fields):
     with pytest.raises(PromptTooLongError) as caught:
         completion([(1,) * n_prompt], **fields)
     assert (caught.value.n_prompt, caught.value.n_ctx_slot) == (n_prompt, 32)
+    assert caught.value.max_tokens == fields.get("max_tokens", 1), "what was asked for"
 
 
 def test_choices_are_prompt_major_and_seeds_count_per_prompt():

@@ -1,7 +1,7 @@
 """The pure core, case by case."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -168,13 +168,26 @@ def request(n_prompt=4, max_tokens=4, **kwargs):
     return Request(request_id="r", prompt=tuple(range(n_prompt)), max_tokens=max_tokens, **kwargs)
 
 
-def test_prompt_and_answer_must_fit_a_slot():
-    check_request(request(60, 4), limits(), n_vocab=100)
+@pytest.mark.parametrize(
+    ("n_prompt", "asked", "max_tokens"),
+    [
+        pytest.param(60, 3, 3, id="room-to-spare"),
+        pytest.param(60, 4, 4, id="exactly"),
+        pytest.param(60, 5, 4, id="one-too-many"),
+        pytest.param(63, 2**31 - 1, 1, id="as-many-as-there-are"),
+    ],
+)
+def test_an_answer_is_at_most_what_fits_beside_the_prompt(n_prompt, asked, max_tokens):
+    before = request(n_prompt, asked, stop=("x",), timeout_s=3.0)
+    assert check_request(before, limits(), n_vocab=100) == replace(before, max_tokens=max_tokens)
+
+
+def test_a_prompt_must_leave_room_for_an_answer():
     with pytest.raises(
         PromptTooLongError,
-        match=r"length is 64 tokens.* requested 65 tokens \(60 in the prompt, 5 in .*setting n_ctx",
+        match=r"length is 64 tokens.* requested 69 tokens \(64 in the prompt, 5 in .*setting n_ctx",
     ):
-        check_request(request(60, 5), limits(), n_vocab=100)
+        check_request(request(64, 5), limits(), n_vocab=100)
 
 
 def test_token_ids_must_exist():
@@ -234,7 +247,8 @@ def test_a_quiet_server_does_not_count_as_a_slow_queue():
     [
         ("temperature", -1), ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.1), ("min_p", -0.1),
         ("typical_p", 0), ("frequency_penalty", 2.1), ("presence_penalty", -2.1), ("repetition_penalty", 0),
-        ("top_k", -1), ("n_logprobs", 21), ("min_tokens", -1),
+        ("repetition_penalty", 1e-40), ("repetition_penalty", 100.5), ("logit_bias", ((0, float("inf")),)),
+        ("top_k", -1), ("n_logprobs", 21), ("min_tokens", -1), ("top_k", 10**400), ("seed", 10**400),
     ],
 )  # fmt: skip
 def test_sampling_params_are_valid_or_not_there(field, value):

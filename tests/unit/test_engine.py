@@ -7,6 +7,7 @@ from cobali_ray.core.events import Delta
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.offline import run_offline
 from cobali_ray.errors import (
     BackendError,
     DeadlineExceededError,
@@ -377,3 +378,12 @@ def test_nobody_begins_with_the_cells_of_a_request_that_failed_inside(overlaps):
 def test_sampling_neutral_values_are_greedy_safe():
     assert GREEDY.temperature == 0
     assert not GREEDY.penalises
+
+
+def test_a_run_in_process_cuts_answers_and_names_prompts_that_leave_no_room():
+    s = Setup()
+    asked = [Request(request_id=f"{n}", prompt=(1,) * n, max_tokens=1000) for n in (60, 64)]
+    report = run_offline(lambda sink: Engine(s.backend, s.limits, s.clock, sink), asked)
+    assert (list(report.requests), report.n_output) == (["60"], 4)
+    assert list(report.failed) == ["64"]
+    assert "64 in the prompt" in report.failed["64"]

@@ -160,6 +160,14 @@ def test_requests_run_to_their_end(make):
     assert s.backend.closed
 
 
+@pytest.mark.parametrize(("n_cells", "n_output"), [(None, 61), (7, 4)], ids=["slot", "fewer-cells"])
+def test_an_answer_ends_where_its_slot_does(make, n_cells, n_output):
+    s = make(n_cells=n_cells).open()
+    s.submit("a", max_tokens=1000)
+    assert (s.end("a").finish_reason, s.end("a").stats.n_output) == ("length", n_output)
+    assert s.finish() == {"a": 1}
+
+
 def test_cancel_ends_a_running_and_a_waiting_request(make):
     s = make(n_slots=1).open()
     s.submit_into_a_tick("running", max_tokens=50)
@@ -324,7 +332,7 @@ def test_the_door_counts_tokens_too(make):
 
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "error"),
-    [((1,) * 60, 10, PromptTooLongError), ((99_999,), 1, InvalidParameterError)],
+    [((1,) * 64, 1, PromptTooLongError), ((99_999,), 1, InvalidParameterError)],
     ids=["too-long", "no-such-token"],
 )
 def test_the_door_refuses_what_could_never_be_served(make, prompt, max_tokens, error):

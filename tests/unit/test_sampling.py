@@ -156,6 +156,36 @@ def test_a_broken_row_fails_alone(row, word, asked):
         assert made[1]._random.getstate() == fresh._random.getstate(), "a failed row draws nothing"
 
 
+TINY = (5e-324, 1e-40)
+EXTREMES = {
+    "temperature": (0, *TINY, 100),
+    "top_k": (0, 1, 3000),
+    "top_p": (*TINY, 1),
+    "min_p": (*TINY, 1),
+    "typical_p": (*TINY, 1),
+    "repetition_penalty": (*TINY, 0.01, 100),
+    "frequency_penalty": (-2, 1e-40, 2),
+    "presence_penalty": (-2, 1e-40, 2),
+    "logit_bias": (((0, 100.0), (1, -100.0)), ((0, 1e-40),)),
+}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [pytest.param({name: value}, id=f"{name}-{value}") for name in EXTREMES for value in EXTREMES[name]],
+)
+@pytest.mark.parametrize("also", [{}, {"temperature": 1e-40}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_value_that_is_accepted_breaks_no_row(asked, also):
+    try:
+        params = SamplingParams(**{"seed": 3} | also | asked)
+    except InvalidParameterError:
+        return
+    one = sampler(params, prompt=(0, 1, 2))
+    for _ in range(3):
+        sampled = sample_rows(matrix([1e4, -1e4, 3.0, 1e-40]), [one])
+        assert not sampled.failed
+
+
 def test_logprobs_of_a_row_with_nan_fail_even_where_a_ban_hides_it():
     params = SamplingParams(ignore_eos=True, n_logprobs=1, seed=1)
     sampled = sample_rows(matrix([NAN, 1.0, 2.0, 3.0]), [sampler(params, end={0})])

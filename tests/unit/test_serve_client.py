@@ -132,6 +132,12 @@ async def test_a_request_runs_to_its_one_end(make):
     assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
 
 
+async def test_an_answer_ends_where_its_slot_does(make):
+    s = await make(n_ctx=32)
+    *_, end = await s.collect(n_prompt=30, max_tokens=1000)
+    assert (end.finish_reason, end.stats.n_output) == ("length", 2)
+
+
 async def test_requests_side_by_side_answer_as_alone(make):
     s = await make()
     alone = {n: text_of(await s.collect(f"alone{n}", n_prompt=n)) for n in range(1, 9)}

@@ -1,13 +1,20 @@
 """What an operator may set, and what is said about what may not."""
 
+import ast
+import math
+import pickle
+import re
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
-from cobali_ray.errors import ConfigError
-from cobali_ray.settings import EngineSettings, read_settings
+from cobali_ray.cli import app
+from cobali_ray.errors import ConfigError, QueueFullError
+from cobali_ray.settings import NOT_SETTINGS, EngineSettings, read_settings
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -39,7 +46,8 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
 @pytest.mark.parametrize(
     ("values", "setting", "words"),
     [
-        pytest.param({"n_slotz": 4}, "n_slotz", "not permitted", id="misspelt"),
+        pytest.param({"n_slot": 4}, "n_slot", "did you mean n_slots?", id="misspelt"),
+        pytest.param({"colour": 4}, "colour", "no setting of this name", id="like-nothing-there-is"),
         pytest.param({"n_slots": 0}, "n_slots", "got 0", id="too-small"),
         pytest.param({"n_slots": 257}, "n_slots", "got 257", id="too-many"),
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
@@ -50,6 +58,9 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"kv": "split", "kv_cells": 4096}, "kv_cells", "unified", id="cells-of-a-split-cache"),
         pytest.param({"token_budget": 4, "n_slots": 8}, "token_budget", "cannot feed", id="budget-starves"),
         pytest.param({"stall_timeout_s": 0}, "stall_timeout_s", "got 0", id="no-patience"),
+        pytest.param(
+            {"itl_target_ms": "soon"}, "itl_target_ms", "'auto' or 'off' (got 'soon')", id="no-word"
+        ),
     ],
 )
 def test_a_bad_setting_is_named(values, setting, words):
@@ -58,6 +69,159 @@ def test_a_bad_setting_is_named(values, setting, words):
     assert caught.value.setting == setting
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{setting}: ")
+
+
+FLOATS = sorted(
+    name for name, field in EngineSettings.model_fields.items() if "float" in str(field.annotation)
+)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "nan"])
+def test_no_number_is_infinite_or_none_at_all(name, value):
+    with pytest.raises(ConfigError) as caught:
+        read_settings({name: value})
+    assert caught.value.setting == name
+
+
+def test_there_are_numbers():
+    assert {"itl_target_ms", "stall_timeout_s"} <= set(FLOATS)
+
+
+@pytest.mark.parametrize("name", ["api_keys", "model_aliases"])
+@pytest.mark.parametrize("value", [[""], [" "], ["good", ""], ["good "], "", " ", ","])
+def test_a_name_that_nobody_could_send_is_none(name, value):
+    with pytest.raises(ConfigError, match="must not be empty") as caught:
+        read_settings({name: value})
+    assert caught.value.setting == name
+
+
+def test_an_empty_variable_does_not_open_the_server(monkeypatch):
+    monkeypatch.setenv("COBALI_API_KEYS", "")
+    with pytest.raises(ConfigError, match="api_keys"):
+        read_settings({"api_keys": ["good"]})
+
+
+SECRET = 8154711
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({"api_keys": [SECRET]}, id="number"),
+        pytest.param({"api_keys": SECRET}, id="no-list"),
+        pytest.param({"api_keys": {"key": f"{SECRET}"}}, id="mapping"),
+        pytest.param({"api_keys": ["good", f"{SECRET} "]}, id="space"),
+        pytest.param({"api_key": f"{SECRET}"}, id="misspelt"),
+        pytest.param({"otlp_endpoint": f"me:{SECRET}@host"}, id="password-in-a-url"),
+        pytest.param({"n_slots": 0, "api_keys": [f"{SECRET}"]}, id="beside-the-fault"),
+    ],
+)
+def test_no_error_repeats_a_secret(values):
+    with pytest.raises(ConfigError) as caught:
+        read_settings(values)
+    with pytest.raises(ValidationError) as by_serve:
+        EngineSettings.model_validate(values)
+    assert f"{SECRET}" not in f"{caught.value} {by_serve.value}"
+
+
+def test_settings_do_not_show_their_secrets():
+    settings = read_settings({"api_keys": [f"{SECRET}"], "otlp_endpoint": f"http://me:{SECRET}@host"})
+    assert f"{SECRET}" not in repr(settings)
+    assert f"{SECRET}" not in settings.model_dump_json(), "which `cobali run --json` prints"
+    assert pickle.loads(pickle.dumps(settings)) == settings, "they reach the engine all the same"
+
+
+@pytest.mark.parametrize("config", [f'args: {{api_keys: ["{SECRET}}}', f"a: [!{SECRET}]", f"a: *{SECRET}"])
+def test_no_file_that_breaks_off_shows_a_secret(tmp_path, config):
+    (tmp_path / "bad.yaml").write_text(config)
+    result = CliRunner().invoke(app, ["serve", "--config", f"{tmp_path}/bad.yaml"])
+    assert isinstance(result.exception, ConfigError)
+    assert "line 1, column" in str(result.exception)
+    assert f"{SECRET}" not in str(result.exception)
+
+
+@pytest.mark.parametrize("said", [f"api_keys:{SECRET}", f"api_keys=[{SECRET}"])
+def test_no_option_that_breaks_off_shows_a_secret(said):
+    result = CliRunner().invoke(app, ["serve", "--set", said])
+    assert isinstance(result.exception, ConfigError)
+    assert f"{SECRET}" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("COBALI_N_SLOT", "did you mean COBALI_N_SLOTS?", id="misspelt"),
+        pytest.param("cobali_n_slot", "did you mean COBALI_N_SLOTS?", id="lower-case-is-read-too"),
+        pytest.param("COBALI_COLOUR", "no setting of this name", id="like-nothing-there-is"),
+    ],
+)
+def test_a_variable_that_nobody_reads_is_named(monkeypatch, name, words):
+    monkeypatch.setenv(name, f"{SECRET}")
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        read_settings({})
+    assert caught.value.setting == name.upper()
+    assert f"{SECRET}" not in str(caught.value)
+
+
+NAMED = re.compile(r"\bCOBALI_[A-Z_]*[A-Z]\b")
+TEXTS = ("README.md", "docs/*.md", "cobali_ray/**/*", "dashboards/**/*", "tools/*", "serve_config.yaml")
+
+
+def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
+    files = [path for glob in TEXTS for path in REPOSITORY.glob(glob)]
+    texts = [path.read_text() for path in files if path.suffix in {".md", ".py", ".js", ".yaml", ".yml"}]
+    named = {name for text in texts for name in NAMED.findall(text)}
+    assert named >= {"COBALI_N_SLOTS", *NOT_SETTINGS}
+    for name in NOT_SETTINGS:
+        monkeypatch.setenv(name, "x")
+    read_settings({})
+    assert {name.removeprefix("COBALI_").lower() for name in named - NOT_SETTINGS} <= {
+        *EngineSettings.model_fields
+    }
+
+
+MEASURING = {"bench", "trace"}
+"""They have options, no settings."""
+OTHER_NAMES = {"config", "port", "seed", "HF_HOME"}
+"""What a ConfigError names beside settings: a file, its http_options, an option, another's variable."""
+
+
+def names_in(tree):
+    """Yield what the errors of a module call settings."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("ConfigError"), args=[ast.Constant(str(name)), *_]):
+                yield name
+            case ast.Constant(str(text)) if id(node) not in docs:
+                yield from re.findall(r"\bsetting (\w+)[).,;]", text)
+
+
+def test_an_error_names_only_settings_that_there_are():
+    folder = REPOSITORY / "cobali_ray"
+    paths = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in MEASURING]
+    named = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
+    assert {"n_ctx", "strict", "max_body_bytes", "model"} <= named
+    unknown = named - {*EngineSettings.model_fields, *OTHER_NAMES}
+    assert not {name for name in unknown if not name.startswith("--")}
+
+
+@pytest.mark.parametrize("what", ["requests", "tokens", "bytes of request bodies"])
+def test_a_full_queue_names_a_setting(what):
+    (name,) = re.findall(r"setting (\w+)", str(QueueFullError(what, 1, 1.0)))
+    assert name in EngineSettings.model_fields
+
+
+def options_of(command):
+    """Return every option of a command and of those below it."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else ()
+    return [*command.params, *(o for name in names for o in options_of(command.get_command(None, name)))]
+
+
+def test_no_option_takes_somebody_else_s_key_from_the_environment():
+    read = {option.name: option.envvar for option in options_of(typer.main.get_command(app)) if option.envvar}
+    assert read == {"api_key": "COBALI_KEY"}
 
 
 def test_a_bad_value_in_the_environment_is_named(monkeypatch):

@@ -1,8 +1,11 @@
-"""How compute threads wait: the policy as a table."""
+"""How many compute threads there are and how they wait: the policies as tables."""
+
+import os
 
 import pytest
+from machine_files import v1, v2, write
 
-from cobali_ray.backend.threads import SPIN_COUNT, apply_wait, choose_wait, default_n_threads
+from cobali_ray.backend.threads import SPIN_COUNT, apply_wait, choose_wait, default_n_threads, n_at_once
 
 PASSIVE, ACTIVE, SPINS = (
     {"OMP_WAIT_POLICY": "PASSIVE"},
@@ -10,20 +13,67 @@ PASSIVE, ACTIVE, SPINS = (
     {"GOMP_SPINCOUNT": "5"},
 )
 
+SMT = {cpu: f"{cpu % 32},{cpu % 32 + 32}" for cpu in range(64)}
+"""64 CPUs on 32 cores, numbered as servers do: the second of each core after all first ones."""
+
+
+def quota(text):
+    return {"cpu.max": text}
+
+
+def old_quota(us):
+    return {"cpu.cfs_quota_us": us, "cpu.cfs_period_us": 100_000}
+
 
 @pytest.mark.parametrize(
-    ("asked", "n_threads", "n_cores", "expected"),
+    ("own", "mount", "groups", "cpus", "n_threads", "n_cpus"),
+    [
+        pytest.param("0::/a", v2(), {"a": quota("max 100000")}, range(64), 32, 64, id="the-whole-machine"),
+        pytest.param("0::/a", v2(), {"a": quota("200000 100000")}, range(64), 2, 2, id="quota"),
+        pytest.param("0::/a", v2(), {"a": quota("250000 100000")}, range(64), 2, 2, id="half-a-cpu-over"),
+        pytest.param("0::/a", v2(), {"a": quota("50000 100000")}, range(64), 1, 1, id="less-than-one-cpu"),
+        pytest.param("0::/a", v2(), {"a": quota("4800000 100000")}, range(64), 32, 48, id="quota-over-cores"),
+        pytest.param(
+            "0::/a/b", v2(), {"a": quota("400000 100000"), "a/b": quota("max 100000")}, range(64), 4, 4,
+            id="quota-of-a-parent",
+        ),
+        pytest.param("0::/", v2(), {}, [0, 1, 32, 33], 2, 4, id="affinity-to-two-cores"),
+        pytest.param("0::/", v2(), {}, [0, 1, 2, 3], 4, 4, id="affinity-to-one-cpu-of-each-core"),
+        pytest.param("0::/", v2(), {}, [80, 81], 2, 2, id="cores-unknown"),
+        pytest.param(
+            "5:cpu,cpuacct:/a/b", v1("cpu,cpuacct"),
+            {"cpu,cpuacct/a": old_quota(300_000), "cpu,cpuacct/a/b": old_quota(-1)}, range(64), 3, 3,
+            id="version-1",
+        ),
+    ],
+)  # fmt: skip
+def test_threads_are_cores_within_affinity_and_quota(tmp_path, own, mount, groups, cpus, n_threads, n_cpus):
+    write(tmp_path, own, mount, groups)
+    for cpu, siblings in SMT.items():
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert default_n_threads(tmp_path, set(cpus)) == n_threads
+    assert n_at_once(tmp_path, set(cpus)) == n_cpus
+
+
+def test_this_machine_has_threads():
+    assert 1 <= default_n_threads() <= n_at_once() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_threads", "n_cpus", "expected"),
     [
         pytest.param("active", 8, 8, "active", id="asked-to-spin"),
         pytest.param("passive", 1, 8, "passive", id="asked-to-sleep"),
-        pytest.param("auto", 4, 8, "brief", id="cores-to-spare"),
-        pytest.param("auto", 8, 8, "brief", id="every-core-is-ours"),
+        pytest.param("auto", 4, 8, "brief", id="cpus-to-spare"),
+        pytest.param("auto", 8, 8, "brief", id="every-cpu-is-ours"),
         pytest.param("auto", 1, 1, "brief", id="one-thread-waits-for-nobody"),
-        pytest.param("auto", 9, 8, "passive", id="more-threads-than-cores"),
+        pytest.param("auto", 9, 8, "passive", id="more-threads-than-cpus"),
     ],
 )
-def test_choose_wait(asked, n_threads, n_cores, expected):
-    assert choose_wait(asked, n_threads=n_threads, n_cores=n_cores) == expected
+def test_choose_wait(asked, n_threads, n_cpus, expected):
+    assert choose_wait(asked, n_threads=n_threads, n_cpus=n_cpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,13 +100,13 @@ def test_apply_wait(asked, before, expected, after):
 @pytest.mark.parametrize(
     ("n_more", "expected", "after"),
     [
-        pytest.param(0, "brief", {"GOMP_SPINCOUNT": str(SPIN_COUNT)}, id="a-core-for-every-thread"),
+        pytest.param(0, "brief", {"GOMP_SPINCOUNT": str(SPIN_COUNT)}, id="a-cpu-for-every-thread"),
         pytest.param(1, "passive", {"OMP_WAIT_POLICY": "passive"}, id="a-thread-too-many"),
     ],
 )
 def test_auto_says_what_it_did(n_more, expected, after):
     environ = {}
-    assert apply_wait("auto", n_threads=default_n_threads() + n_more, environ=environ) == expected
+    assert apply_wait("auto", n_threads=n_at_once() + n_more, environ=environ) == expected
     assert environ == after
 
 

@@ -132,3 +132,27 @@ def test_looking_whether_it_can_be_written_leaves_no_trace(watch, tmp_path, out)
     assert watch(Moody(), "-o", str(link)).exit_code == 0
     assert link.is_symlink()
     assert len(Shown(tmp_path / "target").slices) > 0
+
+
+@pytest.mark.parametrize(
+    ("exported", "options", "sent"),
+    [
+        pytest.param({"OPENAI_API_KEY": "theirs"}, (), None, id="openai-s-key-is-for-openai"),
+        pytest.param({"COBALI_KEY": "ours"}, (), "Bearer ours", id="exported-for-this"),
+        pytest.param({"COBALI_KEY": "ours"}, ("--api-key", "said"), "Bearer said", id="said"),
+    ],
+)
+def test_only_a_key_that_was_meant_is_sent(watch, monkeypatch, exported, options, sent):
+    seen = set()
+
+    class Listening(Moody):
+        def __call__(self, request):
+            seen.add(request.headers.get("authorization"))
+            return super().__call__(request)
+
+    for name in ("OPENAI_API_KEY", "COBALI_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    assert watch(Listening(), *options).exit_code == 0
+    assert seen == {sent}

@@ -76,7 +76,7 @@ def serve(
         str | None, typer.Option(help="Model name to ask for.  [default: the first a server lists]")
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+        str | None, typer.Option(envvar="COBALI_KEY", help="Sent to every target as a bearer token.")
     ] = None,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests before each run that do not count.")

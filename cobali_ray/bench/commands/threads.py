@@ -55,7 +55,7 @@ def threads(
     model: Model = "builtin:synthetic-tiny",
     slots: Annotated[int, typer.Option(min=1, help="Requests that decode together.")] = 16,
     n_threads: Annotated[
-        int | None, typer.Option(min=1, help="Compute threads beside one.  [default: every core]")
+        int | None, typer.Option(min=1, help="Compute threads beside one.  [default: one per core]")
     ] = None,
     spin_count: Annotated[
         list[int] | None, typer.Option(help="GOMP_SPINCOUNT to try; repeat it.  [default: a ladder]")
