@@ -63,7 +63,7 @@ def read_prompts(text: str) -> list[str]:
     """Split a prompts file at its blank lines; a prompt may have several lines. None at all: ConfigError."""
     prompts = [p.strip() for p in _BLANK_LINE.split(text.replace("\r\n", "\n")) if p.strip()]
     if not prompts:
-        raise ConfigError("--prompts", "there is no prompt in it")
+        raise ConfigError("prompts_file", "there is no prompt in it")
     return prompts
 
 

@@ -182,8 +182,8 @@ def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
 
 MEASURING = {"bench", "run.py", "trace"}
 """They have options, no settings."""
-OTHER_NAMES = {"config", "port", "seed", "HF_HOME"}
-"""What a ConfigError names beside settings: a file, its http_options, an option, another's variable."""
+OTHER_NAMES = {"config", "port", "seed", "prompts_file", "HF_HOME"}
+"""What a ConfigError names beside settings: files, fields of theirs, an option, another's variable."""
 
 
 def names_in(tree):
