@@ -1,6 +1,8 @@
 """What holds for every scheduler, whatever it is told and in whatever order (stateful, without a backend)."""
 
-from hypothesis import settings
+from collections import Counter
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -223,3 +225,45 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestScheduler = SchedulerMachine.TestCase
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    prompts=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=2, max_size=40),
+    n_slots=st.integers(2, 12),
+    chunk=st.integers(2, 24),
+)
+def test_nobody_is_passed_by_more_than_its_own_length_and_one_tick(prompts, n_slots, chunk):
+    """Counted here, from the plans alone: tokens of later prompts that were computed before its own."""
+    limits = EngineLimits(
+        n_slots=n_slots, n_ctx_slot=64, n_cells=64 * n_slots, token_budget=chunk + n_slots,
+        prefill_chunk=chunk, prefill_order="shortest", min_prefix=0,
+    )  # fmt: skip
+    scheduler, passed, waiting = Scheduler(limits, check_every=1), Counter(), list(enumerate(prompts))
+    n_ticks = 0
+    while waiting or scheduler.n_open:
+        while (waiting and waiting[0][1][1] <= n_ticks) or (waiting and not scheduler.n_open):
+            number, (n_prompt, _) = waiting.pop(0)
+            prompt = tuple(range(n_prompt))
+            scheduler.handle(
+                Submitted(Request(request_id=str(number), prompt=prompt, max_tokens=1), now_s=float(n_ticks))
+            )
+            n_ticks = 0
+        n_ticks += 1
+        out = scheduler.handle(TickBegun(float(n_ticks)))
+        plan = out[-1].plan
+        by_slot, ahead = scheduler.slots.by_slot, []
+        for prompt in [*(by_slot[c.slot_id] for c in plan.chunks), None]:
+            others = [prompt] if prompt else [s for s in scheduler.slots.running if s not in ahead]
+            for one in others:
+                passed[one.request_id] += sum(
+                    c.length
+                    for c, before in zip(plan.chunks, ahead, strict=False)
+                    if int(before.request_id) > int(one.request_id)
+                )
+            ahead.append(prompt)
+        if scheduler.handle(Sampled([7] * len(plan.rows), {}, 0.0)):
+            scheduler.handle(Emitted([], 0.0))
+        scheduler.handle(TickEnded(1.0))
+    for number, (n_prompt, _) in enumerate(prompts):
+        assert passed[str(number)] <= n_prompt + limits.token_budget

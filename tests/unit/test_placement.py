@@ -73,6 +73,12 @@ LONG = (*range(40), *range(900, 2860))
             Place(1, 40, 0),
             id="from-a-busy-slot-too",
         ),
+        pytest.param(
+            [held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
+            {"copies": True},
+            Place(2, 40, 0),
+            id="and-over-the-least-valuable",
+        ),
         pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
         pytest.param(
             [held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))],

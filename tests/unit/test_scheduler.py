@@ -246,6 +246,35 @@ def test_the_slot_at_fault_ends_alone():
     assert [q.request_id for q in out[-1].plan.rows] == ["good"]
 
 
+def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
+    s = Setup()
+    s.submit(request("bad"), request("good"))
+    s.begin()
+    s.do(Cancelled, "bad")
+    out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
+    assert ends(out) == {}, "it ended once"
+    assert [q.request_id for q in out[-1].plan.rows] == ["good"]
+
+
+def test_a_full_cache_that_nobody_is_left_for_preempts_nobody():
+    s = Setup()
+    s.submit(request("a"))
+    s.begin()
+    s.do(Cancelled, "a")
+    assert s.do(Refused, CacheFullError("no room"), None) == [Truncate(0, 0)]
+    assert not s.scheduler.has_work
+
+
+def test_only_later_prompts_pass_by():
+    s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
+    s.submit(request("short", n_prompt=8), request("long", n_prompt=20), request("later", n_prompt=6))
+    plan, _ = s.begin()
+    assert [c.slot_id for c in plan.chunks] == [2, 0], "the later one first, then what is left for the short"
+    s.do(Sampled, [7])
+    passed = {name: s.scheduler.sequence(name).n_passed for name in ("short", "long", "later")}
+    assert passed == {"short": 6, "long": 6, "later": 0}, "the short one came before the long one"
+
+
 def test_a_row_that_cannot_be_drawn_ends_alone():
     s = Setup()
     s.submit(request("bad"), request("good"))
