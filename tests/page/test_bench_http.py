@@ -6,6 +6,8 @@ import pytest
 from stack import Site
 from typer.testing import CliRunner
 
+from cobali_ray.bench.commands.peers import whole_answers
+from cobali_ray.bench.load.target import connect
 from cobali_ray.cli import app
 
 
@@ -50,3 +52,10 @@ def test_delivery(bench, tmp_path):
     assert len(lags_ms["3 streams"]) > len(lags_ms["1 streams"]) > 20
     assert max(lags_ms["3 streams"]) > 0
     assert min(lags_ms["3 streams"]) > -10, "no token comes long before its tick ends"
+
+
+def test_whole_answers():
+    with Site() as site:
+        found = whole_answers(connect("x", site.url), ["one", "two"], 5)
+    assert found["wall_s"] > 0
+    assert (found["n_prompt"], found["n_output"]) == (6, 10)
