@@ -100,3 +100,10 @@ def test_a_server_that_answers_no_request_is_named(unwilling, tmp_path):
 def test_without_the_packages_to_plot_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("cobali_ray.extras.find_spec", lambda _: None)
     assert "cobali-ray[bench]" in bench("tick", out=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    words = ["bench", "tick", "--slots", "1", "--ticks", "2", "--out", str(tmp_path / "file" / "below")]
+    with pytest.raises(CobaliError, match=r"--out: cannot write into .*: Not a directory"):
+        CliRunner().invoke(app, words, catch_exceptions=False)

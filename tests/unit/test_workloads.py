@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from cobali_ray.bench.load.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
+from cobali_ray.bench.load.shape_file import load_shape
 from cobali_ray.bench.load.trace import read_trace
-from cobali_ray.bench.load.workload import arrivals, intrusions, load_shape, prefix_groups, sizes
+from cobali_ray.bench.load.workload import arrivals, prefix_groups, sizes
 from cobali_ray.errors import ConfigError
 from cobali_ray.run import read_prompts
 
@@ -295,14 +296,3 @@ def test_prefix_counts_and_every_group_comes_up():
     assert all(1024 + 24 <= size.prompt_tokens <= 1024 + 128 for size in sizes(shape, 200))
     assert set(prefix_groups(shape, 200)) == set(range(8))
     assert prefix_groups(load_shape(OPEN), 200) == []
-
-
-@pytest.mark.parametrize(("duration_s", "times"), [(1.9, []), (2.0, []), (6.5, [2.0, 4.0, 6.0])])
-def test_intrusions(duration_s, times):
-    sent = intrusions(shape_of("intruder"), duration_s)
-    assert [a.time_s for a in sent] == times
-    assert {a.prompt_tokens for a in sent} <= {4096}
-
-
-def test_no_intruder_no_intrusions():
-    assert intrusions(load_shape(OPEN), 60.0) == []

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rich.console import Console
-
 from cobali_ray.backend.port import Backend
 from cobali_ray.bench.inside.runs import Run, greedy_requests, opened, run_once
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
@@ -53,9 +51,7 @@ class Load(NamedTuple):
     ignore_eos: bool
 
 
-def measure_modes(
-    model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: int, console: Console | None = None
-) -> Measured:
+def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: int) -> Measured:
     """Run the rows of the table. All CONT rows have one token budget, so that only the chunk differs.
 
     `ctx` is the KV cells of all slots together, as in the original.
@@ -78,7 +74,7 @@ def measure_modes(
         for name, chunk in CHUNKS.items():
             asked = settings.model_copy(update={"prefill_chunk": chunk})
             contenders[name] = partial(run, name, shared, asked)
-        rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup, console=console)
+        rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
     return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
 
 
@@ -89,7 +85,6 @@ def measure_chunks(
     chunks: Sequence[int],
     n_rounds: int,
     n_warmup: int,
-    console: Console | None = None,
 ) -> Measured:
     """Run one file with every chunk size; the budget is one chunk beside one token of every slot.
 
@@ -111,7 +106,7 @@ def measure_chunks(
             return runs[str(chunk)][-1].figures()
 
         contenders = {str(chunk): partial(run, chunk) for chunk in chunks}
-        rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup, console=console)
+        rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
     return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
 
 

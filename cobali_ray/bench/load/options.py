@@ -18,8 +18,9 @@ from cobali_ray.bench.load.shape import (
     Turns,
     Uniform,
 )
+from cobali_ray.bench.load.shape_file import load_shape
 from cobali_ray.bench.load.trace import read_trace
-from cobali_ray.bench.load.workload import Arrival, load_shape
+from cobali_ray.bench.load.workload import Arrival
 from cobali_ray.errors import ConfigError
 from cobali_ray.run import read_prompts
 

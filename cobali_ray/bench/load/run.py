@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import httpx2
-from rich.console import Console
 
 from cobali_ray.bench.load.jobs import Case, Load, cases_of
 from cobali_ray.bench.load.options import Workload
@@ -58,7 +57,6 @@ def run_serve(
     *,
     n_rounds: int,
     timeout_s: float,
-    console: Console | None = None,
 ) -> ServeResult:
     """Run every case against every target in each round, after warm-up requests that do not count.
 
@@ -74,7 +72,7 @@ def run_serve(
         for target in targets:
             result.timelines[target.name, case.label] = []
             contenders[contender(target.name, case)] = _Run(load, workload, target, case, result, timeout_s)
-    result.rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=0, console=console, in_process=False)
+    result.rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=0, in_process=False)
     result.notes += _notes(result)
     return result
 

@@ -1,25 +1,12 @@
-"""Load shapes (workloads/*.yaml) and the seeded requests they stand for. Nothing is read or sent here."""
+"""The seeded requests that a load shape stands for. Nothing is read or sent here."""
 
 from __future__ import annotations
 
-import math
 from random import Random
 from typing import NamedTuple
 
 from cobali_ray.bench.load.shape import PromptsFile, Repeat, Shape, Trace
-from cobali_ray.bench.load.shape_file import load_shape
 from cobali_ray.errors import ConfigError
-
-__all__ = [
-    "Arrival",
-    "Shape",
-    "Size",
-    "arrivals",
-    "intrusions",
-    "load_shape",
-    "prefix_groups",
-    "sizes",
-]
 
 
 class Size(NamedTuple):
@@ -70,15 +57,6 @@ def arrivals(shape: Shape) -> list[Arrival]:
         now += rng.gammavariate(shape.burstiness, 1 / (shape.rate_rps * shape.burstiness))
         timed.append(Arrival(now, *size))
     return timed
-
-
-def intrusions(shape: Shape, duration_s: float) -> list[Arrival]:
-    """Return the intruder's sends within `duration_s`, the first after one period; none without intruder."""
-    if shape.intruder is None:
-        return []
-    it = shape.intruder
-    n = math.ceil(duration_s / it.every_s) - 1
-    return [Arrival(i * it.every_s, it.prompt_tokens, it.output_tokens) for i in range(1, n + 1)]
 
 
 def prefix_groups(shape: Shape, n_requests: int) -> list[int]:

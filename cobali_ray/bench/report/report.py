@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from cobali_ray.bench.report.machine import describe_machine
+from cobali_ray.errors import ConfigError
 
 LOG_WIDTH = 160
 
@@ -102,11 +103,15 @@ class Report:
 
 
 def deliver(report: Report, out: Path) -> None:
-    """Print a report and write its files."""
+    """Print a report and write its files. Raises ConfigError where nothing can be written."""
     plain = None if sys.stdout.isatty() else LOG_WIDTH  # a job's log folds nothing by itself
     console = Console(width=plain)
     report.print(console)
-    for path in report.write(out):
+    try:
+        paths = report.write(out)
+    except OSError as error:
+        raise ConfigError("--out", f"cannot write into {out}: {error.strerror}") from error
+    for path in paths:
         console.print(f"[dim]{path}[/dim]", highlight=False)
 
 

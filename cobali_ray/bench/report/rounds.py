@@ -63,7 +63,6 @@ def run_rounds(
     *,
     n_rounds: int,
     n_warmup: int = 1,
-    console: Console | None = None,
     in_process: bool = True,
 ) -> Rounds:
     """Run each contender once per round, in turn; the first `n_warmup` rounds are not counted.
@@ -72,7 +71,7 @@ def run_rounds(
     """
     rounds = Rounds()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rounds", total=(n_warmup + n_rounds) * len(contenders))
         for number in range(n_warmup + n_rounds):
             for name, run in contenders.items():

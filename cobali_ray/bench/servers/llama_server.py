@@ -104,7 +104,7 @@ def llama_server_binary(progress: Progress, *, cache_dir: Path | None = None) ->
     """Return llama-server for the installed libraries, built first if need be: minutes, once.
 
     Raises:
-        ConfigError: if the sources cannot be fetched or do not compile, with the end of the log.
+        ConfigError: if the sources cannot be fetched or do not compile; the log stays beside the binaries.
     """
     libraries, package_version = installed_libraries(), version(PACKAGE)
     folder = (cache_dir or default_cache_dir().parent) / "llama-server"
@@ -112,6 +112,8 @@ def llama_server_binary(progress: Progress, *, cache_dir: Path | None = None) ->
     if binary.exists():
         return binary
     folder.mkdir(parents=True, exist_ok=True)
+    if shutil.which("cmake") is None:
+        raise ConfigError("peers", "building llama-server needs cmake and a C++ compiler")
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
         tree = fetch_tree(package_version, Path(scratch), progress)
         built = _compile(tree, libraries, package_version, Path(scratch), progress)
@@ -126,7 +128,7 @@ def fetch_tree(package_version: str, folder: Path, progress: Progress) -> Path:
     progress("downloading sources", 0.0)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--no-binary", PACKAGE, "--dest", str(folder), f"{PACKAGE}=={package_version}"]  # fmt: skip
-    _run(command, folder / "download.log", lambda _: None, "the sources could not be downloaded")
+    _run(command, folder.parent / "download.log", lambda _: None, "the sources could not be downloaded")
     archive = next(folder.glob("llama_cpp_python-*.tar.gz"))
     with tarfile.open(archive) as package:
         members = [m for m in package.getmembers() if f"/{_TREE}" in m.name]
@@ -137,16 +139,13 @@ def fetch_tree(package_version: str, folder: Path, progress: Progress) -> Path:
 
 
 def _compile(tree: Path, libraries: Path, label: str, folder: Path, progress: Progress) -> Path:
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        raise ConfigError("peers", "building llama-server needs cmake and a C++ compiler")
     project, build = folder / "project", folder / "build"
     project.mkdir()
     (project / "CMakeLists.txt").write_text(CMAKE_LISTS, encoding="utf-8")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     values = {"TREE": tree, "LIBRARIES": libraries, "LABEL": label}
     configure = [
-        cmake,
+        "cmake",
         "-S",
         str(project),
         "-B",
@@ -154,11 +153,11 @@ def _compile(tree: Path, libraries: Path, label: str, folder: Path, progress: Pr
         *generator,
         *(f"-D{k}={v}" for k, v in values.items()),
     ]
-    log = folder / "build.log"
+    log = folder.parent / "build.log"
     _run(configure, log, lambda _: None, "llama-server could not be configured")
     n_jobs = str(len(os.sched_getaffinity(0)))
     what = "compiling llama-server (minutes, once)"
-    compile_it = [cmake, "--build", str(build), "--target", "llama-server", "--parallel", n_jobs]
+    compile_it = ["cmake", "--build", str(build), "--target", "llama-server", "--parallel", n_jobs]
 
     def on_line(line: str) -> None:
         if (share := build_share(line)) is not None:
@@ -191,4 +190,4 @@ def _run(command: Sequence[str], log: Path, on_line: Callable[[str], None], fail
             raise
     log.write_text("".join(lines), encoding="utf-8")
     if process.returncode:
-        raise ConfigError("peers", f"{failure}:\n{''.join(lines[-30:])}")
+        raise ConfigError("peers", f"{failure}; {log} says why")
