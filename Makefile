@@ -42,7 +42,7 @@ train: install-dev ## train builtin:tiny anew, about 70 minutes on two cores; AR
 	$(BIN)/python -m training $(ARGS)
 
 constraints: ## pin every package again, after a change of pyproject.toml
-	$(BIN)/uv pip compile --quiet --no-annotate --no-header pyproject.toml --group dev -o constraints.txt
+	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev pyproject.toml -o constraints.txt
 
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

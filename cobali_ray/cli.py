@@ -11,17 +11,20 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from cobali_ray import __version__
 from cobali_ray.bench.runner import RunOptions, run_command
 from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.extras import require_extra
 from cobali_ray.models.commands import app as models_app
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import read_settings
 from cobali_ray.telemetry.log import configure_logging
 from cobali_ray.trace.command import trace
 
+CONFIG = Path("serve_config.yaml")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(models_app, name="models")
 app.command()(trace)
@@ -38,6 +41,7 @@ class _Bench(TyperGroup):
 
     @staticmethod
     def _group() -> Any:
+        require_extra("bench", "matplotlib")
         from cobali_ray.bench.commands import app as bench_app
 
         return typer.main.get_command(bench_app)
@@ -68,8 +72,12 @@ Setting = Annotated[
 @app.command()
 def serve(
     config: Annotated[
-        Path, typer.Option(help="Serve config; the args of its first application are the settings.")
-    ] = Path("serve_config.yaml"),
+        Path | None,
+        typer.Option(
+            help="Serve config whose first application's args are the settings. "
+            f"Default: {CONFIG} in this folder, if there is one."
+        ),
+    ] = None,
     model: Model = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; else the config's.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; else the config's.")] = None,
@@ -78,11 +86,13 @@ def serve(
 ) -> None:
     """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
     from cobali_ray.actors.serving import serve_forever
+    from cobali_ray.actors.tracing import require_tracing
     from cobali_ray.engine.opening import model_path
 
     values, http = _read_config(config)
     values |= _said(setting, model=model)
     settings = read_settings(values)
+    require_tracing(settings)
     with progress_bars() as progress:
         model_path(settings, progress)
     serve_forever(
@@ -93,8 +103,11 @@ def serve(
     )
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first application's args and the http_options of a Serve config file."""
+def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the first application's args and the http_options of a Serve config file, if there is one."""
+    if path is None and not CONFIG.exists():
+        return {}, {}
+    path = path or CONFIG
     if not path.exists():
         raise ConfigError("config", f"there is no file {path}")
     try:
@@ -172,5 +185,5 @@ def main() -> None:
     try:
         app()
     except CobaliError as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
