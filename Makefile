@@ -1,6 +1,9 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Without those that run whole benchmarks, and those of the training.
+UNIT := tests/unit tests/chat tests/api \
+	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -14,6 +17,10 @@ install-dev: ## the same, and what tests need
 
 serve: install ## serve on 127.0.0.1:8000 until Ctrl-C; ARGS="--model ... --set n_slots=8"
 	@exec $(BIN)/cobali serve $(ARGS)
+
+unit: install-dev ## run the tests that need neither Ray nor a model, about a minute, and say what they cover
+	$(BIN)/coverage run -m pytest -m "not ray and not model and not gpu" $(UNIT) $(ARGS)
+	@echo "$$($(BIN)/coverage report --format=total) % of cobali_ray was run; $(BIN)/coverage report -m says what was not"
 
 test: install-dev lint ## run every check and test; ARGS="-k words"
 	$(BIN)/python -m pytest $(ARGS)
@@ -42,9 +49,9 @@ train: install-dev ## train builtin:tiny anew, about 70 minutes on two cores; AR
 	$(BIN)/python -m training $(ARGS)
 
 constraints: ## pin every package again, after a change of pyproject.toml
-	$(BIN)/uv pip compile --quiet --no-annotate --no-header pyproject.toml --group dev -o constraints.txt
+	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev pyproject.toml -o constraints.txt
 
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve test lint browser fuzz boards monitoring-tools train constraints clean
+.PHONY: help install install-dev serve unit test lint browser fuzz boards monitoring-tools train constraints clean

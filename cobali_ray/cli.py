@@ -15,6 +15,8 @@ from cobali_ray import __version__
 from cobali_ray.errors import CobaliError, ConfigError
 from cobali_ray.lazy import LazyGroup
 
+CONFIG = Path("serve_config.yaml")
+
 
 class _Commands(LazyGroup):
     places = {  # noqa: RUF012
@@ -47,8 +49,12 @@ Setting = Annotated[
 @app.command()
 def serve(
     config: Annotated[
-        Path, typer.Option(help="Serve config; the args of its first application are the settings.")
-    ] = Path("serve_config.yaml"),
+        Path | None,
+        typer.Option(
+            help="Serve config whose first application's args are the settings. "
+            f"Default: {CONFIG} in this folder, if there is one."
+        ),
+    ] = None,
     model: Model = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; else the config's.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; else the config's.")] = None,
@@ -57,6 +63,7 @@ def serve(
 ) -> None:
     """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
     from cobali_ray.actors.serving import serve_forever
+    from cobali_ray.actors.tracing import require_tracing
     from cobali_ray.engine.opening import model_path
     from cobali_ray.models.commands import progress_bars
     from cobali_ray.settings import read_settings
@@ -64,6 +71,7 @@ def serve(
     values, http = _read_config(config)
     values |= _said(setting, model=model)
     settings = read_settings(values)
+    require_tracing(settings)
     with progress_bars() as progress:
         model_path(settings, progress)
     serve_forever(
@@ -74,8 +82,11 @@ def serve(
     )
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the first application's args and the http_options of a Serve config file."""
+def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the first application's args and the http_options of a Serve config file, if there is one."""
+    if path is None and not CONFIG.exists():
+        return {}, {}
+    path = path or CONFIG
     if not path.exists():
         raise ConfigError("config", f"there is no file {path}")
     try:
@@ -174,6 +185,7 @@ def main() -> None:
         app(obj=_log_to_stderr)
     except CobaliError as error:
         from rich.console import Console
+        from rich.markup import escape
 
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -10,5 +10,12 @@ from cobali_ray.errors import MissingExtraError
 def require_extra(extra: str, *modules: str) -> None:
     """Check that the packages of an extra can be imported. Raises MissingExtraError, which names both."""
     for module in modules:
-        if find_spec(module) is None:
+        if not _is_there(module):
             raise MissingExtraError(extra, module)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it should be part of
+        return False

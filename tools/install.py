@@ -1,6 +1,7 @@
 """Make the environment: .venv, llama.cpp compiled once, everything else from constraints.txt.
 
-With --dev also what tests need, the chat templates among it that lie in the source package of llama.cpp.
+Without --dev what serving needs and no more; with it also every extra and what tests need, the chat templates
+among it that lie in the source package of llama.cpp.
 
 Standard library only, because it runs before anything is installed. A second run takes under a second:
 a stamp in .venv records what was installed, and how llama.cpp was to be built.
@@ -55,7 +56,7 @@ def main() -> int:
         for stamp in VENV.glob("installed*"):
             if stamp.read_text() != wanted:
                 stamp.unlink()  # there is one environment, and it will be another
-        install(["--group", "dev"] if dev else [])
+        install(["--group", "dev", "--editable", f".[{extras()}]"] if dev else ["--editable", "."])
         for stamp in stamps:
             stamp.write_text(wanted)
     # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
@@ -64,7 +65,7 @@ def main() -> int:
     return 0
 
 
-def install(groups: list[str]) -> None:
+def install(what: list[str]) -> None:
     """Make .venv if there is none, and put the packages in it."""
     if not PYTHON.exists():
         print("Making .venv ...", flush=True)
@@ -73,7 +74,15 @@ def install(groups: list[str]) -> None:
     wheel = llama_wheel()
     print("Installing packages ...", flush=True)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
-    run([*uv, str(wheel), "--constraint", "constraints.txt", *groups, "--editable", "."])
+    run([*uv, str(wheel), "--constraint", "constraints.txt", *what])
+
+
+def extras() -> str:
+    """Return the names of all extras of this package, as pip wants them."""
+    import tomllib  # older Pythons lack it, and are to be told so by main
+
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return ",".join(tomllib.load(file)["project"]["optional-dependencies"])
 
 
 def fingerprint() -> str:

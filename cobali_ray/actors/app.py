@@ -7,6 +7,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
+from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
@@ -19,6 +20,7 @@ HEALTH_S = 0.25
 
 def build(settings: EngineSettings) -> Application:
     """Join engine and ingress to one Serve application; `args` of serve_config.yaml become `settings`."""
+    require_tracing(settings)
     engine = serve.deployment(
         EngineServer,
         name="engine",

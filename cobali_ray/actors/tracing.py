@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Self
 
 from cobali_ray.core.events import End
 from cobali_ray.core.request import Request
+from cobali_ray.extras import require_extra
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.onlooker import Onlooker
 
 if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
     from cobali_ray.telemetry.tracing import Tracing
+
+
+def require_tracing(settings: EngineSettings) -> None:
+    """Check, before anything starts, that wanted spans can be made. Raises MissingExtraError."""
+    if settings.otlp_endpoint is not None and not _sdk_is_disabled():
+        require_extra("otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def open_tracing(settings: EngineSettings, part: str, **about: str) -> Tracing | None:

@@ -21,7 +21,7 @@ from cobali_ray.models import registry
 _FORMS = r"a path to a GGUF file, hf://owner/repo/file.gguf\[@revision] or builtin:NAME\[:QUANT]"
 app = typer.Typer(
     no_args_is_help=True,
-    help=f"List, make and inspect models. A reference is {_FORMS}.",
+    help=f"List, make, fetch and inspect models. A reference is {_FORMS}.",
 )
 
 Reference = Annotated[str, typer.Argument(help=f"Give {_FORMS}.")]
@@ -56,16 +56,20 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
 
 @app.command("make")
 def make_model(
-    name: Annotated[
-        str, typer.Argument(help="A built-in model, NAME or NAME:QUANT; any other reference is fetched.")
-    ],
+    name: Annotated[str, typer.Argument(help=r"A built-in model, NAME\[:QUANT].")],
     seed: Seed = 0,
     vocab_gguf: VocabGguf = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Make a built-in model, or fetch one from the Hub, and print where its file lies."""
-    reference = f"builtin:{name}" if name.partition(":")[0] in registry.BUILTINS else name
+    """Make a built-in model and print where its file lies."""
+    reference = f"builtin:{name.removeprefix('builtin:')}"
     typer.echo(str(_resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)))
+
+
+@app.command("fetch")
+def fetch_model(reference: Reference) -> None:
+    """Download a model from the Hub, if it is not here yet, and print where its file lies."""
+    typer.echo(str(_resolve(reference)))
 
 
 @app.command("show")

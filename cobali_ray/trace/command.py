@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cobali_ray.errors import ConfigError
+from cobali_ray.extras import require_extra
 from cobali_ray.trace.recording import Recording, incarnation_of
 from cobali_ray.trace.timeline import timeline_of
 
@@ -41,6 +42,7 @@ def trace(
     ] = None,
 ) -> None:
     """Write what the engine does, tick by tick, as a trace for the Perfetto UI."""
+    require_extra("trace", "perfetto")
     console = Console(stderr=True)
     recording = Recording()
     check_writable(output)

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import tomllib
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,10 +34,13 @@ from cobali_ray.settings import EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
 FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|yaml|toml|json|txt)|[\w./-]+/")
 NOT_OURS = {"/openapi.json"}  # a route
 PLACEHOLDERS = re.compile(r"\b(TODO|FIXME|TBD|XXX|WIP|lorem|placeholder|coming soon)\b", re.IGNORECASE)
+DECISION_TITLE = re.compile(
+    r"(?P<number>\d+)\. .+ \((?P<date>\d{4}-\d\d-\d\d)(?:, (?:in part )?superseded by (?P<by>\d+))?\)"
+)
 DECISION_LINES = ("Context", "Decision", "Why", "Consequence", "Revisit")
 
 
@@ -234,8 +238,16 @@ def test_every_subcommand_and_make_target_is_named():
         assert f"`cobali {name}`" in readme
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
     asked = set(re.findall(r"^(?:\S+ )?make ([a-z-]+)", "\n".join(blocks("bash")), re.MULTILINE)) | {"help"}
+    contributing = set(re.findall(r"^make ([a-z-]+)", read("CONTRIBUTING.md"), re.MULTILINE))
+    assert {"unit", "test"} <= contributing <= targets
     listed = set(ticked(re.search(r"`make help` lists the other targets \(([^)]*)\)", readme)[1]))
     assert asked | listed == targets
+
+
+def test_every_extra_is_listed():
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    listed = section("Start").partition("| extra |")[2].partition("\n\n")[0]
+    assert [row[0].strip("`") for row in rows(f"| extra |{listed}")] == list(extras)
 
 
 def test_set_values_in_the_text_are_valid():
@@ -278,9 +290,23 @@ def test_the_layers_are_those_of_the_import_contract():
     assert drawn == real
 
 
-def test_every_decision_has_its_five_lines():
-    _, *decisions = re.split(r"^## ", read("DECISIONS.md"), flags=re.MULTILINE)
-    assert len(decisions) >= 18
+@pytest.fixture
+def decisions():
+    return re.split(r"^## ", read("DECISIONS.md"), flags=re.MULTILINE)[1:]
+
+
+def test_decisions_are_numbered_and_dated_in_their_order(decisions):
+    titles = [decision.splitlines()[0] for decision in decisions]
+    found = [DECISION_TITLE.fullmatch(title) for title in titles]
+    assert [title for title, match in zip(titles, found, strict=True) if not match] == []
+    assert [int(match["number"]) for match in found] == list(range(1, len(titles) + 1))
+    dates = [date.fromisoformat(match["date"]) for match in found]
+    assert dates == sorted(dates)
+    later = [(int(match["number"]), int(match["by"])) for match in found if match["by"]]
+    assert [pair for pair in later if not pair[0] < pair[1] <= len(titles)] == []
+
+
+def test_every_decision_has_its_five_lines(decisions):
     for decision in decisions:
         title, *lines = [line for line in decision.splitlines() if line]
         starts = [re.match(r"- \*\*(\w+)\*\*", line) for line in lines]

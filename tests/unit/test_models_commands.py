@@ -38,7 +38,10 @@ def test_show_says_what_is_in_a_file(cobali_models):
     assert "Q8_0 x 29, F32 x 21" in table
 
 
-@pytest.mark.parametrize("words", [("show", "builtin:nobody"), ("make", "nobody"), ("show", "hf://x")])
+@pytest.mark.parametrize(
+    "words",
+    [("show", "builtin:nobody"), ("make", "nobody"), ("make", "hf://owner/repo/m.gguf"), ("fetch", "hf://x")],
+)
 def test_a_mistake_is_one_line_on_stderr(cobali_models, words):
     result = cobali_models(*words)
     assert result.exit_code == 2

@@ -1,8 +1,12 @@
 """Downloads from a stand-in hub on the loopback that speaks the little that huggingface_hub asks for."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +94,21 @@ def test_a_file_is_fetched_once_and_progress_is_told(hub, fetch):
     assert heard[-1] == ("downloading folder/m.gguf", 1.0)
     assert fetch() == path
     assert [method for method, _ in hub.asked].count("GET") == 1
+
+
+def test_the_command_fetches_before_anything_is_served(hub, tmp_path):
+    # a process of its own, because huggingface_hub reads the environment when it is imported
+    command = [
+        Path(sys.executable).with_name("cobali"),
+        "models",
+        "fetch",
+        f"hf://owner/repo/{FILE.filename}@v1",
+    ]
+    environ = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path)}
+    fetched = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+    path = Path(fetched.stdout.removesuffix("\n"))
+    assert path.is_relative_to(tmp_path)
+    assert path.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("revision", ["v1", COMMIT])

@@ -2,12 +2,15 @@
 
 import logging
 import threading
+import warnings
 
 import httpx2
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from cobali_ray.actors.tracing import EngineTracer, open_tracing
+from cobali_ray import extras
+from cobali_ray.actors.tracing import EngineTracer, open_tracing, require_tracing
+from cobali_ray.errors import MissingExtraError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.tracing import Tracing
 
@@ -49,6 +52,18 @@ def test_a_disabled_sdk_means_no_tracing(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
     assert open_tracing(SETTINGS, "ingress") is None
     assert EngineTracer.open(SETTINGS, "0") is None
+
+
+def test_without_the_exporter_nothing_starts_that_was_to_trace(monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, when imported
+        from cobali_ray.actors.app import build
+    monkeypatch.setattr(extras, "find_spec", {"opentelemetry.sdk": object()}.get)
+    require_tracing(EngineSettings())
+    with pytest.raises(MissingExtraError, match=r"cobali-ray\[otel\]"):
+        build(SETTINGS)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    require_tracing(SETTINGS)
 
 
 @pytest.mark.parametrize("word", ["false", "", "1"])

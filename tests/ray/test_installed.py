@@ -1,0 +1,140 @@
+"""The package as a stranger has it: its wheel in an environment of its own, far from the checkout."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from cobali_ray.actors.ports import free_port
+from tools.install import llama_wheel
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE")
+MINE = ("RAY_", "PYTHON", "VIRTUAL_ENV", "COBALI_")
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(MINE)}
+EVERY_HELP = """
+import json, typer
+from typer.testing import CliRunner
+from cobali_ray.cli import app
+from cobali_ray.errors import MissingExtraError
+
+def walk(command, *path):
+    yield path
+    try:
+        below = {name: command.get_command(None, name) for name in command.list_commands(None)}
+    except (AttributeError, MissingExtraError):  # a leaf, or a group that said what it lacks
+        return
+    for name, child in below.items():
+        yield from walk(child, *path, name)
+
+said = {}
+for path in walk(typer.main.get_command(app)):
+    result = CliRunner().invoke(app, [*path, "--help"])
+    said[" ".join(path)] = result.output if result.exit_code == 0 else repr(result.exception)
+print(json.dumps(said))
+"""
+
+
+def uv(*words):
+    """Run uv on what it has in its cache, or else with the index; `make install-dev` has filled the cache."""
+    if subprocess.run([UV, *words, "--quiet", "--offline"], capture_output=True, check=False).returncode:
+        subprocess.run([UV, *words, "--quiet"], check=True)
+
+
+@pytest.fixture(scope="module")
+def installed():
+    """The folder of the programs of an environment that has the wheel, by way of the source package."""
+    with tempfile.TemporaryDirectory(prefix="cobali-test-") as name:
+        folder = Path(name)
+        source = folder / "source"  # a copy: a build leaves files behind, and finds those of earlier ones
+        shutil.copytree(ROOT / "cobali_ray", source / "cobali_ray", ignore=shutil.ignore_patterns("*.pyc"))
+        for file in SOURCES:
+            shutil.copy(ROOT / file, source)
+        uv("build", "--out-dir", folder / "dist", source)
+        (wheel,) = (folder / "dist").glob("*.whl")
+        shutil.rmtree(source)
+        uv("venv", "--python", sys.executable, folder / "venv")
+        programs = folder / "venv" / "bin"
+        pins = ("--constraint", ROOT / "constraints.txt")
+        uv("pip", "install", "--python", programs / "python", *pins, wheel, llama_wheel())
+        yield programs
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(program, *words):
+    return subprocess.run([program, *words], env=ENVIRON, capture_output=True, text=True, check=False)
+
+
+def test_every_command_explains_itself(installed, elsewhere):
+    said = json.loads(run(installed / "python", "-I", "-c", EVERY_HELP).stdout)
+    assert {"", "serve", "run", "trace", "models fetch"} <= set(said)
+    silent = {path: text for path, text in said.items() if "Usage:" not in text}
+    assert [path for path, text in silent.items() if text != "MissingExtraError('bench', 'matplotlib')"] == []
+    assert {path.partition(" ")[0] for path in silent} <= {"bench"}
+
+
+def test_it_says_its_version_and_has_its_models(installed, elsewhere):
+    assert run(installed / "cobali", "--version").stdout.startswith("cobali_ray ")
+    models = json.loads(run(installed / "cobali", "models", "list", "--json").stdout)
+    assert "builtin:tiny" in {model["reference"] for model in models if model["made"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        pytest.param(["trace"], "trace", id="trace"),
+        pytest.param(["bench", "modes"], "bench", id="bench"),
+        pytest.param(["serve", "--set", "otlp_endpoint=http://127.0.0.1:1"], "otel", id="otel"),
+    ],
+)
+def test_what_needs_an_extra_names_it(installed, elsewhere, words, extra):
+    result = run(installed / "cobali", *words)
+    assert result.returncode == 2
+    assert f"pip install 'cobali-ray[{extra}]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_it_serves_without_any_file(installed, elsewhere):
+    port = free_port()
+    with subprocess.Popen(
+        [installed / "cobali", "serve", "--port", str(port)],
+        env=ENVIRON,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "Ctrl-C stops it" in line:
+                break
+        try:
+            assert "is ready" in "".join(said)
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+                chat = {"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0}
+                answer = http.post("/v1/chat/completions", json=chat).json()
+                assert "42" in answer["choices"][0]["message"]["content"]
+                page = http.get("/").text
+                scripts = re.findall(r'(?:src|href)="([^"]+)"', page)
+                assert scripts
+                assert {http.get(script).status_code for script in scripts} == {200}
+        finally:
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert "Stopped." in rest

@@ -1,0 +1,81 @@
+"""What the package imports against what pyproject.toml declares."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import distribution
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "cobali_ray"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+BEHIND = {
+    "bench": ("bench/",),
+    "trace": ("trace/perfetto.py",),
+    "otel": ("telemetry/tracing.py",),
+    "cuda": ("backend/select_cuda.py",),
+}
+"""Who may import the packages of an extra. Nobody imports these modules before asking for the extra."""
+
+
+def names(requirements):
+    return {re.match(r"[\w.-]+", requirement)[0] for requirement in requirements}
+
+
+def providers(distributions):
+    """Return which distribution each module comes from, by the files that it installs."""
+    found = {}
+    for name in distributions:
+        for file in distribution(name).files or ():
+            if file.suffix in {".py", ".so"}:
+                module = [*file.parts[:-1], file.name.partition(".")[0]]
+                found[".".join(module).removesuffix(".__init__")] = name
+    return found
+
+
+def imported(path):
+    """Return the full names of the modules of other packages that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+    ours = {"cobali_ray", "__future__"} | sys.stdlib_module_names
+    return {module for module in found if module.partition(".")[0] not in ours}
+
+
+def provider(module, known):
+    """Return the distribution of a module, or of the nearest package around it."""
+    while module and module not in known:
+        module = module.rpartition(".")[0]
+    return known.get(module)
+
+
+@pytest.fixture(scope="module")
+def used():
+    """Who imports each distribution, and which imports no declared one provides."""
+    known = providers(names(chain(PROJECT["dependencies"], *EXTRAS.values())))
+    users = {}
+    for path in PACKAGE.rglob("*.py"):
+        for module in imported(path):
+            users.setdefault(provider(module, known) or f"nobody has {module}", set()).add(
+                str(path.relative_to(PACKAGE))
+            )
+    return users
+
+
+def test_declared_is_what_is_imported(used):
+    declared = names(chain(PROJECT["dependencies"], *EXTRAS.values()))
+    assert set(used) == declared
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_only_its_own_modules_import_an_extra(used, extra):
+    for name in names(EXTRAS[extra]):
+        assert [user for user in used[name] if not user.startswith(BEHIND[extra])] == []
