@@ -29,6 +29,7 @@ from cobali_ray.core.instructions import (
     Truncate,
 )
 from cobali_ray.core.instructions import Sampled as SampledEvent
+from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan
@@ -226,10 +227,11 @@ class Engine:
             (fresh,), logprobs = self._emit
             self._emit = None
             stopped, emit, out = [], self._emitter.emit, self._out
+            ended, releasing = Status.ENDED, Status.RELEASING
             for sequence, token, row in fresh:
-                if sequence.status.ended:
+                if sequence.status is ended or sequence.status is releasing:
                     continue
-                delta, hit = emit(sequence, token, logprobs.get(row))
+                delta, hit = emit(sequence, token, logprobs.get(row) if logprobs else None)
                 if delta is not None:
                     out.append((sequence.request.reply_to, delta))
                 if hit:

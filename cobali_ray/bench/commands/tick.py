@@ -12,7 +12,7 @@ from cobali_ray.bench.inside.tick import HostTime, measure
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import run_rounds
 
-TARGET_S = {16: 0.3e-3, 128: 1.5e-3}
+TARGET_S = {16: 0.1e-3, 128: 0.3e-3}
 
 
 def tick(
