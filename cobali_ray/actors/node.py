@@ -1,6 +1,6 @@
 """Ray's node for `cobali serve`: what it needs of Ray, and as long to start as a busy machine takes.
 
-Ray has no settings for most of that, so its functions are wrapped while it starts (`_altered`). What is left
+Ray has no settings for most of that, so its functions are wrapped while it starts (`altered`). What is left
 out without the dashboard: the dashboard's server, the autoscaler, and two agents, of metrics that nobody
 scrapes and of runtime environments that we have none of. Its log monitor runs as a thread of this process.
 """
@@ -98,7 +98,7 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
     import ray
 
     thread = threading.Thread(target=meanwhile, name="meanwhile", daemon=True)
-    with _altered(dashboard=dashboard, meanwhile=thread):
+    with altered(dashboard=dashboard, meanwhile=thread):
         ray.init(
             address="local",
             include_dashboard=dashboard,
@@ -113,7 +113,7 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
+def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
     """Have Ray start the first node as we want it.
 
     Two limits that a busy machine breaks are written in Ray's code: it gives the node 30 s to report, and the

@@ -20,7 +20,7 @@ class Steps:
     def step(self, what: str) -> Iterator[None]:
         """Show `what` while inside, and how long it took once it is done; nothing of one that fails."""
         began_s = self._now()
-        with self._console.status(f"{what} ..."):
+        with self._console.status(f"{what} ...") if self._console.is_terminal else contextlib.nullcontext():
             yield
         self._say(what, self._now() - began_s)
 

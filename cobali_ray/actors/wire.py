@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -85,6 +86,7 @@ class Pusher:
     ) -> None:
         """`on_lost` gets the ids of requests whose events did not get out: nobody reads their address."""
         self._context = zmq.Context()
+        self._sender: threading.Thread | None = None
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._sent_s: dict[str, float] = {}
         self._on_lost, self._now = on_lost, now
@@ -96,6 +98,7 @@ class Pusher:
 
     def send(self, batch: list[tuple[str, Event]]) -> None:
         """Send one tick's events, each to its address; never blocks."""
+        self._sender = threading.current_thread()
         addresses = {address for address, _ in batch}
         if len(addresses) == 1:
             self._push(addresses.pop(), [event for _, event in batch])
@@ -136,8 +139,13 @@ class Pusher:
             self._sent_s.pop(address, None)
 
     def close(self) -> None:
-        """Close all sockets, giving last words a moment to get out."""
-        self._context.destroy(linger=LAST_WORDS_MS)
+        """Close all sockets, giving last words a moment to get out.
+
+        A socket belongs to the thread that uses it: another one closes it only once that has ended. One that
+        hangs keeps them, and the process, which is about to end, takes them along.
+        """
+        if self._sender in {None, threading.current_thread()} or not self._sender.is_alive():
+            self._context.destroy(linger=LAST_WORDS_MS)
 
 
 class EventStream:
