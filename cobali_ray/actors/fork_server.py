@@ -24,7 +24,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ class ForkServer:
 def preload() -> None:
     """Import what workers need, and keep the garbage collector's hands off it: pages stay shared."""
     gc.disable()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _no_random_ids():
         warnings.simplefilter("ignore")
         for name in MODULES:
             try:
@@ -88,6 +88,44 @@ def preload() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@contextlib.contextmanager
+def _no_random_ids() -> Iterator[None]:
+    """Keep Ray from drawing ids: forks of a generator that has begun all go on with the same ones.
+
+    Serve's modules name their actor classes when they are imported.
+    """
+    import ray.actor
+
+    class FromSystem:
+        @staticmethod
+        def from_random() -> Any:
+            return real(os.urandom(real.size()))
+
+    real = ray.actor.ActorClassID
+    ray.actor.ActorClassID = FromSystem
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = real
+
+
+def draws_alike() -> bool:
+    """Say whether two forks would draw the same ids, so that there must be none."""
+    drawn = set()
+    for _ in range(2):
+        ours, theirs = os.pipe()
+        if (pid := os.fork()) == 0:
+            from ray._raylet import JobID, PlacementGroupID
+
+            os.write(theirs, PlacementGroupID.of(JobID.from_int(1)).binary())
+            os._exit(0)
+        drawn.add(os.read(ours, 100))
+        os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
+    return len(drawn) < 2
 
 
 def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:
@@ -140,6 +178,8 @@ def main() -> None:
     """Import, then fork; a fork runs Ray's worker script as Python would."""
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         preload()
+        if MODULES and draws_alike():
+            sys.exit("Ray draws ids while it is imported: its workers are not forked, and start slowly.")
         asked = fork_for_all(listener, sys.stdin.fileno())
     if asked is not None:
         sys.argv = asked["argv"]

@@ -44,6 +44,8 @@ RAY_FLAGS = {
     "RAY_worker_register_timeout_seconds": str(RAY_START_S),
     "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": str(RAY_START_S),
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(RAY_START_S),
+    # Where its driver waits for the first workers, nothing reaches it, not even Ctrl-C.
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # an agent's input ends with its node
 }
 
@@ -107,6 +109,8 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             _metrics_export_port=free_port(),
             log_to_driver=True,
             logging_level="warning",
+            # Or each part complains of the agent that is not there.
+            _system_config=None if dashboard else {"enable_metrics_collection": False},
         )
     threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
     thread.join()

@@ -105,3 +105,16 @@ def test_who_forks_is_one_thread_that_has_loaded_nothing_with_threads_of_its_own
     n_threads, rest = run.stdout.split(maxsplit=1)
     assert n_threads == "1"
     assert rest == "[] False []\n", "all of them imported, none with threads"
+
+
+DRAW = (
+    "from cobali_ray.actors import fork_server as f; f.preload(); print(f.draws_alike());"
+    "from ray._raylet import JobID, PlacementGroupID; PlacementGroupID.of(JobID.from_int(1));"
+    "print(f.draws_alike())"
+)
+
+
+def test_forks_draw_ids_of_their_own():
+    """Or two workers name an object alike, and one of them dies."""
+    run = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\nTrue\n", "and it is noticed where a generator had begun"
