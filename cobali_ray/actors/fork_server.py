@@ -164,6 +164,7 @@ def _read(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _become(asked: dict[str, Any], files: list[int]) -> None:
     """Take the place of the process that asked."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgrp()  # Ray kills the whole group of a worker that died
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

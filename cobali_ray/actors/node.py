@@ -49,8 +49,8 @@ RAY_FLAGS = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # an agent's input ends with its node
 }
 
-NO_AGENT = "/bin/cat"
-"""Stands in for an agent, which a node must have: it does nothing until the node ends."""
+NO_AGENT = "/bin/sh -c 'exec cat'"
+"""Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
 AGENTS = ("dashboard_agent", "runtime_env_agent")
 
 
@@ -109,8 +109,6 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             _metrics_export_port=free_port(),
             log_to_driver=True,
             logging_level="warning",
-            # Or each part complains of the agent that is not there.
-            _system_config=None if dashboard else {"enable_metrics_collection": False},
         )
     threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
     thread.join()
@@ -186,8 +184,10 @@ def _pass_logs_on() -> None:
     from ray._private import log_monitor, worker
 
     node = worker._global_node  # noqa: SLF001 Ray has no public word for it
+    folder = node.get_logs_dir_path()
     # Whatever ends it ends with the cluster; the lines are in Ray's files all the same.
     with contextlib.suppress(Exception):
-        log_monitor.LogMonitor(
-            LOOPBACK, node.get_logs_dir_path(), node.get_gcs_client(), log_monitor.is_proc_alive
-        ).run()
+        monitor = log_monitor.LogMonitor(LOOPBACK, folder, node.get_gcs_client(), log_monitor.is_proc_alive)
+        # It counts them as known, and so leaves them out: they complain of the agents that are not there.
+        monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
+        monitor.run()

@@ -34,7 +34,7 @@ from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
 
 APP_NAME = "cobali"
-POLL_S = 0.05
+POLL_S = 0.1
 START_TIMEOUT_S = 300.0
 """How long Serve and the app may take to be ready, in all, whatever is tried again within."""
 SLOW_DISK_BPS = 50e6
@@ -245,13 +245,13 @@ def _drain(settings: EngineSettings) -> None:
 
 
 def _shut_down(folder: Path, forks: ForkServer | None, *, in_order: bool) -> None:
-    """Stop Serve and Ray; a start that failed is ended at once."""
+    """Stop the app in order, then everything else at once; so also a start that failed."""
     if in_order:
         import ray
         from ray import serve
 
         try:
-            serve.shutdown()
+            serve.delete(APP_NAME)
             ray.shutdown()
         except (KeyboardInterrupt, Exception) as error:
             Console(stderr=True).print(f"Could not stop in good order: {type(error).__name__}: {error}")

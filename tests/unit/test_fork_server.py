@@ -19,7 +19,7 @@ import json, os, resource, signal, sys
 print(json.dumps({
     "argv": sys.argv[1:], "folder": os.getcwd(), "said": os.environ["SAID"], "job": os.environ["RAY_JOB_ID"],
     "name": __name__, "n_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "pid": os.getpid(),
-    "reaps": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
+    "leads": os.getpgrp() == os.getpid(), "reaps": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
 }))
 print("trouble", file=sys.stderr)
 """
@@ -69,6 +69,7 @@ def test_a_fork_is_what_was_asked_for(server, tmp_path):
         "job": NO_JOB,
         "name": "__main__",
         "n_files": 999,
+        "leads": True,
         "reaps": True,
     }
     assert worker.stderr == "trouble\n"
