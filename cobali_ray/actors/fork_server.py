@@ -71,8 +71,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End it at once, whatever it does; workers that it made live on."""
-        self._process.kill()
-        self._process.wait()
+        with self._process:  # closes its input, too
+            self._process.kill()
 
 
 def preload() -> None:
