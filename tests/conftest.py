@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from cobali_ray.actors.serving import RAY_FLAGS
+from cobali_ray.actors.node import RAY_FLAGS
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

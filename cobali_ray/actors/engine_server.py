@@ -17,7 +17,6 @@ import structlog
 
 from cobali_ray import __version__
 from cobali_ray.actors.ray_metrics import RayMetrics
-from cobali_ray.actors.spare import start_spare
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
@@ -81,7 +80,6 @@ class EngineServer:
             self._ray_metrics = self._onlooker.look(RayMetrics, self._telemetry.collector.snapshot)
         if self._ray_metrics is not None:
             self._ray_metrics.start()
-        self._spare = start_spare()
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
@@ -221,8 +219,6 @@ class EngineServer:
 
     def __del__(self) -> None:
         """Stop the loop; Serve calls this when the replica goes."""
-        if (spare := getattr(self, "_spare", None)) is not None:
-            spare.cancel()
         if (metrics := getattr(self, "_ray_metrics", None)) is not None:
             metrics.stop()
         loop = getattr(self, "_loop", None)

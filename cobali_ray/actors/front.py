@@ -119,6 +119,17 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         environ.setdefault(name, value)
 
 
+def plain_front(environ: MutableMapping[str, str]) -> None:
+    """Set Serve's flags for its own proxy, where there is no HAProxy; exported values win."""
+    flags = {
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    }
+    for name, value in flags.items():
+        environ.setdefault(name, value)
+
+
 def launch(binary: str, folder: str, host: str, *words: str) -> None:
     """Mend the configuration that is named among the command's words, then become HAProxy."""
     try:

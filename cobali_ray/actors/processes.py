@@ -35,6 +35,13 @@ def end(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def reap() -> None:
+    """Let go of children that have ended; they count among the descendants until then."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     for pid in _pids():
         with contextlib.suppress(OSError):

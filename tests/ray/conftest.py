@@ -5,6 +5,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI
 
+from cobali_ray.actors.fork_server import ForkServer
+from cobali_ray.actors.node import altered
 from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.settings import EngineSettings
@@ -119,16 +122,18 @@ def cluster(tmp_path_factory):
 
         from cobali_ray.actors.app import build
 
+        forks = ForkServer(os.environ, FOLDER)
         port = free_port()
         cache_dir = tmp_path_factory.mktemp("models")
-        ray.init(
-            address="local",
-            num_cpus=8,  # places to put actors; the tests wait more than they compute
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-            _node_ip_address="127.0.0.1",
-        )
+        with altered(dashboard=True, meanwhile=threading.Thread(target=list)):  # the agents, for the metrics
+            ray.init(
+                address="local",
+                num_cpus=8,  # places to put actors; the tests wait more than they compute
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _node_ip_address="127.0.0.1",
+            )
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
             targets = [
@@ -142,6 +147,7 @@ def cluster(tmp_path_factory):
         finally:
             serve.shutdown()
             ray.shutdown()
+            forks.close()
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
 """What happens when clients leave, engines die or hang, and servers stop."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from conftest import until
-
-from cobali_ray.bench.servers.processes import descendants, name_of
 
 pytestmark = pytest.mark.ray
 
@@ -156,24 +154,22 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
 
 
-def idle_workers():
-    found = set()
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError):  # it has just ended
-            if name_of(pid) == "ray::IDLE":
-                found.add(pid)
-    return found
+def is_fork_server(pid):
+    return "cobali_ray.actors.fork_server" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
-async def test_a_dead_engine_is_succeeded_in_a_process_that_waited(server):
-    async def waits():
-        return bool(idle_workers())
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
-    await until(waits)
-    await asyncio.sleep(1)  # an empty task's own worker has ended as well
-    spares, before = idle_workers(), (await server.engine())["pid"]
+
+async def test_a_dead_engine_is_succeeded_by_a_fork_of_what_it_was_forked_from(server):
+    before = (await server.engine())["pid"]
+    forks = parent(before)
+    assert is_fork_server(forks)
     os.kill(before, signal.SIGKILL)
-    assert (await server.engine())["pid"] in spares
+    after = (await server.engine())["pid"]
+    assert after != before
+    assert parent(after) == forks
     await until(server.is_ready)
 
 

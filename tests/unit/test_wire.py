@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from pathlib import Path
 
 import msgspec
@@ -177,6 +178,30 @@ async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_
     pusher.send([(f"ipc://{tmp_path}/5", Delta("a", "text", 1))])
     assert pusher.n_readers == 2
     pusher.close()
+
+
+async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
+    """A tick that hangs may be in the middle of a send, and sockets are not to be shared by threads."""
+    sent, hangs_until = threading.Event(), threading.Event()
+    pusher = Pusher("0")
+    stream = puller.open("a", never)
+
+    def tick():
+        pusher.send([(puller.address, Delta("a", "one", 1))])
+        sent.set()
+        hangs_until.wait(WAIT_S)
+        pusher.send([(puller.address, Delta("a", "two", 1))])
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    assert sent.wait(WAIT_S)
+    pusher.close()
+    hangs_until.set()
+    assert [event.text for event in await read(stream, 2)] == ["one", "two"]
+    thread.join()
+    pusher.close()
+    lost = pusher.send([(puller.address, Delta("a", "three", 1))])
+    assert lost == {"a"}, "closed, now that its thread has ended"
 
 
 async def test_each_stream_gets_its_own_events_in_order(puller, pusher):

@@ -1,0 +1,191 @@
+"""The fork server: one process imports Ray, Serve and ours, and every worker is a fork of it.
+
+A Ray worker is a new Python that imports Ray twice and Serve once: some three seconds of a core and 100 MB,
+five times at the start of a server and once for every engine that takes a dead one's place. A fork takes a
+tenth of a second, and shares what was imported. Ray starts `fork_worker.py` in the place of its own script.
+
+Forking is safe because the process that forks is one thread that imported modules and did nothing else: no
+llama.cpp, no OpenMP, no CUDA, no gRPC channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+from cobali_ray.actors import fork_worker
+
+MODULES: Final = (
+    "ray._private.workers.default_worker",
+    "ray.serve._private.controller",
+    "ray.serve._private.proxy",
+    "ray.serve._private.haproxy",
+    "ray.serve._private.haproxy_metrics",
+    "ray.serve._private.replica",
+    "cobali_ray.actors.app",
+)
+"""What is imported before the first fork. One that Ray no longer has is left out."""
+NO_JOB: Final = "ffffffff"
+"""The job of a worker that has none yet. Ray reads it when imported, so it is alike in all forks."""
+ASK_S: Final = 10.0
+
+
+class ForkServer:
+    """The fork server as its parent sees it; it ends with `close`, or with its parent."""
+
+    def __init__(self, environ: MutableMapping[str, str], folder: Path) -> None:
+        """Start it, and name its socket, which lies in `folder`, in `environ`."""
+        path = folder / "forks"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(64)
+            self._process = subprocess.Popen(  # noqa: S603 our own command
+                [sys.executable, "-P", "-m", "cobali_ray.actors.fork_server", str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                # Its forks end when their raylet does. Ray has them look for this process, too.
+                env={**environ, "RAY_JOB_ID": NO_JOB, "RAY_RAYLET_PID": str(os.getpid())},
+                start_new_session=True,  # Ctrl-C is for its parent
+            )
+        environ[fork_worker.SOCKET] = str(path)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End it at once, whatever it does; workers that it made live on."""
+        with self._process:  # closes its input, too
+            self._process.kill()
+
+
+def preload() -> None:
+    """Import what workers need, and keep the garbage collector's hands off it: pages stay shared."""
+    gc.disable()
+    with warnings.catch_warnings(), _no_random_ids():
+        warnings.simplefilter("ignore")
+        for name in MODULES:
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                traceback.print_exc()
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _no_random_ids() -> Iterator[None]:
+    """Keep Ray from drawing ids: forks of a generator that has begun all go on with the same ones.
+
+    Serve's modules name their actor classes when they are imported.
+    """
+    import ray.actor
+
+    class FromSystem:
+        @staticmethod
+        def from_random() -> Any:
+            return real(os.urandom(real.size()))
+
+    real = ray.actor.ActorClassID
+    ray.actor.ActorClassID = FromSystem
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = real
+
+
+def draws_alike() -> bool:
+    """Say whether two forks would draw the same ids, so that there must be none."""
+    drawn = set()
+    for _ in range(2):
+        ours, theirs = os.pipe()
+        if (pid := os.fork()) == 0:
+            from ray._raylet import JobID, PlacementGroupID
+
+            os.write(theirs, PlacementGroupID.of(JobID.from_int(1)).binary())
+            os._exit(0)
+        drawn.add(os.read(ours, 100))
+        os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
+    return len(drawn) < 2
+
+
+def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:
+    """Fork for whoever asks. Returns in each fork what was asked; None once nobody holds `parent` open."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who ended
+    while True:
+        ready, _, _ = select.select([listener.fileno(), parent], [], [])
+        if parent in ready:
+            return None
+        asking, _ = listener.accept()
+        with asking:
+            asking.settimeout(ASK_S)
+            try:
+                asked, files = _read(asking)
+            except (OSError, ValueError):
+                traceback.print_exc()
+                continue
+            if os.fork() == 0:
+                listener.close()
+                _become(asked, files)
+                return asked
+            for file in files:
+                os.close(file)
+            with contextlib.suppress(OSError):
+                asking.sendall(b"\0")
+
+
+def _read(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    _, files, _, _ = socket.recv_fds(asking, 1, 3)
+    parts = []
+    while part := asking.recv(1 << 16):
+        parts.append(part)
+    return json.loads(b"".join(parts)), files
+
+
+def _become(asked: dict[str, Any], files: list[int]) -> None:
+    """Take the place of the process that asked."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgrp()  # Ray kills the whole group of a worker that died
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    os.environ["RAY_JOB_ID"] = NO_JOB  # Ray's Python must say what its C++ has read
+    os.chdir(asked["folder"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(asked["n_files"]))
+
+
+def main() -> None:
+    """Import, then fork; a fork runs Ray's worker script as Python would."""
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        preload()
+        if MODULES and draws_alike():
+            sys.exit("Ray draws ids while it is imported: its workers are not forked, and start slowly.")
+        asked = fork_for_all(listener, sys.stdin.fileno())
+    if asked is not None:
+        sys.argv = asked["argv"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

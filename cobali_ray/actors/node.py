@@ -1,0 +1,193 @@
+"""Ray's node for `cobali serve`: what it needs of Ray, and as long to start as a busy machine takes.
+
+Ray has no settings for most of that, so its functions are wrapped while it starts (`altered`). What is left
+out without the dashboard: the dashboard's server, the autoscaler, and two agents, of metrics that nobody
+scrapes and of runtime environments that we have none of. Its log monitor runs as a thread of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cobali_ray.actors import fork_worker
+from cobali_ray.actors.ports import free_port
+from cobali_ray.actors.processes import descendants, end
+from cobali_ray.errors import StartError
+
+LOOPBACK = "127.0.0.1"
+POLL_S = 0.05
+
+RAY_START_S = 120
+"""How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
+
+RAY_FLAGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # what Ray would choose, without a warning
+    "RAY_worker_niceness": "0",  # Ray's own is 15: any other process would go first
+    # Not only for the systems it names: otherwise Ray replaces 127.0.0.1 by an address that others reach.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_gcs_server_port_wait_time_s": str(RAY_START_S),
+    "RAY_gcs_rpc_server_connect_timeout_s": str(RAY_START_S),
+    "RAY_raylet_start_wait_time_s": str(RAY_START_S),
+    "RAY_agent_register_timeout_ms": str(RAY_START_S * 1000),
+    "RAY_worker_register_timeout_seconds": str(RAY_START_S),
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": str(RAY_START_S),
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(RAY_START_S),
+    # Where its driver waits for the first workers, nothing reaches it, not even Ctrl-C.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # an agent's input ends with its node
+}
+
+NO_AGENT = "/bin/sh -c 'exec cat'"
+"""Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
+AGENTS = ("dashboard_agent", "runtime_env_agent")
+
+
+def guard_token(console: Console) -> None:
+    """Make the file of Ray's token private: whoever reads it may run code in the cluster."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if "RAY_AUTH_TOKEN" in os.environ or os.environ.get("RAY_AUTH_MODE") != "token":
+        return
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+        elif path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+            console.print(f"{path} could be read by other users; now it is yours alone.", soft_wrap=True)
+    except OSError as error:
+        console.print(f"Make sure that only you can read {path}: {error.strerror}.", soft_wrap=True)
+
+
+def start_ray(console: Console, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
+    """Start Ray; a start that fails is tried once more, when all but `spare` that we started has ended.
+
+    `meanwhile` is called in a thread once Ray's processes have their environment, and has ended on return.
+    """
+    try:
+        _init_ray(dashboard=dashboard, meanwhile=meanwhile)
+    except Exception as error:
+        console.print(f"Ray did not start ({one_line(error)}); trying once more.", soft_wrap=True)
+        end(descendants(os.getpid()) - {spare})
+        try:
+            _init_ray(dashboard=dashboard, meanwhile=meanwhile)
+        except Exception as again:
+            raise StartError(
+                "Ray",
+                f"{one_line(again)} Is the machine very busy, or out of memory? "
+                "What Ray logged is in /tmp/ray/session_latest/logs.",
+            ) from again
+
+
+def one_line(error: Exception) -> str:
+    """Say an error in one line; Ray's have many."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
+    import ray
+
+    thread = threading.Thread(target=meanwhile, name="meanwhile", daemon=True)
+    with altered(dashboard=dashboard, meanwhile=thread):
+        ray.init(
+            address="local",
+            include_dashboard=dashboard,
+            dashboard_host=LOOPBACK,
+            _node_ip_address=LOOPBACK,
+            _metrics_export_port=free_port(),
+            log_to_driver=True,
+            logging_level="warning",
+        )
+    threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
+    thread.join()
+
+
+@contextlib.contextmanager
+def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
+    """Have Ray start the first node as we want it.
+
+    Two limits that a busy machine breaks are written in Ray's code: it gives the node 30 s to report, and the
+    node gives its agents 15 s each to write down which ports they have chosen, and aborts if they do not. So
+    the ports are chosen, and written down, before it starts.
+    """
+    from ray._private import parameter, ray_constants, services, utils
+    from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
+
+    params, get_node = parameter.RayParams, services.get_node
+    start_raylet, start_ray_process = services.start_raylet, services.start_ray_process
+
+    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + RAY_START_S
+        while True:
+            try:
+                return get_node(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(POLL_S)
+
+    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
+        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
+        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
+        persist_port(told["session_dir"], told["node_id"], DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
+        info = start_raylet(*args, **kwargs)
+        meanwhile.start()
+        return info
+
+    def start_without_agents(command: list[str], *args: Any, **kwargs: Any) -> Any:
+        return start_ray_process([_without_agent(word) for word in command], *args, **kwargs)
+
+    ports = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    told: dict[str, Any] = {name: free_port() for name in ports} | {"include_log_monitor": False}
+    if fork_worker.SOCKET in os.environ:
+        told["setup_worker_path"] = fork_worker.__file__
+    new: dict[str, Any] = {"get_node": get_node_in_time, "start_raylet": start_raylet_with_port}
+    if not dashboard:
+        told["no_monitor"] = True
+        new |= {"start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents}
+    old = {name: getattr(services, name) for name in new}
+    set_sigterm_handler = utils.set_sigterm_handler
+    # Signals are ours, in this process.
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
+    utils.set_sigterm_handler = lambda _: None
+    parameter.RayParams = functools.partial(params, **told)
+    vars(services).update(new)
+    try:
+        yield
+    finally:
+        parameter.RayParams = params
+        vars(services).update(old)
+        utils.set_sigterm_handler = set_sigterm_handler
+
+
+def _without_agent(word: str) -> str:
+    """Return a word of the node's command; one that gives an agent's command gives another one."""
+    names = [f"--{agent}_command" for agent in AGENTS]
+    name, _, _ = word.partition("=")
+    return f"{name}={NO_AGENT}" if name in names else word
+
+
+def _pass_logs_on() -> None:
+    """Do what Ray has a process for: hand on what workers write, for the terminal."""
+    from ray._private import log_monitor, worker
+
+    node = worker._global_node  # noqa: SLF001 Ray has no public word for it
+    folder = node.get_logs_dir_path()
+    # Whatever ends it ends with the cluster; the lines are in Ray's files all the same.
+    with contextlib.suppress(Exception):
+        monitor = log_monitor.LogMonitor(LOOPBACK, folder, node.get_gcs_client(), log_monitor.is_proc_alive)
+        # It counts them as known, and so leaves them out: they complain of the agents that are not there.
+        monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
+        monitor.run()

@@ -1,0 +1,121 @@
+"""A worker that is a fork: it is what the process that asked would have been."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from cobali_ray.actors import fork_worker
+from cobali_ray.actors.fork_server import NO_JOB
+
+WAIT_S = 20
+BARE = "from cobali_ray.actors import fork_server as f; f.MODULES = (); f.main()"
+WORKER = """
+import json, os, resource, signal, sys
+print(json.dumps({
+    "argv": sys.argv[1:], "folder": os.getcwd(), "said": os.environ["SAID"], "job": os.environ["RAY_JOB_ID"],
+    "name": __name__, "n_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "pid": os.getpid(),
+    "leads": os.getpgrp() == os.getpid(), "reaps": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
+}))
+print("trouble", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Return the address of a fork server that has imported nothing, and its process."""
+    path = str(tmp_path / "forks")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        command = [sys.executable, "-c", BARE, str(listener.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+    with process:
+        yield path, process
+        process.kill()
+
+
+def start_worker(path, folder, *words):
+    """Do what Ray does for a worker."""
+    script = folder / "default_worker.py"
+    script.write_text(WORKER)
+    (folder / "setup_worker.py").write_text("import sys; print('set up', sys.argv[1:])")
+    return subprocess.run(
+        [sys.executable, fork_worker.__file__, str(script), *words],
+        cwd=folder,
+        env=os.environ | {fork_worker.SOCKET: path, "SAID": "hello", "RAY_JOB_ID": "01000000"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (999, 999)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_fork_is_what_was_asked_for(server, tmp_path):
+    path, process = server
+    worker = start_worker(
+        path, tmp_path, "--language=PYTHON", "--worker-id=7", "--serialized-runtime-env-context={}"
+    )
+    found = json.loads(worker.stdout)
+    assert found.pop("pid") != process.pid
+    assert found == {
+        "argv": ["--worker-id=7"],
+        "folder": str(tmp_path),
+        "said": "hello",
+        "job": NO_JOB,
+        "name": "__main__",
+        "n_files": 999,
+        "leads": True,
+        "reaps": True,
+    }
+    assert worker.stderr == "trouble\n"
+
+
+def test_it_goes_on_after_nonsense(server, tmp_path):
+    path, _ = server
+    for nonsense in (b"", b"\0", b"\0{"):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(path)
+            asking.sendall(nonsense)
+    assert json.loads(start_worker(path, tmp_path).stdout)["name"] == "__main__"
+
+
+def test_without_it_ray_s_own_script_makes_the_worker(tmp_path):
+    worker = start_worker(str(tmp_path / "nobody"), tmp_path, "--language=PYTHON")
+    assert worker.stdout == f"set up {[str(tmp_path / 'default_worker.py'), '--language=PYTHON']}\n"
+
+
+def test_it_ends_with_its_parent_and_leaves_no_worker_waiting(server):
+    path, process = server
+    process.stdin.close()
+    assert process.wait(WAIT_S) == 0
+    assert not fork_worker.ask(path, ["script"])
+
+
+def test_who_forks_is_one_thread_that_has_loaded_nothing_with_threads_of_its_own():
+    look = (
+        "from cobali_ray.actors import fork_server as f; import sys, threading; f.preload();"
+        "print(threading.active_count(), sorted({'llama_cpp', 'cupy', 'torch'} & set(sys.modules)),"
+        "'libgomp' in open('/proc/self/maps').read(), [m for m in f.MODULES if m not in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    n_threads, rest = run.stdout.split(maxsplit=1)
+    assert n_threads == "1"
+    assert rest == "[] False []\n", "all of them imported, none with threads"
+
+
+DRAW = (
+    "from cobali_ray.actors import fork_server as f; f.preload(); print(f.draws_alike());"
+    "from ray._raylet import JobID, PlacementGroupID; PlacementGroupID.of(JobID.from_int(1));"
+    "print(f.draws_alike())"
+)
+
+
+def test_forks_draw_ids_of_their_own():
+    """Or two workers name an object alike, and one of them dies."""
+    run = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\nTrue\n", "and it is noticed where a generator had begun"
