@@ -19,8 +19,9 @@ from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
 PREFIX = "COBALI_"
-NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY"})
-"""Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets."""
+NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "COBALI_RAY_FORK_SERVER"})
+"""Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
+Ray's workers of `cobali serve`."""
 
 
 class EngineSettings(BaseSettings):

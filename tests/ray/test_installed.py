@@ -32,7 +32,11 @@ from cobali_ray.errors import MissingExtraError
 def walk(command, *path):
     yield path
     try:
-        below = {name: command.get_command(None, name) for name in command.list_commands(None)}
+        late = getattr(command, "places", ())  # those that are imported when they are asked for
+        below = {
+            name: command.load(name) if name in late else command.get_command(None, name)
+            for name in command.list_commands(None)
+        }
     except (AttributeError, MissingExtraError):  # a leaf, or a group that said what it lacks
         return
     for name, child in below.items():
