@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from cobali_ray.actors import fork_worker
-from cobali_ray.actors.ports import free_port
+from cobali_ray.actors.ports import free_port, socket_dir
 from cobali_ray.actors.processes import descendants, end
 from cobali_ray.errors import StartError
 
@@ -30,6 +31,9 @@ POLL_S = 0.05
 
 RAY_START_S = 120
 """How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
+
+LONGEST_TEMP = 40
+"""Bytes of a path below which Ray's sockets, which may have 107, can still be named."""
 
 RAY_FLAGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -109,6 +113,8 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             _metrics_export_port=free_port(),
             log_to_driver=True,
             logging_level="warning",
+            # Else Ray's own choice, which may have the better disk.
+            _temp_dir=f"{socket_dir()}/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP else None,
         )
     threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
     thread.join()

@@ -1,14 +1,23 @@
-"""Ports of this machine that nobody listens on."""
+"""Where servers of this machine listen: ports that nobody has, folders whose sockets can have names."""
 
 from __future__ import annotations
 
 import secrets
 import socket
+import tempfile
 
 from cobali_ray.errors import ConfigError
 
 _FIRST, _LAST, _SIZE = 20_000, 30_000, 64
 """Blocks are taken from here: below what Linux gives to outgoing connections."""
+
+
+def socket_dir() -> str:
+    """Return where folders of sockets lie: where temporary files do, unless that path is longer than `/tmp`.
+
+    A socket's path may have 107 bytes, and Serve's names for those of HAProxy take nearly all of them.
+    """
+    return min(tempfile.gettempdir(), "/tmp", key=len)  # noqa: S108 folders in it are private
 
 
 def free_port() -> int:

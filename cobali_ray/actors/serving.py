@@ -26,7 +26,7 @@ from rich.console import Console
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
 from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
-from cobali_ray.actors.ports import require_free
+from cobali_ray.actors.ports import require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
@@ -47,7 +47,7 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
     console = Console()
     steps = Steps(console)
     require_free(host, port)
-    folder = Path(tempfile.mkdtemp(prefix="cobali-serve-"))
+    folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
     url = f"http://{host}:{port}"
     stop = threading.Event()
     forks, started = None, False

@@ -21,6 +21,7 @@ import zmq
 import zmq.asyncio
 
 from cobali_ray import errors
+from cobali_ray.actors.ports import socket_dir
 from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
@@ -253,7 +254,7 @@ class Puller:
 
     def __init__(self, *, n_most: int = MAX_PENDING) -> None:
         self._n_most = n_most
-        self._folder = tempfile.TemporaryDirectory(prefix="cobali-")  # private to this user: mode 0700
+        self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
         self.address = f"ipc://{Path(self._folder.name) / 'events'}"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PULL)

@@ -113,11 +113,12 @@ def test_what_needs_an_extra_names_it(installed, elsewhere, words, extra):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_it_serves_without_any_file(installed, elsewhere):
+def test_it_serves_without_any_file(installed, elsewhere, tmp_path):
+    """Also where temporary files have long paths, which sockets cannot have."""
     port = free_port()
     with subprocess.Popen(
         [installed / "cobali", "serve", "--port", str(port)],
-        env=ENVIRON,
+        env=ENVIRON | {"TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
