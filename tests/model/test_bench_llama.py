@@ -10,7 +10,7 @@ from cobali_ray.bench.commands import app
 from cobali_ray.bench.inside.handles import held_bytes, inside
 from cobali_ray.bench.inside.micro_llama import floor_step
 from cobali_ray.bench.inside.prefill import Prefill
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.settings import EngineSettings
 
 pytestmark = pytest.mark.model
 
@@ -42,10 +42,8 @@ def test_the_floor_is_a_refusal_and_the_log_comes_back(open_tiny, log_heard):
 
 def test_padding_holds_more_cache(open_tiny):
     backend = open_tiny()
-    limits = EngineLimits(
-        n_slots=4, n_ctx_slot=512, n_cells=2048, token_budget=256, prefill_chunk=256, min_prefix=0
-    )
-    runner = Prefill(backend, limits, filler=5)
+    settings = EngineSettings(n_slots=4, n_ctx=512, token_budget=256, prefill_chunk=256, min_prefix=0)
+    runner = Prefill(backend, settings, filler=5)
     prompts = [[10 + i] * n for i, n in enumerate((200, 20, 30, 40))]
     alone = runner.one_by_one(prompts)
     held_alone = held_bytes(backend)

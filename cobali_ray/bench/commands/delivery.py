@@ -91,6 +91,7 @@ def lags(ticks: list[dict[str, float]], arrivals: list[list[float]]) -> tuple[np
         )
     all_run = firsts[-1]
     last_run = min(first + len(a) for first, a in zip(firsts, arrivals, strict=True)) - 1
+    last_run = min(last_run, len(ticks) - 1)  # the last ones may not be in the log yet
     late, n_window = [], 0
     start, end = published[all_run], published[last_run]
     for first, times in zip(firsts, arrivals, strict=True):
