@@ -206,8 +206,6 @@ class Scheduler:
             sequence.leave_slot(event.now_s, sequence.n_computed)
             sequence.status = Status.ENDED
             self._tell_end(sequence, event.now_s, error=event.error)
-            if sequence.assigned_s is None:
-                self._leave_queue(sequence)
         self._open.clear()
         self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
         self._pass = self._emit = None
@@ -227,11 +225,8 @@ class Scheduler:
         if status.waiting:
             self.queue.remove(sequence)
             self.head_waits = self.head_waits and len(self.queue) > 0
-            if sequence.assigned_s is None:
-                self._leave_queue(sequence)
         # What went wrong inside may have left cells that nobody should begin with.
         clean = not isinstance(error, InternalError)
-        del self._open[sequence.request_id]
         if status is Status.RUNNING and self._computes_for(sequence):
             self._releasing.append((sequence, clean))
             sequence.change(Change.END_IN_FLIGHT)
@@ -239,6 +234,7 @@ class Scheduler:
             if status is Status.RUNNING:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
             sequence.change(Change.END)
+        del self._open[sequence.request_id]  # last: whatever raises above, its end is still owed
         self._tell_end(sequence, now_s, reason=reason, error=error)
 
     def _tell_end(
@@ -250,6 +246,8 @@ class Scheduler:
         error: CobaliError | None = None,
     ) -> None:
         self.n_ended += 1
+        if sequence.assigned_s is None:
+            self._leave_queue(sequence)
         end = End(sequence.request_id, reason, error, sequence.stats(now_s))
         self._out.append(Finish(sequence.request.reply_to, end))
 

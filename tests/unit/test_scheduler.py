@@ -336,6 +336,18 @@ def test_ends_decided_before_an_error_are_told_with_the_next_answer():
     assert not [one for one in out if isinstance(one, Compute)]
 
 
+def test_whom_an_error_kept_from_ending_ends_with_the_next_answer():
+    s = Setup()
+    s.submit(request("a"), request("b"), request("waits"))
+    s.tick()
+    s.scheduler.slots.by_slot[0] = None  # the books no longer balance
+    with pytest.raises(InvariantError, match="does not hold slot 0"):
+        s.do(Cancelled, "a")
+    out = s.do(Failed, InternalError("broken"))
+    assert ends(out) == dict.fromkeys(["a", "b", "waits"], InternalError)
+    assert s.scheduler.n_left_queue == s.scheduler.n_ended == 3
+
+
 def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
     s = Setup()
     s.submit(request("a", max_tokens=3), request("b", n_prompt=6, max_tokens=3))
