@@ -41,7 +41,7 @@ from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.record import Recorder, TickTimes
-from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, SlotFaultError
+from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, InternalError, SlotFaultError
 
 Sink: TypeAlias = Callable[[list[tuple[str, ClientEvent]]], None]
 """Takes one tick's events with the address each one goes to."""
@@ -116,7 +116,8 @@ class Engine:
 
         The sequence is returned for those who look on.
         """
-        now_s, problem, row = self._clock.now(), None, None
+        now_s, row = self._clock.now(), None
+        problem: CobaliError | None = None
         try:
             row = RowSampler(
                 request.sampling,
@@ -127,6 +128,8 @@ class Engine:
             )
         except BadRequestError as error:
             problem = error
+        except Exception as error:  # whatever it is, the others go on
+            problem = InternalError(repr(error))
         self._tell(Submitted(request, now_s, row))
         sequence = self.scheduler.sequence(request.request_id)
         if problem is not None:
