@@ -181,9 +181,9 @@ class EngineLoop:
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
-        """Act on all mail; block only when there is nothing to tick. False: stop."""
+        """Act on all mail; block only when there is nothing to tick. False: stop, or the engine failed."""
         mailbox = self._mailbox
-        while True:
+        while self._failure is None:
             if engine.has_work:
                 if mailbox.empty():
                     return True
@@ -200,6 +200,7 @@ class EngineLoop:
             if mail is None:
                 return False
             self._guard(engine, mail)
+        return False
 
     def _tick(self, engine: Engine) -> None:
         self._busy_since_s = self._clock.now()
