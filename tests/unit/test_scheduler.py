@@ -20,6 +20,7 @@ from cobali_ray.core.instructions import (
     TickEnded,
     Truncate,
 )
+from cobali_ray.core.life import life_of
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -169,6 +170,18 @@ def test_who_finished_may_be_cancelled_before_its_text_is_told():
     s.do(Sampled, [7])
     assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
     assert ends(s.do(Emitted, ["a"])) == {}
+
+
+def test_who_finished_shows_no_slot_but_all_that_was_computed():
+    s = Setup(n_slots=1)
+    s.submit(request("a", max_tokens=2), request("b"))
+    s.tick()
+    s.begin()
+    s.do(Sampled, [8])
+    s.begin()  # overlapped: its slot is given away before its text is told
+    a, b = (life_of(s.scheduler.sequence(name)) for name in "ab")
+    assert (a.state, a.slot_id, a.n_computed) == ("generating", None, 5)
+    assert (b.state, b.slot_id, b.n_computed) == ("prefilling", 0, 0)
 
 
 def test_a_stop_string_in_the_last_token_wins_over_its_length():
