@@ -220,12 +220,13 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(held[s.slot_id] == s.n_computed for s in slots.running)
 
     @invariant()
-    def whoever_looks_on_sees_each_slot_once(self):
+    def whoever_looks_on_sees_who_holds_a_slot(self):
         if hasattr(self, "engine"):
-            is_open = [i for i in self.requests if not self.events.ends(i)]
-            lives = [life_of(self.sequences[i]) for i in is_open if not self.sequences[i].status.ended]
-            slot_ids = [life.slot_id for life in lives if life.slot_id is not None]
-            assert len(set(slot_ids)) == len(slot_ids)
+            by_slot = self.engine.slots.by_slot
+            for request_id in self.requests:
+                if not (sequence := self.sequences[request_id]).status.ended:
+                    slot_id = life_of(sequence).slot_id
+                    assert sequence not in by_slot if slot_id is None else by_slot[slot_id] is sequence
 
     def teardown(self):
         if not hasattr(self, "engine"):
