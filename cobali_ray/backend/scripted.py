@@ -188,8 +188,6 @@ class ScriptedBackend:
 class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
-    has_chat_template = True
-
     @cached_property
     def chat(self) -> ChatTemplate:
         """The messages one below the other."""

@@ -56,8 +56,6 @@ class Chosen:
 class Selector(Protocol):
     """Chooses among the active requests: those that run, decode and have a token to compute."""
 
-    name: str
-
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
         ...
@@ -74,8 +72,6 @@ def empty_requests(n_requests: int) -> Requests:
 
 class NumpySelector:
     """The numpy twin of the kernels."""
-
-    name = "numpy"
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
@@ -100,8 +96,6 @@ def _gather(requests: Requests, index: NDArray[np.intp]) -> Chosen:
 
 class CudaSelector:
     """The kernels on a CUDA device: one copy up, two kernels, one copy back."""
-
-    name = "cuda"
 
     def __init__(self, kernels: CudaKernels) -> None:
         self._kernels = kernels

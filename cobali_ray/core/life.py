@@ -53,6 +53,9 @@ def life_of(sequence: Sequence) -> Life:
     """Look at an open request; may be called while its owner moves it, and is then at most one tick off."""
     waiting = sequence.status.waiting
     n_computed, first_token_s, stays = sequence.n_computed, sequence.first_token_s, sequence.stays
+    holds = bool(stays) and stays[-1].until_s is None
+    if stays and not holds and not waiting:  # it gave its slot back, the text of its last token is to be told
+        n_computed = stays[-1].n_computed
     state: State = "generating"
     if waiting:
         state = "queued"
@@ -60,7 +63,7 @@ def life_of(sequence: Sequence) -> Life:
         state = "prefilling"
     return Life(
         request_id=sequence.request_id,
-        slot_id=stays[-1].slot_id if stays and not waiting else None,
+        slot_id=stays[-1].slot_id if holds else None,
         state=state,
         n_prompt=sequence.n_prompt,
         n_cached=sequence.n_cached,

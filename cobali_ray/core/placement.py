@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from cobali_ray.core.limits import EngineLimits
@@ -24,7 +24,8 @@ from cobali_ray.core.limits import EngineLimits
 _DEPTH = 2048
 """Where attention has made a token twice as dear; between 400 and 4,000 on the models measured."""
 _COPY_COST = 1 / 256
-"""What copying a token costs, in tokens of prefill; at most that was measured."""
+"""What copying a token costs, in tokens of prefill; at most that was measured. A copy takes all that
+its donor holds, whatever is kept of it."""
 _GAP_COST = 256
 """What one more gap between busy slots costs in a split cache: a further pass over the weights in each tick
 of an answer, of about a hundred tokens."""
@@ -84,7 +85,8 @@ def place(
     """
     shared = [_n_hit(tokens, held, limits.min_prefix) for held in slots]
     n_copied = max(shared) if limits.copies else 0
-    donor_id = slots[shared.index(n_copied)].slot_id if n_copied else None
+    donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
+    donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
     busy = {held.slot_id for held in slots if not held.idle}
     best: list[tuple[float, Place]] = []
     for held, n_own in zip(slots, shared, strict=True):
@@ -95,8 +97,8 @@ def place(
         best.append((recompute_cost(0, n_own) - lost - gaps, Place(held.slot_id, n_own, None, lost)))
         if n_own < n_copied <= n_free_cells + held.n_tokens:
             lost = worth(held, 0, level)
-            gain = recompute_cost(0, n_copied) - n_copied * _COPY_COST
-            best.append((gain - lost - gaps, Place(held.slot_id, n_copied, donor_id, lost)))
+            gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
+            best.append((gain - lost - gaps, Place(held.slot_id, n_copied, donor.slot_id, lost)))
     return max(best, key=itemgetter(0))[1]
 
 

@@ -194,20 +194,18 @@ class Scheduler:
 
     def _cancelled(self, event: Cancelled) -> None:
         if sequence := self._open.get(event.request_id):
-            self._end(sequence, event.now_s, error=RequestCancelledError())
+            self._end(sequence, event.now_s, RequestCancelledError())
 
     def _failed(self, event: Failed) -> None:
         if event.request_id is not None:
             if sequence := self._open.get(event.request_id):
-                self._end(sequence, event.now_s, error=event.error)
+                self._end(sequence, event.now_s, event.error)
             return
         self._out[:] = [told for told in self._out if isinstance(told, Finish)]
         for sequence in self._open.values():  # the books may be what is broken: nothing is asked of them
             sequence.leave_slot(event.now_s, sequence.n_computed)
             sequence.status = Status.ENDED
-            self._tell_end(sequence, event.now_s, error=event.error)
-            if sequence.assigned_s is None:
-                self._leave_queue(sequence)
+            self._tell_end(sequence, event.now_s, event.error)
         self._open.clear()
         self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
         self._pass = self._emit = None
@@ -215,23 +213,13 @@ class Scheduler:
         self._sorted = self.head_waits = False
         self._out.append(Clear())
 
-    def _end(
-        self,
-        sequence: Sequence,
-        now_s: float,
-        *,
-        reason: FinishReason | None = None,
-        error: CobaliError | None = None,
-    ) -> None:
+    def _end(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
         status = sequence.status
         if status.waiting:
             self.queue.remove(sequence)
             self.head_waits = self.head_waits and len(self.queue) > 0
-            if sequence.assigned_s is None:
-                self._leave_queue(sequence)
         # What went wrong inside may have left cells that nobody should begin with.
-        clean = not isinstance(error, InternalError)
-        del self._open[sequence.request_id]
+        clean = not isinstance(why, InternalError)
         if status is Status.RUNNING and self._computes_for(sequence):
             self._releasing.append((sequence, clean))
             sequence.change(Change.END_IN_FLIGHT)
@@ -239,17 +227,14 @@ class Scheduler:
             if status is Status.RUNNING:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
             sequence.change(Change.END)
-        self._tell_end(sequence, now_s, reason=reason, error=error)
+        del self._open[sequence.request_id]  # last: whatever raises above, its end is still owed
+        self._tell_end(sequence, now_s, why)
 
-    def _tell_end(
-        self,
-        sequence: Sequence,
-        now_s: float,
-        *,
-        reason: FinishReason | None = None,
-        error: CobaliError | None = None,
-    ) -> None:
+    def _tell_end(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
         self.n_ended += 1
+        if sequence.assigned_s is None:
+            self._leave_queue(sequence)
+        reason, error = (why, None) if isinstance(why, str) else (None, why)
         end = End(sequence.request_id, reason, error, sequence.stats(now_s))
         self._out.append(Finish(sequence.request.reply_to, end))
 
@@ -277,7 +262,7 @@ class Scheduler:
         self._began_s = now_s = event.now_s
         for sequence in self._deadlines.expired(now_s):
             if sequence.status is not Status.FINISHED:
-                self._end(sequence, now_s, error=DeadlineExceededError(sequence.request.timeout_s or 0.0))
+                self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
         self._assign(now_s)
         self._plan(now_s)
 
@@ -340,7 +325,7 @@ class Scheduler:
         """
         victim = self.slots.youngest()
         if victim is None:
-            self._end(self.slots.running[0], now_s, error=error)
+            self._end(self.slots.running[0], now_s, error)
             return
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
@@ -369,7 +354,7 @@ class Scheduler:
         elif culprit is None:
             raise InvariantError(f"slot {event.slot_id} is at fault and idle: {event.error}")
         elif not culprit.status.ended:
-            self._end(culprit, event.now_s, error=InternalError(str(event.error)))
+            self._end(culprit, event.now_s, InternalError(str(event.error)))
         self._plan(event.now_s)
 
     def _sampled(self, event: Sampled) -> None:
@@ -378,7 +363,7 @@ class Scheduler:
         now_s = event.now_s
         for row, problem in event.failed.items():
             if self._pass is not None and (failed := self._pass.rows[row]).status is Status.RUNNING:
-                self._end(failed, now_s, error=InternalError(problem))
+                self._end(failed, now_s, InternalError(problem))
         plan = self._take_pass()
         self.slots.n_cells_running += plan.n_tokens
         if plan.chunks:
@@ -449,10 +434,10 @@ class Scheduler:
                 continue
             sequence.ending = "stop"
             if sequence.status is not Status.FINISHED:
-                self._end(sequence, event.now_s, reason="stop")
+                self._end(sequence, event.now_s, "stop")
         for sequence, _, _ in emit.fresh:
             if sequence.ending and sequence.status is Status.FINISHED:
-                self._end(sequence, event.now_s, reason=sequence.ending)
+                self._end(sequence, event.now_s, sequence.ending)
 
     def _tick_ended(self, event: TickEnded) -> None:
         self.predicted_s = self._pacer.learn(self.shape, event.now_s - self._began_s, self.limits.n_slots)

@@ -29,11 +29,6 @@ class StopScanner:
         self._held = text[cut:]
         return text[:cut], False
 
-    @property
-    def holds(self) -> bool:
-        """Whether text is being held back."""
-        return bool(self._held)
-
     def flush(self) -> str:
         """Return what was held back: the answer ended otherwise, so it was no stop string."""
         held, self._held = self._held, ""

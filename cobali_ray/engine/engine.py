@@ -9,26 +9,9 @@ from typing import TypeAlias
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs
+from cobali_ray.core import instructions as told
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Event as ClientEvent
-from cobali_ray.core.instructions import (
-    Assign,
-    Cancelled,
-    Clear,
-    Compute,
-    Copy,
-    Emit,
-    Emitted,
-    Event,
-    Failed,
-    Finish,
-    Refused,
-    Submitted,
-    TickBegun,
-    TickEnded,
-    Truncate,
-)
-from cobali_ray.core.instructions import Sampled as SampledEvent
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -41,7 +24,7 @@ from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.record import Recorder, TickTimes
-from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, SlotFaultError
+from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, InternalError, SlotFaultError
 
 Sink: TypeAlias = Callable[[list[tuple[str, ClientEvent]]], None]
 """Takes one tick's events with the address each one goes to."""
@@ -75,7 +58,7 @@ class Engine:
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
         """What is to be computed next."""
-        self._emit: tuple[Emit, dict[int, TokenLogprobs]] | None = None
+        self._emit: tuple[told.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, ClientEvent]] = []
         self._recorder = Recorder()
@@ -116,7 +99,8 @@ class Engine:
 
         The sequence is returned for those who look on.
         """
-        now_s, problem, row = self._clock.now(), None, None
+        now_s, row = self._clock.now(), None
+        problem: CobaliError | None = None
         try:
             row = RowSampler(
                 request.sampling,
@@ -127,21 +111,23 @@ class Engine:
             )
         except BadRequestError as error:
             problem = error
-        self._tell(Submitted(request, now_s, row))
+        except Exception as error:  # whatever it is, the others go on
+            problem = InternalError(repr(error))
+        self._tell(told.Submitted(request, now_s, row))
         sequence = self.scheduler.sequence(request.request_id)
         if problem is not None:
-            self._tell(Failed(problem, now_s, request.request_id))
+            self._tell(told.Failed(problem, now_s, request.request_id))
         return sequence
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; unknown and ended ones are none of our business."""
-        self._tell(Cancelled(request_id, self._clock.now()))
+        self._tell(told.Cancelled(request_id, self._clock.now()))
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
         self._compute = self._emit = None
         try:
-            self._tell(Failed(error, self._clock.now()))
+            self._tell(told.Failed(error, self._clock.now()))
         finally:
             self._flush()
 
@@ -150,7 +136,7 @@ class Engine:
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
         times = TickTimes(self._clock.now())
-        self._tell(TickBegun(times.started))
+        self._tell(told.TickBegun(times.started))
         times.planned = self._clock.now()
         while (plan := self._compute) is not None and not self._forward(plan):
             times.planned = self._clock.now()
@@ -164,34 +150,34 @@ class Engine:
         times.computed = self._clock.now()
         sampled = self.backend.sample([s.row for s in plan.rows]) if plan.rows else Sampled([], {}, {})
         times.sampled = self._clock.now()
-        self._tell(SampledEvent(sampled.tokens, sampled.failed, times.sampled), sampled.logprobs)
+        self._tell(told.Sampled(sampled.tokens, sampled.failed, times.sampled), sampled.logprobs)
         if not self.backend.overlaps:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
-        self._tell(TickEnded(ended_s))
+        self._tell(told.TickEnded(ended_s))
         return self._recorder.record(
             self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
         )
 
-    def _tell(self, event: Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
+    def _tell(self, event: told.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
         instructions = self.scheduler.handle(event)
         for one in instructions:
-            if isinstance(one, Finish):
+            if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
-            elif isinstance(one, Emit):
+            elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
-            elif isinstance(one, Compute):
+            elif isinstance(one, told.Compute):
                 self._compute = one.plan
         backend = self.backend
         for one in instructions:
-            if isinstance(one, Truncate):
+            if isinstance(one, told.Truncate):
                 backend.truncate(one.slot_id, one.n_keep)
-            elif isinstance(one, Copy):
+            elif isinstance(one, told.Copy):
                 backend.copy(one.donor_id, one.slot_id, one.n_keep)
-            elif isinstance(one, Assign):
+            elif isinstance(one, told.Assign):
                 backend.expect(one.slot_id, one.row)
-            elif isinstance(one, Clear):
+            elif isinstance(one, told.Clear):
                 backend.clear()
 
     def _forward(self, plan: Plan) -> bool:
@@ -204,9 +190,9 @@ class Engine:
         try:
             self.backend.forward(self._batch)
         except SlotFaultError as fault:
-            self._tell(Refused(fault, fault.slot_id, self._clock.now()))
+            self._tell(told.Refused(fault, fault.slot_id, self._clock.now()))
         except CacheFullError as full:
-            self._tell(Refused(full, None, self._clock.now()))
+            self._tell(told.Refused(full, None, self._clock.now()))
         else:
             return True
         return False
@@ -236,7 +222,7 @@ class Engine:
                     out.append((sequence.request.reply_to, delta))
                 if hit:
                     stopped.append(sequence.request_id)
-            self._tell(Emitted(stopped, started))
+            self._tell(told.Emitted(stopped, started))
         self._flush()
         return self._clock.now() - started
 

@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -98,7 +97,7 @@ class EngineLoop:
 
     def _enter(self, engine: Engine, request: Request) -> None:
         sequence = engine.submit(request)
-        self._watch(partial(_saw_submit, sequence=sequence))
+        self._watch(lambda observer: observer.on_submit(sequence))
 
     def _check_door(self, request: Request) -> Request:
         if self._draining:
@@ -181,16 +180,16 @@ class EngineLoop:
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
-        """Act on all mail; block only when there is nothing to tick. False: stop."""
+        """Act on all mail; block only when there is nothing to tick. False: stop, or the engine failed."""
         mailbox = self._mailbox
-        while True:
+        while self._failure is None:
             if engine.has_work:
                 if mailbox.empty():
                     return True
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(partial(_saw_idle, n_cells_idle=engine.slots.n_cells_idle))
+                self._watch(lambda observer: _saw_idle(observer, engine.slots.n_cells_idle))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed
@@ -200,6 +199,7 @@ class EngineLoop:
             if mail is None:
                 return False
             self._guard(engine, mail)
+        return False
 
     def _tick(self, engine: Engine) -> None:
         self._busy_since_s = self._clock.now()
@@ -255,10 +255,13 @@ class EngineLoop:
                 self._guard(engine, mail)
         engine.close()
 
+    def _saw_end(self, end: End) -> None:
+        self._watch(lambda observer: observer.on_end(end))
+
     def _publish(self, batch: list[tuple[str, Event]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
-                self._watch(partial(_saw_end, end=event))
+                self._saw_end(event)
         self._sink(batch)
 
 
@@ -268,13 +271,5 @@ def _complain(event: str) -> None:
         _log.exception(event)
 
 
-def _saw_submit(observer: Observer, *, sequence: Sequence) -> None:
-    observer.on_submit(sequence)
-
-
-def _saw_end(observer: Observer, *, end: End) -> None:
-    observer.on_end(end)
-
-
-def _saw_idle(observer: Observer, *, n_cells_idle: int) -> None:
+def _saw_idle(observer: Observer, n_cells_idle: int) -> None:
     observer.on_idle(n_queued=0, n_cells_used=n_cells_idle, n_cells_idle=n_cells_idle)

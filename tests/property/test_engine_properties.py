@@ -6,12 +6,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.events import Delta
+from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import DeadlineExceededError, RequestCancelledError
+from cobali_ray.errors import (
+    BackendError,
+    CacheFullError,
+    DeadlineExceededError,
+    RequestCancelledError,
+    SlotFaultError,
+)
 from cobali_ray.testing import FakeClock, Recorder
 
 N_CTX = 48
@@ -46,12 +53,26 @@ def lone_answer(request, end_probability):
     return events.text(request.request_id), end.finish_reason
 
 
+TROUBLES = {
+    "full": lambda batch: CacheFullError("full"),
+    "fault": lambda batch: SlotFaultError(batch.spans[-1].slot_id, "at fault"),
+    "fire": lambda batch: BackendError("fire"),
+}
+
+
 class Copying(ScriptedBackend):
-    """Notes how far each slot was computed or copied."""
+    """Notes how far each slot was computed or copied; may have trouble with its next pass."""
 
     def __init__(self, **scripted):
         super().__init__(**scripted)
         self.reached = {}
+        self.trouble = None
+
+    def forward(self, batch):
+        trouble, self.trouble = self.trouble, None
+        if trouble is not None:
+            raise TROUBLES[trouble](batch)
+        super().forward(batch)
 
     def copy(self, donor_id, slot_id, n_keep):
         super().copy(donor_id, slot_id, n_keep)
@@ -59,7 +80,7 @@ class Copying(ScriptedBackend):
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Submits, cancels, lets time pass and ticks, in any order."""
+    """Submits, cancels, lets time pass, gets into trouble and ticks, in any order."""
 
     @initialize(
         n_slots=st.integers(1, 5),
@@ -116,8 +137,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.backend, self.limits, self.clock, self.events, pacer=Pacer(target_s, grain),
             entropy=lambda: 0, check_every=1,
         )  # fmt: skip
-        self.requests = {}
+        self.requests, self.sequences = {}, {}
         self.cancelled = set()
+        self.troubled = False
 
     @rule(
         prompt=prompts,
@@ -137,7 +159,7 @@ class EngineMachine(RuleBasedStateMachine):
             timeout_s=timeout_s,
             reply_to=request_id,
         )
-        self.engine.submit(request)
+        self.sequences[request_id] = self.engine.submit(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())
@@ -153,7 +175,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     def tick(self):
         decoding = [s.request_id for s in self.engine.slots.running if s.decoding]
-        stats = self.engine.tick()
+        try:
+            stats = self.engine.tick()
+        except BackendError as error:
+            self.engine.fail_all(error)
+            return
         if stats is None:
             return
         assert stats.n_tokens <= self.limits.token_budget
@@ -173,16 +199,34 @@ class EngineMachine(RuleBasedStateMachine):
             assert start <= self.backend.reached.get(slot_id, 0)
             self.backend.reached[slot_id] = start + length
 
+    @rule(trouble=st.sampled_from(sorted(TROUBLES)), odds=st.integers(0, 3))
+    def get_into_trouble(self, trouble, odds):
+        if hasattr(self, "engine") and odds == 0:
+            self.backend.trouble, self.troubled = trouble, True
+
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):
         self.clock.advance(seconds)
 
     @invariant()
     def books_balance(self):
+        if not hasattr(self, "engine"):
+            return
+        self.engine.scheduler.check()
+        for request_id in self.requests:
+            assert len(self.events.ends(request_id)) <= 1
+        held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
+        assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
+        assert all(held[s.slot_id] == s.n_computed for s in slots.running)
+
+    @invariant()
+    def whoever_looks_on_sees_who_holds_a_slot(self):
         if hasattr(self, "engine"):
-            self.engine.scheduler.check()
+            by_slot = self.engine.slots.by_slot
             for request_id in self.requests:
-                assert len(self.events.ends(request_id)) <= 1
+                if not (sequence := self.sequences[request_id]).status.ended:
+                    slot_id = life_of(sequence).slot_id
+                    assert sequence not in by_slot if slot_id is None else by_slot[slot_id] is sequence
 
     def teardown(self):
         if not hasattr(self, "engine"):
@@ -194,6 +238,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.engine.has_work, "every request ends"
         self.engine.scheduler.check()
         assert self.engine.slots.n_idle == self.limits.n_slots
+        assert self.engine.scheduler.n_left_queue == len(self.requests), "the door counts everybody out"
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 
@@ -205,8 +250,9 @@ class EngineMachine(RuleBasedStateMachine):
         if end.error is None:
             assert (said, end.finish_reason) == (text, reason), "company changes no answer"
         else:
-            assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)
-            assert request_id in self.cancelled or request.timeout_s is not None
+            if not self.troubled:
+                assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)
+                assert request_id in self.cancelled or request.timeout_s is not None
             assert text.startswith(said), "what was said before the end was right"
         n_said = sum(e.n_tokens for e in self.events.events[request_id] if isinstance(e, Delta))
         assert n_said <= end.stats.n_output

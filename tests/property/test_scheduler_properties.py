@@ -24,7 +24,7 @@ from cobali_ray.core.instructions import (
     TickEnded,
     Truncate,
 )
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
@@ -46,8 +46,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         target_s=st.sampled_from(["auto", "auto", None, 0.05]),
         min_prefix=st.sampled_from([0, 1, 4]),
         copies=st.booleans(),
+        dense=st.booleans(),
+        grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1)]),
     )
-    def open(self, n_slots, share, chunk, order, target_s, min_prefix, copies):
+    def open(self, n_slots, share, chunk, order, target_s, min_prefix, copies, dense, grain):
         self.limits = EngineLimits(
             n_slots=n_slots,
             n_ctx_slot=N_CTX,
@@ -57,7 +59,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefill_order=order,
             min_prefix=min_prefix,
             copies=copies,
-            dense=True,
+            dense=dense,
+            grain=grain,
         )
         self.target_s = target_s
         self.scheduler = self.new_scheduler()
@@ -68,8 +71,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def new_scheduler(self):
         return Scheduler(
-            self.limits, end_tokens=frozenset({END}), pacer=Pacer(self.target_s), check_every=1,
-            story=Story(None),
+            self.limits, end_tokens=frozenset({END}), pacer=Pacer(self.target_s, self.limits.grain),
+            check_every=1, story=Story(None),
         )  # fmt: skip
 
     def do(self, event):
@@ -132,9 +135,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.do(Submitted(one, self.now_s, ready=ready))
 
     @precondition(lambda self: getattr(self, "requests", None))
-    @rule(data=st.data(), event=st.sampled_from([Cancelled, Ready]))
-    def cancel_or_ready(self, data, event):
+    @rule(data=st.data(), event=st.sampled_from([Cancelled, Ready, Failed]))
+    def something_happens_to_one(self, data, event):
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
+        if event is Failed:
+            self.do(Failed(InternalError("alone"), self.now_s, request_id))
+            return
         if event is Ready and request_id not in self.unready():
             return
         self.do(event(request_id, self.now_s))
@@ -219,6 +225,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 break
         assert set(self.ended) == set(self.requests), "every request ends"
+        assert self.scheduler.n_left_queue == self.scheduler.n_ended == len(self.requests)
+        assert self.scheduler.n_left_queue_tokens == sum(r.n_prompt for r in self.requests.values())
         assert self.scheduler.slots.n_idle == self.limits.n_slots
         assert replay(self.scheduler.story.events, self.new_scheduler()) == self.told, "stories repeat"
 

@@ -310,6 +310,17 @@ def test_a_bad_bias_is_the_clients_fault(overlaps):
     assert isinstance(s.end("bad").error, InvalidParameterError)
 
 
+def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
+    s = Setup(overlaps=overlaps)
+    s.submit("good", "fine", max_tokens=5)
+    s.engine._entropy = lambda: int("no number")
+    s.submit("bad", "x", sampling=SamplingParams(temperature=1.0))
+    s.run()
+    assert isinstance(s.end("bad").error, InternalError)
+    assert s.events.text("good") == answer("fine", max_tokens=5)
+    assert s.engine.scheduler.n_left_queue == 2, "the door counts who left"
+
+
 def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):
     everything = tuple((i, -100.0) for i in range(260) if i != END_TOKEN)
     s = Setup(overlaps=overlaps)

@@ -273,6 +273,15 @@ def test_what_cannot_even_fail_its_requests_has_failed_for_good(make):
     assert "the cache is on fire" in str(s.loop.failure)
 
 
+def test_an_engine_that_fails_at_its_mail_stops_when_told(make):
+    s = make().open()
+    s.backend.breaks_clear = True
+    s.loop._mailbox.put(lambda engine: engine.backend.truncate(0, 99))
+    assert s.finish() == {}
+    assert "the cache is on fire" in str(s.loop.failure)
+    assert s.backend.closed
+
+
 class Blind(Onlooker):
     """Breaks at the first look at anything."""
 

@@ -79,6 +79,18 @@ LONG = (*range(40), *range(900, 2860))
             Place(2, 40, 0),
             id="and-over-the-least-valuable",
         ),
+        pytest.param(
+            [held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
+            {"copies": True},
+            Place(2, 40, 1),
+            id="from-the-shortest-that-has-it",
+        ),
+        pytest.param(
+            [held(0, *range(40), *range(900, 12_000)), held(1)],
+            {"copies": True},
+            Place(1, 0),
+            id="not-where-the-copy-is-dearer-than-what-it-saves",
+        ),
         pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
         pytest.param(
             [held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))],

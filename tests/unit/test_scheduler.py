@@ -20,6 +20,7 @@ from cobali_ray.core.instructions import (
     TickEnded,
     Truncate,
 )
+from cobali_ray.core.life import life_of
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -169,6 +170,18 @@ def test_who_finished_may_be_cancelled_before_its_text_is_told():
     s.do(Sampled, [7])
     assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
     assert ends(s.do(Emitted, ["a"])) == {}
+
+
+def test_who_finished_shows_no_slot_but_all_that_was_computed():
+    s = Setup(n_slots=1)
+    s.submit(request("a", max_tokens=2), request("b"))
+    s.tick()
+    s.begin()
+    s.do(Sampled, [8])
+    s.begin()  # overlapped: its slot is given away before its text is told
+    a, b = (life_of(s.scheduler.sequence(name)) for name in "ab")
+    assert (a.state, a.slot_id, a.n_computed) == ("generating", None, 5)
+    assert (b.state, b.slot_id, b.n_computed) == ("prefilling", 0, 0)
 
 
 def test_a_stop_string_in_the_last_token_wins_over_its_length():
@@ -334,6 +347,18 @@ def test_ends_decided_before_an_error_are_told_with_the_next_answer():
     out = s.do(Failed, InternalError("broken"))
     assert ends(out) == {"late": DeadlineExceededError, "a": InternalError}
     assert not [one for one in out if isinstance(one, Compute)]
+
+
+def test_whom_an_error_kept_from_ending_ends_with_the_next_answer():
+    s = Setup()
+    s.submit(request("a"), request("b"), request("waits"))
+    s.tick()
+    s.scheduler.slots.by_slot[0] = None  # the books no longer balance
+    with pytest.raises(InvariantError, match="does not hold slot 0"):
+        s.do(Cancelled, "a")
+    out = s.do(Failed, InternalError("broken"))
+    assert ends(out) == dict.fromkeys(["a", "b", "waits"], InternalError)
+    assert s.scheduler.n_left_queue == s.scheduler.n_ended == 3
 
 
 def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
