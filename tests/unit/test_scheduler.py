@@ -26,7 +26,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import Request
-from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.scheduler import MOST_PLACED, Scheduler
 from cobali_ray.core.story import Story, replay
 from cobali_ray.errors import (
     CacheFullError,
@@ -308,6 +308,14 @@ def test_a_common_prefix_is_copied_from_a_running_sequence():
     assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, None)]
     assert plan.chunks == [Span(1, 6, 2, True)]
     assert s.scheduler.sequence("b").n_cached == 6
+
+
+def test_a_burst_gets_its_slots_over_several_ticks_and_the_door_knows_of_the_free_ones():
+    s = Setup(n_slots=80, n_cells=80 * 32, token_budget=400, prefill_chunk=4)
+    s.submit(*(request(f"r{i}", max_tokens=9) for i in range(90)))
+    for n_running in (MOST_PLACED, 2 * MOST_PLACED, 80):
+        s.tick()
+        assert (len(s.scheduler.slots.running), s.scheduler.head_waits) == (n_running, n_running == 80)
 
 
 def test_fail_all_ends_everybody_once_wherever_they_stand():
