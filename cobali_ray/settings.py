@@ -64,7 +64,7 @@ class EngineSettings(BaseSettings):
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""
     min_prefix: int = Field(default=32, ge=0)
-    """Shortest prefix worth reusing from an idle slot; 0 never reuses."""
+    """Shortest prefix worth reusing; 0 never reuses."""
     max_queue: int = Field(default=128, ge=0)
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
