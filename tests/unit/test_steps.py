@@ -1,11 +1,14 @@
-"""What `cobali serve` says while it starts."""
+"""What `cobali serve` says while it starts, and whom it listens to."""
 
 import io
 import re
+import signal
+import threading
 
 import pytest
 from rich.console import Console
 
+from cobali_ray.actors import serving
 from cobali_ray.actors.steps import Steps
 
 
@@ -24,3 +27,15 @@ def test_each_step_is_a_line_with_its_seconds(terminal):
     assert lines[-2:] == ["starting Ray               2.5 s", "ready after                3.5 s"]
     assert terminal == ("starting Serve ..." in out.getvalue())
     assert terminal or len(out.getvalue().splitlines()) == 2, "plain lines"
+
+
+def test_a_signal_between_the_start_and_its_end_is_not_lost():
+    """The thread that watches during the start has stopped looking, and nobody waits for the signal yet."""
+    stop, broken_off = threading.Event(), threading.Event()
+    with serving._on_signal(stop.set), serving._watching_signals(broken_off.set):
+        signal.raise_signal(signal.SIGINT)
+        assert broken_off.wait(10)
+        stop.clear()
+        signal.set_wakeup_fd(-1)
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.is_set()
