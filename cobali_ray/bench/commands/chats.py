@@ -18,7 +18,8 @@ from cobali_ray.settings import EngineSettings, read_settings
 WANTED = 0.95
 """Least share of what a perfect cache of the same cells would have held."""
 NOTE = (
-    "Cached: prompt tokens that were not computed. Same cells: what a perfect cache with as many KV cells "
+    "Cached: prompt tokens that were not computed. Same slots: what as many slots would have held that keep "
+    "one sequence each and always give up the one needed last. Same cells: what a perfect cache with as many KV cells "
     "would have held, without slots, each shared prefix once, keeping what is needed soonest. Unlimited: the "
     "same with cells without end. Times are simulated, so nothing here depends on the machine."
 )
@@ -46,7 +47,9 @@ def chats(
     command = spell(
         "chats", people=people, system=system, cells=cells, slots=slots, ctx=ctx, model=model, seed=seed
     )
-    deliver(_report(command, found, {"model": model, "n_slots": slots, "n_ctx": ctx, "seed": seed}), out)
+    deliver(
+        _report(command, found, {"model": model, "n_slots": slots, "n_ctx": ctx, "seed": seed}, slots), out
+    )
 
 
 def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int) -> EngineSettings:
@@ -58,21 +61,25 @@ def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int) -> EngineSetti
     )
 
 
-def _report(command: str, found: dict[tuple[int, int, int], Chats], config: dict[str, object]) -> Report:
+def _report(
+    command: str, found: dict[tuple[int, int, int], Chats], config: dict[str, object], n_slots: int
+) -> Report:
     table = Table(
         "Prompt tokens taken from the cache",
-        ["people", "system prompt", "cells", "requests", "prompt tokens", "cached", "same cells", "unlimited",
-         "cached / same cells", "TTFT p50 ms"],
+        ["people", "system prompt", "cells", "requests", "prompt tokens", "cached", "same slots", "same cells",
+         "unlimited", "cached / same slots", "cached / same cells", "TTFT p50 ms"],
         note=f"Wanted: cached / same cells of at least {WANTED:.2f}.",
     )  # fmt: skip
     series: dict[int, dict[str, list[tuple[float, float]]]] = {}
     for (n_cells, n_system, n_people), scene in found.items():
         best, unlimited = scene.best(scene.n_cells), scene.best(None)
+        in_slots = scene.best_in_slots(n_slots)
         ttft_s = median(asked.stats.ttft_s or 0.0 for asked in scene.asked)
         table.rows.append((
             str(n_people), str(n_system), str(n_cells), str(len(scene.asked)), str(scene.n_prompt),
-            *(f"{share:.1%}" for share in (scene.cached, best, unlimited)),
-            f"{scene.cached / best:.2f}" if best else "-", f"{1e3 * ttft_s:.0f}",
+            *(f"{share:.1%}" for share in (scene.cached, in_slots, best, unlimited)),
+            *(f"{scene.cached / share:.2f}" if share else "-" for share in (in_slots, best)),
+            f"{1e3 * ttft_s:.0f}",
         ))  # fmt: skip
         for name, share in (("cached", scene.cached), ("same cells", best)):
             lines = series.setdefault(n_cells, {})

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
-from cobali_ray.bench.inside.oracle import Visit, best_hits
+from cobali_ray.bench.inside.oracle import Visit, best_hits, slot_hits
 from cobali_ray.bench.load.prompts import PromptMaker, measure_costs
 from cobali_ray.core.events import Delta, Event, RequestStats
 from cobali_ray.core.request import Request, SamplingParams
@@ -75,6 +75,10 @@ class Chats:
     def cached(self) -> float:
         """The share of prompt tokens that were not computed."""
         return sum(a.stats.n_cached for a in self.asked) / self.n_prompt
+
+    def best_in_slots(self, n_slots: int) -> float:
+        """Return the share that slots would have held if they knew the future; see `oracle`."""
+        return sum(slot_hits([a.visit for a in self.asked], n_slots)) / self.n_prompt
 
     def best(self, n_cells: int | None) -> float:
         """Return the share that a perfect cache would have held; see `oracle`."""

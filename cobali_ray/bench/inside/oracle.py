@@ -47,6 +47,33 @@ def best_hits(visits: Sequence[Visit], n_cells: int | None = None) -> list[int]:
     return hits
 
 
+def slot_hits(visits: Sequence[Visit], n_slots: int) -> list[int]:
+    """Return how many prompt tokens of each visit slots hold that each keep one sequence, and never a wrong one.
+
+    Whoever comes takes the slot whose sequence is needed last, or never, beside what the newcomer leaves
+    behind; common beginnings are copied. Knows the future as `best_hits` does, and takes no account of lengths.
+    """
+    held: list[int] = []
+    hits = []
+    for at, visit in enumerate(visits):
+        most = visit.n_prompt - 1
+        hits.append(max((n_shared(visit.tokens, visits[i].tokens, most) for i in held), default=0))
+        if len(held) == n_slots:
+            held.remove(max(held, key=lambda i: _next_use(visits, i, at)))
+        held.append(at)
+    return hits
+
+
+def _next_use(visits: Sequence[Visit], old: int, new: int) -> int:
+    """Return the first visit after `new` that finds more in the sequence of `old` than in that of `new`."""
+    for later in range(new + 1, len(visits)):
+        n_prompt, tokens = visits[later]
+        by_old, by_new = (n_shared(tokens, visits[i].tokens, n_prompt - 1) for i in (old, new))
+        if by_old > by_new:
+            return later
+    return len(visits)
+
+
 def _forget(kept: Counter[int], excess: int) -> None:
     """Drop `excess` cells, those first that are needed last."""
     for later in sorted(kept, reverse=True):
