@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from cobali_ray.bench.commands import app
 from cobali_ray.bench.inside.chats import PASS_S, run_chats
-from cobali_ray.bench.inside.oracle import Visit, best_hits
+from cobali_ray.bench.inside.oracle import Visit, best_hits, slot_hits
 from cobali_ray.settings import read_settings
 
 
@@ -43,6 +43,19 @@ def visit(prompt, answer=""):
 )
 def test_best_hits(visits, n_cells, hits):
     assert best_hits(visits, n_cells) == hits
+
+
+@pytest.mark.parametrize(
+    ("n_slots", "hits"),
+    [
+        pytest.param(1, [0, 0, 0, 0, 0], id="one-slot-holds-who-came-last"),
+        pytest.param(2, [0, 0, 0, 2, 0], id="who-is-needed-last-gives-way"),
+        pytest.param(3, [0, 0, 0, 2, 2], id="a-slot-for-each"),
+    ],
+)
+def test_slot_hits(n_slots, hits):
+    visits = [visit("aa"), visit("bb"), visit("cc"), visit("bbx"), visit("aax")]
+    assert slot_hits(visits, n_slots) == hits
 
 
 def by_trying_everything(visits, n_cells, held=frozenset()):

@@ -19,9 +19,10 @@ WANTED = 0.95
 """Least share of what a perfect cache of the same cells would have held."""
 NOTE = (
     "Cached: prompt tokens that were not computed. Same slots: what as many slots would have held that keep "
-    "one sequence each and always give up the one needed last. Same cells: what a perfect cache with as many KV cells "
-    "would have held, without slots, each shared prefix once, keeping what is needed soonest. Unlimited: the "
-    "same with cells without end. Times are simulated, so nothing here depends on the machine."
+    "one sequence each and always give up the one needed last, if requests came one at a time. Same cells: "
+    "what a perfect cache with as many KV cells would have held, without slots, each shared prefix once, "
+    "keeping what is needed soonest. Unlimited: the same with cells without end. Times are simulated, so "
+    "nothing here depends on the machine."
 )
 
 
@@ -47,9 +48,8 @@ def chats(
     command = spell(
         "chats", people=people, system=system, cells=cells, slots=slots, ctx=ctx, model=model, seed=seed
     )
-    deliver(
-        _report(command, found, {"model": model, "n_slots": slots, "n_ctx": ctx, "seed": seed}, slots), out
-    )
+    config = {"model": model, "n_slots": slots, "n_ctx": ctx, "seed": seed}
+    deliver(_report(command, found, config, slots), out)
 
 
 def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int) -> EngineSettings:
@@ -66,8 +66,8 @@ def _report(
 ) -> Report:
     table = Table(
         "Prompt tokens taken from the cache",
-        ["people", "system prompt", "cells", "requests", "prompt tokens", "cached", "same slots", "same cells",
-         "unlimited", "cached / same slots", "cached / same cells", "TTFT p50 ms"],
+        ["people", "system prompt", "cells", "requests", "prompt tokens", "cached", "same slots",
+         "same cells", "unlimited", "cached / same slots", "cached / same cells", "TTFT p50 ms"],
         note=f"Wanted: cached / same cells of at least {WANTED:.2f}.",
     )  # fmt: skip
     series: dict[int, dict[str, list[tuple[float, float]]]] = {}

@@ -48,10 +48,10 @@ def best_hits(visits: Sequence[Visit], n_cells: int | None = None) -> list[int]:
 
 
 def slot_hits(visits: Sequence[Visit], n_slots: int) -> list[int]:
-    """Return how many prompt tokens of each visit slots hold that each keep one sequence, and never a wrong one.
+    """Return how many prompt tokens of each visit slots hold that keep one sequence each.
 
     Whoever comes takes the slot whose sequence is needed last, or never, beside what the newcomer leaves
-    behind; common beginnings are copied. Knows the future as `best_hits` does, and takes no account of lengths.
+    behind; common beginnings are copied. Knows the future as `best_hits` does, but not what a hit is worth.
     """
     held: list[int] = []
     hits = []
