@@ -6,6 +6,7 @@ Order of sources: the environment (`COBALI_N_SLOTS=8`) wins over what the file o
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +23,9 @@ PREFIX = "COBALI_"
 NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "COBALI_RAY_FORK_SERVER"})
 """Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
 Ray's workers of `cobali serve`."""
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
+"""What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""
 
 
 class EngineSettings(BaseSettings):
@@ -90,6 +94,8 @@ class EngineSettings(BaseSettings):
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
     """What is excluded stands in no message, report or repr."""
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
@@ -156,7 +162,7 @@ class EngineSettings(BaseSettings):
             raise ValueError("must be a URL that begins with http:// or https://")
         return value
 
-    @field_validator("model_aliases", "api_keys", mode="before")
+    @field_validator("model_aliases", "api_keys", "allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Read `a,b` as two names, which is how the environment says it."""
@@ -164,13 +170,22 @@ class EngineSettings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip()) or ("",)
         return value
 
-    @field_validator("model_aliases", "api_keys")
+    @field_validator("model_aliases", "api_keys", "allowed_origins")
     @classmethod
     def _not_blank(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         """Refuse what no client could send. An exported variable that is empty must not open the server."""
         if any(not name or name != name.strip() for name in names):
             raise ValueError("a name must not be empty, nor begin or end with a space")
         return names
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what no browser would send, such as a URL with a path."""
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin such as https://chat.example:8443, null or *")
+        return origins
 
     @model_validator(mode="after")
     def _fits_together(self) -> EngineSettings:

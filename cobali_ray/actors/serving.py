@@ -61,7 +61,7 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
             with steps.step("starting Ray"):
                 start_ray(console, dashboard=dashboard, meanwhile=_import_serve, spare=forks.pid)
             with _in_time(_limit_s(settings)):
-                _start_app(settings, folder, steps, url, listen=LOOPBACK if fast else host)
+                _start_app(settings, folder, steps, url, bind=LOOPBACK if fast else host)
         started = True
         with _on_signal(stop.set):
             steps.ready()
@@ -77,12 +77,12 @@ def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, listen: str) -> None:
+def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str) -> None:
     """Start Serve and the app, and return when `url` takes requests. What fails says why in one line."""
     try:
         with steps.step("starting Serve"):
-            _start_serve(host=listen, port=httpx2.URL(url).port)
-            _deploy(settings)
+            _start_serve(host=bind, port=httpx2.URL(url).port)
+            _deploy(settings, listens=httpx2.URL(url).host)
         with steps.step("loading the model"):
             _wait_loaded(folder)
         with steps.step("starting the front end"):
@@ -152,13 +152,13 @@ def _start_serve(*, host: str, port: int | None) -> None:
         serve.start(http_options={"host": host, "port": port})
 
 
-def _deploy(settings: EngineSettings) -> None:
+def _deploy(settings: EngineSettings, *, listens: str) -> None:
     """Have engine and ingress started, side by side."""
     from ray import serve
 
-    from cobali_ray.actors.app import build
+    from cobali_ray.actors.app import join
 
-    target = serve.RunTarget(build(settings), name=APP_NAME, route_prefix="/")
+    target = serve.RunTarget(join(settings, listens=listens), name=APP_NAME, route_prefix="/")
     with contextlib.suppress(TimeoutError):
         serve.run_many(
             [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False

@@ -274,3 +274,16 @@ def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         EngineSettings().n_slots = 4
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://chat.example/", "chat.example", "https://Chat.example", "https://"]
+)
+def test_what_no_browser_sends_is_no_origin(origin):
+    with pytest.raises(ConfigError, match=r"allowed_origins.*is no origin"):
+        read_settings({"allowed_origins": [origin]})
+
+
+def test_origins_are_read_like_other_lists():
+    asked = read_settings({"allowed_origins": "https://chat.example:8443,null,app://x"})
+    assert asked.allowed_origins == ("https://chat.example:8443", "null", "app://x")
