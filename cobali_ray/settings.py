@@ -16,7 +16,8 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
-from cobali_ray.errors import ConfigError
+from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
+from cobali_ray.errors import ConfigError, InvalidParameterError
 
 MAX_SLOTS = 256
 PREFIX = "COBALI_"
@@ -101,6 +102,9 @@ class EngineSettings(BaseSettings):
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     default_max_tokens: int | None = Field(default=None, ge=1)
     """Answer length where a request names none; None means the rest of the slot."""
+    default_sampling: Literal["model", "openai"] | dict[str, float] = "model"
+    """What holds where a request does not say how tokens are drawn: what the model's file advises; OpenAI's
+    values; or the file's with these instead."""
     default_timeout_s: float | None = Field(default=None, gt=0)
     min_stream_gap_s: float = Field(default=0.0, ge=0)
     """Least time between two writes of one stream, after its first token."""
@@ -178,6 +182,17 @@ class EngineSettings(BaseSettings):
             raise ValueError("a name must not be empty, nor begin or end with a space")
         return names
 
+    @field_validator("default_sampling")
+    @classmethod
+    def _are_in_range(cls, value: str | dict[str, float]) -> str | dict[str, float]:
+        """Refuse what a request could not ask for either."""
+        if not isinstance(value, str):
+            try:
+                tuned(NEUTRAL, value)
+            except InvalidParameterError as error:
+                raise ValueError(str(error)) from None
+        return value
+
     @field_validator("allowed_origins")
     @classmethod
     def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
@@ -229,6 +244,12 @@ class EngineSettings(BaseSettings):
         if self.itl_target_ms == "auto":
             return Pacer("auto", grain)
         return Pacer(self.itl_target_ms / 1000, grain)
+
+    def sampling(self, advised: SamplingParams) -> SamplingParams:
+        """Return the defaults of requests, given what the model's file advises."""
+        if isinstance(self.default_sampling, str):
+            return advised if self.default_sampling == "model" else NEUTRAL
+        return tuned(advised, self.default_sampling)
 
     def limits(
         self,

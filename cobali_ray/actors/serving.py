@@ -29,6 +29,7 @@ from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
 from cobali_ray.actors.ports import require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
+from cobali_ray.core.request import NEUTRAL
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
@@ -208,6 +209,9 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
     console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request)")
+    said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
+    if said:
+        console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")
     console.print(f"  more   {url}/docs  {url}/metrics  {url}/ready\n")
     console.print("Try it:\n")
     console.print(

@@ -159,7 +159,7 @@ def _call(
 ) -> Call:
     card, settings = origin.card, origin.settings
     n = n_of(body, len(prompts))
-    sampling = sampling_of(body, n_logprobs=n_logprobs, n_vocab=card.n_vocab)
+    sampling = sampling_of(body, card, n_logprobs=n_logprobs)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     n_choices = n * len(prompts)

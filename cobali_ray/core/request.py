@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from cobali_ray.errors import InvalidParameterError
 
@@ -71,7 +72,33 @@ class SamplingParams:
         return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
 
 
+NEUTRAL = SamplingParams()
+"""OpenAI's defaults: the model's own distribution."""
 GREEDY = SamplingParams(temperature=0.0)
+TUNABLE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Parameters for which a model or an operator may have defaults of their own."""
+
+
+def tuned(params: SamplingParams, values: Mapping[str, float]) -> SamplingParams:
+    """Return the parameters with other values for those named. Raises InvalidParameterError."""
+    changes: dict[str, Any] = dict(values)
+    for name in values:
+        if name not in TUNABLE:
+            raise InvalidParameterError(name, f"{name} is none of {', '.join(TUNABLE)}")
+    if (top_k := values.get("top_k")) is not None:
+        if not float(top_k).is_integer():
+            raise InvalidParameterError("top_k", f"top_k must be a whole number, got {top_k:g}")
+        changes["top_k"] = 0 if top_k == -1 else int(top_k)  # -1 is how other servers say "all"
+    return replace(params, **changes)
 
 
 class TraceLink(NamedTuple):
