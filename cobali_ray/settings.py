@@ -17,9 +17,10 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
-from cobali_ray.errors import ConfigError, InvalidParameterError
+from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
 
 MAX_SLOTS = 256
+DEFAULT_N_CTX = 4096
 PREFIX = "COBALI_"
 NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "COBALI_RAY_FORK_SERVER"})
 """Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
@@ -56,8 +57,9 @@ class EngineSettings(BaseSettings):
     # -- scheduling
     mode: Literal["sequential", "continuous"] = "continuous"
     n_slots: int = Field(default=16, ge=1, le=MAX_SLOTS)
-    n_ctx: int = Field(default=4096, ge=16)
-    """Most tokens of one request, prompt and answer."""
+    n_ctx: Annotated[int, Field(ge=16)] | Literal["auto"] = DEFAULT_N_CTX
+    """Most tokens of one request, prompt and answer; auto: what the model was trained for, as far as half of
+    the memory beside its weights holds it for every slot."""
     prefill_chunk: int = Field(default=512, ge=0)
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: int | None = Field(default=None, ge=1)
@@ -208,7 +210,8 @@ class EngineSettings(BaseSettings):
             raise ValueError(f"itl_target_ms: must be above 0, auto or off, got {self.itl_target_ms:g}")
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
-        if self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx:
+        known = self.n_ctx != "auto"
+        if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
@@ -225,17 +228,29 @@ class EngineSettings(BaseSettings):
         return 1 if self.mode == "sequential" else self.n_slots
 
     @property
+    def n_ctx_known(self) -> int:
+        """Most tokens of one request, once `auto` has become a number."""
+        if self.n_ctx == "auto":
+            raise InvariantError("n_ctx is auto, and no model was looked at")
+        return self.n_ctx
+
+    def at(self, n_ctx: int) -> EngineSettings:
+        """Return these settings with another `n_ctx`."""
+        return self.model_copy(update={"n_ctx": n_ctx})
+
+    @property
     def chunk(self) -> int:
         """Most prompt tokens of one request in one tick, in this mode."""
-        return self.n_ctx if self.mode == "sequential" or not self.prefill_chunk else self.prefill_chunk
+        return self.n_ctx_known if self.mode == "sequential" or not self.prefill_chunk else self.prefill_chunk
 
     @property
     def budget(self) -> int:
         """Most tokens of one tick, in this mode."""
+        n_ctx = self.n_ctx_known
         if self.mode == "sequential":
-            return self.n_ctx
-        n_cells = self.n_slots * self.n_ctx
-        return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
+            return n_ctx
+        n_cells = self.n_slots * n_ctx
+        return self.token_budget or min(min(self.chunk, n_ctx) + self.n_slots, n_cells)
 
     def pacer(self, grain: Grain | None = None) -> Pacer:
         """Return the pacer these settings ask for, given the backend's grain."""
@@ -262,12 +277,13 @@ class EngineSettings(BaseSettings):
         grain: Grain | None = None,
     ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
+        settings = self.at(n_ctx_slot) if self.n_ctx == "auto" else self
         return EngineLimits(
             n_slots=self.n_slots_used,
             n_ctx_slot=n_ctx_slot,
             n_cells=n_cells,
-            token_budget=self.budget,
-            prefill_chunk=self.chunk,
+            token_budget=settings.budget,
+            prefill_chunk=settings.chunk,
             prefill_order=self.prefill_order,
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,

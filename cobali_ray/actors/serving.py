@@ -208,7 +208,8 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys else ""
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
-    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request)")
+    auto = ", by n_ctx: auto" if settings.n_ctx == "auto" else ""
+    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
     said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
     if said:
         console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")

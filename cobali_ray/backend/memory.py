@@ -24,8 +24,17 @@ def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
     head_dim = lc.llama_model_n_embd(model) // max(lc.llama_model_n_head(model), 1)
     key = _number(lc, model, f"{name}.attention.key_length") or head_dim
     value = _number(lc, model, f"{name}.attention.value_length") or head_dim
-    width = lc.llama_model_n_head_kv(model) * (key + value)
-    return int(n_cells * (lc.llama_model_n_layer(model) * width * _F16_BYTES + _CELL_BYTES))
+    return n_cells * cell_bytes(
+        n_layers=lc.llama_model_n_layer(model),
+        n_heads_kv=lc.llama_model_n_head_kv(model),
+        key_width=key,
+        value_width=value,
+    )
+
+
+def cell_bytes(*, n_layers: int, n_heads_kv: int, key_width: int, value_width: int) -> int:
+    """Return the bytes of one cell: the keys and values of one token in every layer, as f16."""
+    return n_layers * n_heads_kv * (key_width + value_width) * _F16_BYTES + _CELL_BYTES
 
 
 def available_bytes(root: Path = cgroup.ROOT) -> int | None:
