@@ -13,19 +13,34 @@ MAX_CHOICES = 128
 """Answers of one HTTP request: prompts times `n`."""
 
 
-def sampling_of(body: GenerationBody, card: ModelCard, *, n_logprobs: int | None) -> SamplingParams:
-    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError."""
+def sampling_of(
+    body: GenerationBody,
+    card: ModelCard,
+    *,
+    n_logprobs: int | None,
+    bad_words: tuple[tuple[int, ...], ...] = (),
+) -> SamplingParams:
+    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError.
+
+    `bad_words` are those of the body, as tokens.
+    """
     asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
     if (penalty := _repetition_penalty(body)) is not None:
         asked["repetition_penalty"] = penalty
-    return replace(
+    params = replace(
         tuned(card.sampling, asked),
         logit_bias=_logit_bias(body.logit_bias or {}, card.n_vocab),
         seed=body.seed,
+        top_n_sigma=max(body.top_n_sigma or 0.0, 0.0),  # -1 is how llama.cpp says "off"
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        allowed_token_ids=tuple(body.allowed_token_ids or ()),
+        bad_words=bad_words,
         ignore_eos=bool(body.ignore_eos),
         min_tokens=0 if body.min_tokens is None else body.min_tokens,
         n_logprobs=n_logprobs,
     )
+    params.check_tokens(card.n_vocab)
+    return params
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
