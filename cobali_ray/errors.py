@@ -190,6 +190,40 @@ class WrongKeyError(BadRequestError):
         return "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
 
 
+class ForeignOriginError(BadRequestError):
+    """A web page asks that is neither the server's own nor allowed to."""
+
+    status = 403
+    code = "origin_not_allowed"
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(origin)
+        self.origin = origin
+
+    def __str__(self) -> str:
+        return (
+            f"Pages of the origin {self.origin!r} may not use this server; "
+            "operators can add it to the setting allowed_origins."
+        )
+
+
+class ForeignHostError(BadRequestError):
+    """A server on loopback is asked under a name of the public DNS."""
+
+    status = 403
+    code = "host_not_allowed"
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return (
+            f"This server listens on loopback and does not answer to the name {self.host!r}; operators can "
+            "add the origin of its pages, such as https://NAME, to the setting allowed_origins."
+        )
+
+
 class RefusedError(CobaliError):
     """The server declines new work now; the same request may succeed later."""
 

@@ -6,6 +6,7 @@ Order of sources: the environment (`COBALI_N_SLOTS=8`) wins over what the file o
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,13 +16,18 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
-from cobali_ray.errors import ConfigError
+from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
+from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
 
 MAX_SLOTS = 256
+DEFAULT_N_CTX = 4096
 PREFIX = "COBALI_"
 NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "COBALI_RAY_FORK_SERVER"})
 """Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
 Ray's workers of `cobali serve`."""
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
+"""What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""
 
 
 class EngineSettings(BaseSettings):
@@ -51,8 +57,9 @@ class EngineSettings(BaseSettings):
     # -- scheduling
     mode: Literal["sequential", "continuous"] = "continuous"
     n_slots: int = Field(default=16, ge=1, le=MAX_SLOTS)
-    n_ctx: int = Field(default=4096, ge=16)
-    """Most tokens of one request, prompt and answer."""
+    n_ctx: Annotated[int, Field(ge=16)] | Literal["auto"] = DEFAULT_N_CTX
+    """Most tokens of one request, prompt and answer; auto: what the model was trained for, as far as half of
+    the memory beside its weights holds it for every slot."""
     prefill_chunk: int = Field(default=512, ge=0)
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: int | None = Field(default=None, ge=1)
@@ -90,11 +97,16 @@ class EngineSettings(BaseSettings):
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
     """What is excluded stands in no message, report or repr."""
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     default_max_tokens: int | None = Field(default=None, ge=1)
     """Answer length where a request names none; None means the rest of the slot."""
+    default_sampling: Literal["model", "openai"] | dict[str, float] = "model"
+    """What holds where a request does not say how tokens are drawn: what the model's file advises; OpenAI's
+    values; or the file's with these instead."""
     default_timeout_s: float | None = Field(default=None, gt=0)
     min_stream_gap_s: float = Field(default=0.0, ge=0)
     """Least time between two writes of one stream, after its first token."""
@@ -156,7 +168,7 @@ class EngineSettings(BaseSettings):
             raise ValueError("must be a URL that begins with http:// or https://")
         return value
 
-    @field_validator("model_aliases", "api_keys", mode="before")
+    @field_validator("model_aliases", "api_keys", "allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Read `a,b` as two names, which is how the environment says it."""
@@ -164,7 +176,7 @@ class EngineSettings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip()) or ("",)
         return value
 
-    @field_validator("model_aliases", "api_keys")
+    @field_validator("model_aliases", "api_keys", "allowed_origins")
     @classmethod
     def _not_blank(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         """Refuse what no client could send. An exported variable that is empty must not open the server."""
@@ -172,13 +184,34 @@ class EngineSettings(BaseSettings):
             raise ValueError("a name must not be empty, nor begin or end with a space")
         return names
 
+    @field_validator("default_sampling")
+    @classmethod
+    def _are_in_range(cls, value: str | dict[str, float]) -> str | dict[str, float]:
+        """Refuse what a request could not ask for either."""
+        if not isinstance(value, str):
+            try:
+                tuned(NEUTRAL, value)
+            except InvalidParameterError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what no browser would send, such as a URL with a path."""
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin such as https://chat.example:8443, null or *")
+        return origins
+
     @model_validator(mode="after")
     def _fits_together(self) -> EngineSettings:
         if isinstance(self.itl_target_ms, float | int) and self.itl_target_ms <= 0:
             raise ValueError(f"itl_target_ms: must be above 0, auto or off, got {self.itl_target_ms:g}")
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
-        if self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx:
+        known = self.n_ctx != "auto"
+        if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
@@ -195,17 +228,29 @@ class EngineSettings(BaseSettings):
         return 1 if self.mode == "sequential" else self.n_slots
 
     @property
+    def n_ctx_known(self) -> int:
+        """Most tokens of one request, once `auto` has become a number."""
+        if self.n_ctx == "auto":
+            raise InvariantError("n_ctx is auto, and no model was looked at")
+        return self.n_ctx
+
+    def at(self, n_ctx: int) -> EngineSettings:
+        """Return these settings with another `n_ctx`."""
+        return self.model_copy(update={"n_ctx": n_ctx})
+
+    @property
     def chunk(self) -> int:
         """Most prompt tokens of one request in one tick, in this mode."""
-        return self.n_ctx if self.mode == "sequential" or not self.prefill_chunk else self.prefill_chunk
+        return self.n_ctx_known if self.mode == "sequential" or not self.prefill_chunk else self.prefill_chunk
 
     @property
     def budget(self) -> int:
         """Most tokens of one tick, in this mode."""
+        n_ctx = self.n_ctx_known
         if self.mode == "sequential":
-            return self.n_ctx
-        n_cells = self.n_slots * self.n_ctx
-        return self.token_budget or min(min(self.chunk, self.n_ctx) + self.n_slots, n_cells)
+            return n_ctx
+        n_cells = self.n_slots * n_ctx
+        return self.token_budget or min(min(self.chunk, n_ctx) + self.n_slots, n_cells)
 
     def pacer(self, grain: Grain | None = None) -> Pacer:
         """Return the pacer these settings ask for, given the backend's grain."""
@@ -214,6 +259,12 @@ class EngineSettings(BaseSettings):
         if self.itl_target_ms == "auto":
             return Pacer("auto", grain)
         return Pacer(self.itl_target_ms / 1000, grain)
+
+    def sampling(self, advised: SamplingParams) -> SamplingParams:
+        """Return the defaults of requests, given what the model's file advises."""
+        if isinstance(self.default_sampling, str):
+            return advised if self.default_sampling == "model" else NEUTRAL
+        return tuned(advised, self.default_sampling)
 
     def limits(
         self,
@@ -226,12 +277,13 @@ class EngineSettings(BaseSettings):
         grain: Grain | None = None,
     ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
+        settings = self.at(n_ctx_slot) if self.n_ctx == "auto" else self
         return EngineLimits(
             n_slots=self.n_slots_used,
             n_ctx_slot=n_ctx_slot,
             n_cells=n_cells,
-            token_budget=self.budget,
-            prefill_chunk=self.chunk,
+            token_budget=settings.budget,
+            prefill_chunk=settings.chunk,
             prefill_order=self.prefill_order,
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,

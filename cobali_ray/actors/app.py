@@ -1,4 +1,4 @@
-"""build(settings): the one place where all parts are joined."""
+"""build(settings) and join(settings): the one place where all parts are joined."""
 
 # Serve reads the annotation of `build` to validate `args`, so no postponed annotations in this file.
 import ray
@@ -19,7 +19,15 @@ HEALTH_S = 0.25
 
 
 def build(settings: EngineSettings) -> Application:
-    """Join engine and ingress to one Serve application; `args` of serve_config.yaml become `settings`."""
+    """Return the application for `serve run`; `args` of serve_config.yaml become `settings`."""
+    return join(settings)
+
+
+def join(settings: EngineSettings, *, listens: str | None = None) -> Application:
+    """Join engine and ingress to one Serve application.
+
+    `listens` is the address where clients reach it; None: Serve's own proxy, which knows its address.
+    """
     require_tracing(settings)
     engine = serve.deployment(
         EngineServer,
@@ -42,7 +50,7 @@ def build(settings: EngineSettings) -> Application:
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0.1},
     )
-    return ingress.bind(engine.bind(settings, ONLY_ENGINE), settings, ONLY_ENGINE)
+    return ingress.bind(engine.bind(settings, ONLY_ENGINE), settings, ONLY_ENGINE, listens)
 
 
 def _n_gpus(settings: EngineSettings) -> int:

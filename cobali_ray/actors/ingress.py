@@ -22,11 +22,11 @@ class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
     async def __init__(  # type: ignore[misc]
-        self, engine: Any, settings: EngineSettings, engine_id: str
+        self, engine: Any, settings: EngineSettings, engine_id: str, listens: str | None = None
     ) -> None:
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
-        self._settings = settings
+        self._settings, self._listens = settings, listens
         self._client = ServeEngineClient(engine, engine_id)
         self._client.start()
         self._tracing = open_tracing(settings, "ingress")
@@ -37,6 +37,8 @@ class Ingress:
         api = ApiSettings(
             model_aliases=s.model_aliases,
             api_keys=s.api_keys,
+            allowed_origins=s.allowed_origins,
+            listens=self._listens,
             strict=s.strict,
             max_body_bytes=s.max_body_bytes,
             default_max_tokens=s.default_max_tokens,

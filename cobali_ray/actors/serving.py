@@ -29,6 +29,7 @@ from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
 from cobali_ray.actors.ports import require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
+from cobali_ray.core.request import NEUTRAL
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
@@ -66,7 +67,7 @@ def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: 
             with steps.step("starting Ray"):
                 start_ray(console, dashboard=dashboard, meanwhile=_import_serve, spare=forks.pid)
             with _in_time(_limit_s(settings)):
-                _start_app(settings, folder, steps, url, listen=LOOPBACK if fast else host)
+                _start_app(settings, folder, steps, url, bind=LOOPBACK if fast else host)
         started = True
         steps.ready()
         _announce(console, url, settings)
@@ -81,12 +82,12 @@ def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, listen: str) -> None:
+def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str) -> None:
     """Start Serve and the app, and return when `url` takes requests. What fails says why in one line."""
     try:
         with steps.step("starting Serve"):
-            _start_serve(host=listen, port=httpx2.URL(url).port)
-            _deploy(settings)
+            _start_serve(host=bind, port=httpx2.URL(url).port)
+            _deploy(settings, listens=httpx2.URL(url).host)
         with steps.step("loading the model"):
             _wait_loaded(folder)
         with steps.step("starting the front end"):
@@ -156,13 +157,13 @@ def _start_serve(*, host: str, port: int | None) -> None:
         serve.start(http_options={"host": host, "port": port})
 
 
-def _deploy(settings: EngineSettings) -> None:
+def _deploy(settings: EngineSettings, *, listens: str) -> None:
     """Have engine and ingress started, side by side."""
     from ray import serve
 
-    from cobali_ray.actors.app import build
+    from cobali_ray.actors.app import join
 
-    target = serve.RunTarget(build(settings), name=APP_NAME, route_prefix="/")
+    target = serve.RunTarget(join(settings, listens=listens), name=APP_NAME, route_prefix="/")
     with contextlib.suppress(TimeoutError):
         serve.run_many(
             [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
@@ -211,7 +212,11 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys else ""
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
-    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request)")
+    auto = ", by n_ctx: auto" if settings.n_ctx == "auto" else ""
+    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
+    said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
+    if said:
+        console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")
     console.print(f"  more   {url}/docs  {url}/metrics  {url}/ready\n")
     console.print("Try it:\n")
     console.print(

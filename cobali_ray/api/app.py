@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from cobali_ray.api.account import account_of
 from cobali_ray.api.client import EngineClient
@@ -12,10 +13,11 @@ from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
-from cobali_ray.api.frame import Frame, fault_response, is_open
+from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import describe
+from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
@@ -41,8 +43,24 @@ def build_api(
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+    # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
+    # at all may read why a key is wrong.
+    app.add_middleware(Lock, api_keys=settings.api_keys)
     app.add_middleware(
-        Frame, api_keys=settings.api_keys, echo_id=settings.echo_request_id, clock=clock, tracer=tracer
+        CORSMiddleware,
+        allow_origin_regex=".*",  # the frame has sent the others away
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("*",),
+        allow_private_network=True,
+        expose_headers=("retry-after", "x-cobali-ignored-fields", "x-request-id"),
+    )
+    app.add_middleware(
+        Frame,
+        origins=Origins(settings.allowed_origins),
+        listens=settings.listens,
+        echo_id=settings.echo_request_id,
+        clock=clock,
+        tracer=tracer,
     )
     describe(app, keyed=bool(settings.api_keys), is_open=is_open)
     return app

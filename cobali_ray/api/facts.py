@@ -23,6 +23,7 @@ from cobali_ray.api.schema import DetokenizeBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_model, check_tokens
 from cobali_ray.backend.port import Gone
+from cobali_ray.core.request import TUNABLE
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError
 
@@ -154,6 +155,7 @@ def _model(name: str, card: ModelCard) -> dict[str, Any]:
         "root": card.model_id,
         "max_model_len": card.n_ctx_slot,
         "description": card.description,
+        "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
     }
 
 

@@ -67,8 +67,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "truncation": ("disabled",),
     # How tokens are drawn; beside each, llama.cpp's own neutral values and defaults.
     "adaptive_target": (-1,),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "dry_allowed_length": (2,),
     "dry_base": (1.75,),
     "dry_multiplier": (0,),
@@ -102,13 +100,11 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "tfs": (1,),
     "tfs_z": (1,),
     "top_a": (0,),
-    "top_n_sigma": (-1, 0),
     "typical": (1,),
     "use_beam_search": (False,),
     "xtc_probability": (0,),
     "xtc_threshold": (0.1,),
     # Where the answer ends, and what of it is shown.
-    "include_stop_str_in_output": (False,),
     "max_length": (),
     "max_new_tokens": (),
     "min_length": (0,),
@@ -117,7 +113,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "stop_sequences": ([],),
-    "stop_token_ids": ([],),
     "stopping_strings": ([],),
     # What else comes with it.
     "audio": (),

@@ -1,4 +1,4 @@
-"""What surrounds every HTTP request: its id, its key, its log line, and an answer to every error."""
+"""What surrounds every HTTP request: its id, its origin, its key, its log line, an answer to every error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.ids import request_id_of
+from cobali_ray.api.origins import Origins, is_loopback
 from cobali_ray.api.spans import HttpTracer, route_traced
-from cobali_ray.errors import WrongKeyError
+from cobali_ray.errors import ForeignHostError, ForeignOriginError, WrongKeyError
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui"})
 OPEN_FOLDER = "/ui/"
@@ -48,19 +49,40 @@ def key_is_right(headers: Mapping[str, str], api_keys: Sequence[str]) -> bool:
     return right
 
 
+class Lock:
+    """ASGI middleware that lets nobody pass without a key."""
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
+        self._app, self._api_keys = app, tuple(api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or answer that it needs a key."""
+        app = self._app
+        if scope["type"] == "http" and not self._opens(scope):
+            account: Account = scope[SCOPE_KEY]
+            app = fault_response(account.blame(WrongKeyError()))
+        await app(scope, receive, send)
+
+    def _opens(self, scope: Scope) -> bool:
+        if not self._api_keys or is_open(_path_in_app(scope)):
+            return True
+        return key_is_right(Headers(scope=scope), self._api_keys)
+
+
 class Frame:
-    """ASGI middleware around all routes."""
+    """ASGI middleware around all routes and around all other middleware."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        api_keys: Sequence[str],
+        origins: Origins,
+        listens: str | None,
         echo_id: bool,
         clock: ApiClock,
         tracer: HttpTracer | None = None,
     ) -> None:
-        self._app, self._api_keys, self._echo_id = app, tuple(api_keys), echo_id
+        self._app, self._origins, self._listens, self._echo_id = app, origins, listens, echo_id
         self._clock, self._tracer = clock, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +110,7 @@ class Frame:
                 raise ClientDisconnect from None
 
         try:
-            self._check_key(_path_in_app(scope), headers)
+            self._check_page(headers, scope)
             await self._app(scope, receive, send_framed)
         except (asyncio.CancelledError, ClientDisconnect) as gone:
             account.cancelled = True
@@ -104,11 +126,15 @@ class Frame:
             account.route = getattr(scope.get("route"), "path", account.route)
             account.write(self._clock.now() - account.received_s)
 
-    def _check_key(self, path: str, headers: Mapping[str, str]) -> None:
-        if not self._api_keys or is_open(path):
-            return
-        if not key_is_right(headers, self._api_keys):
-            raise WrongKeyError
+    def _check_page(self, headers: Mapping[str, str], scope: Scope) -> None:
+        """Send requests away that a browser makes for a page from elsewhere."""
+        host = headers.get("host", "").lower()
+        listens = self._listens or (scope.get("server") or ("",))[0]
+        if is_loopback(listens) and not self._origins.knows(host):
+            raise ForeignHostError(host[:128])
+        origin = headers.get("origin")
+        if origin is not None and not self._origins.allows(origin.lower(), host):
+            raise ForeignOriginError(origin[:128])
 
 
 def _path_in_app(scope: Scope) -> str:

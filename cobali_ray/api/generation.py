@@ -25,6 +25,7 @@ from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
 from cobali_ray.api.translate import (
     Call,
     Origin,
+    bad_words_of,
     chat_call,
     check_model,
     check_tokens,
@@ -145,6 +146,7 @@ class Generation:
             card=source.card,
             settings=self._settings,
             received_s=source.account.received_s,
+            bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 

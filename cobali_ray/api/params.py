@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.core.request import MAX_TOP_LOGPROBS, SamplingParams
+from cobali_ray.core.request import MAX_TOP_LOGPROBS, TUNABLE, SamplingParams, tuned
+from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
 MAX_CHOICES = 128
 """Answers of one HTTP request: prompts times `n`."""
 
 
-def sampling_of(body: GenerationBody, *, n_logprobs: int | None, n_vocab: int) -> SamplingParams:
-    """Return how tokens are drawn; OpenAI's defaults for what is absent. Raises InvalidParameterError."""
-    return SamplingParams(
-        temperature=_or(body.temperature, 1.0),
-        # -1 is how other servers say "all".
-        top_k=0 if body.top_k in (None, -1) else body.top_k,
-        top_p=_or(body.top_p, 1.0),
-        min_p=_or(body.min_p, 0.0),
-        typical_p=_or(body.typical_p, 1.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        repetition_penalty=_repetition_penalty(body),
-        logit_bias=_logit_bias(body.logit_bias or {}, n_vocab),
+def sampling_of(
+    body: GenerationBody,
+    card: ModelCard,
+    *,
+    n_logprobs: int | None,
+    bad_words: tuple[tuple[int, ...], ...] = (),
+) -> SamplingParams:
+    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError.
+
+    `bad_words` are those of the body, as tokens.
+    """
+    asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
+    if (penalty := _repetition_penalty(body)) is not None:
+        asked["repetition_penalty"] = penalty
+    params = replace(
+        tuned(card.sampling, asked),
+        logit_bias=_logit_bias(body.logit_bias or {}, card.n_vocab),
         seed=body.seed,
+        top_n_sigma=max(body.top_n_sigma or 0.0, 0.0),  # -1 is how llama.cpp says "off"
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        allowed_token_ids=tuple(body.allowed_token_ids or ()),
+        bad_words=bad_words,
         ignore_eos=bool(body.ignore_eos),
         min_tokens=0 if body.min_tokens is None else body.min_tokens,
         n_logprobs=n_logprobs,
     )
+    params.check_tokens(card.n_vocab)
+    return params
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
@@ -93,16 +106,12 @@ def wants_usage(body: GenerationBody) -> bool:
     return bool(body.stream_options.include_usage)
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _repetition_penalty(body: GenerationBody) -> float:
+def _repetition_penalty(body: GenerationBody) -> float | None:
     one, other = body.repetition_penalty, body.repeat_penalty
     if one is not None and other is not None and one != other:
         message = f"repetition_penalty {one:g} and repeat_penalty {other:g} contradict each other"
         raise InvalidParameterError("repeat_penalty", message)
-    return _or(other if one is None else one, 1.0)
+    return other if one is None else one
 
 
 def _logit_bias(biases: dict[str, float], n_vocab: int) -> tuple[tuple[int, float], ...]:

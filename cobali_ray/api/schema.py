@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from cobali_ray.core.request import MAX_ALLOWED_TOKENS
+
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
@@ -80,6 +82,13 @@ def _few_biases(value: Any) -> Any:
     return value
 
 
+def _few(value: Any) -> Any:
+    # Before each is looked at: one error per entry of a long list would hold the interpreter.
+    if isinstance(value, list) and len(value) > MAX_ALLOWED_TOKENS:
+        raise PydanticCustomError("few", f"must have at most {MAX_ALLOWED_TOKENS} entries, got {len(value)}")
+    return value
+
+
 class Shape(BaseModel):
     """What all bodies share."""
 
@@ -107,6 +116,19 @@ class GenerationBody(Shape):
     repetition_penalty: float | None = None
     repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
     logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_few_biases)] = None
+    top_n_sigma: float | None = Field(
+        None, description="Keep tokens within so many standard deviations of the best; 0 or less keeps all."
+    )
+    stop_token_ids: Annotated[list[TokenId] | None, BeforeValidator(_few)] = None
+    bad_words: Annotated[
+        list[str] | None,
+        BeforeValidator(_few),
+        Field(description="Texts that the answer must not hold."),
+    ] = None
+    allowed_token_ids: Annotated[
+        list[TokenId] | None, BeforeValidator(_few), Field(description="Draw no others; absent: all.")
+    ] = None
+    include_stop_str_in_output: bool | None = None
     seed: int | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None

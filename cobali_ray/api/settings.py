@@ -15,6 +15,10 @@ class ApiSettings:
     """Further names under which clients may ask for the model."""
     api_keys: tuple[str, ...] = ()
     """Accepted keys; empty means that nobody is asked for one."""
+    allowed_origins: tuple[str, ...] = ()
+    """Further origins of web pages that may use the server; `*` allows all."""
+    listens: str | None = None
+    """Where clients reach the server, if what takes their connections is in front of this process."""
     strict: bool = False
     """Refuse fields nobody knows instead of naming them in a header."""
     max_body_bytes: int = 8 << 20

@@ -19,8 +19,9 @@ from cobali_ray.api.params import (
 )
 from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBody, Message
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
-from cobali_ray.core.request import Request, TraceLink
+from cobali_ray.core.request import MAX_BAD_WORDS, MAX_STOP_CHARS, Request, TraceLink
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
@@ -66,6 +67,21 @@ class Origin:
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
     trace: TraceLink | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Those of the body, as tokens."""
+
+
+def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each bad word, as it stands at the beginning of a text and behind a space."""
+    texts = body.bad_words or []
+    if len(texts) > MAX_BAD_WORDS or any(len(text) > MAX_STOP_CHARS for text in texts):
+        most = f"at most {MAX_BAD_WORDS} bad words of {MAX_STOP_CHARS} characters"
+        raise InvalidParameterError("bad_words", most)
+    if not all(text.strip() for text in texts):
+        raise InvalidParameterError("bad_words", "a bad word must not be empty")
+    forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
+    tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
+    return tuple(dict.fromkeys(tokens))
 
 
 def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> None:
@@ -159,7 +175,7 @@ def _call(
 ) -> Call:
     card, settings = origin.card, origin.settings
     n = n_of(body, len(prompts))
-    sampling = sampling_of(body, n_logprobs=n_logprobs, n_vocab=card.n_vocab)
+    sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     n_choices = n * len(prompts)
@@ -176,6 +192,7 @@ def _call(
                 max_tokens=_max_tokens(asked, len(prompt), card, settings),
                 sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
                 stop=body.stop,
+                include_stop=bool(body.include_stop_str_in_output),
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 received_s=origin.received_s,

@@ -13,7 +13,7 @@ MAX_SLOTS = 256
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
 _ATTENTION_TILE = 64
-_MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
+MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.n_slots <= MAX_SLOTS:
             raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
-        if not 1 <= self.n_cells_asked <= _MOST_CELLS:
+        if not 1 <= self.n_cells_asked <= MOST_CELLS:
             asked = f"{self.n_slots} slots of {self.n_ctx_slot}"
-            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {_MOST_CELLS}")
+            raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {MOST_CELLS}")
         if self.n_batch < self.n_slots:
             raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
         if self.n_batch > self.n_cells_asked:

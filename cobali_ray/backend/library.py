@@ -63,6 +63,13 @@ def _callback() -> Any:
     return llama_cpp.llama_log_callback(_logger())
 
 
+def metadata(lc: Any, model: Any, key: str) -> str:
+    """Return the text of one key of a model's file; empty where there is none."""
+    buffer = ctypes.create_string_buffer(128)
+    n = lc.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace") if n > 0 else ""
+
+
 def forget_errors() -> None:
     """Begin a call whose failure `errors` shall explain."""
     _logger().errors.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from array import array
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import structlog
 from numpy.typing import NDArray
 
 from cobali_ray.backend import library, memory
+from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
@@ -49,6 +51,7 @@ class LlamaBackend:
         n_cells = int(lc.llama_n_ctx(self._context))
         self.n_cells = min(n_cells, config.n_cells or n_cells)
         self.end_tokens = vocab.end_tokens
+        self.sampling = advised(partial(library.metadata, lc, self._model))
         self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
         self.cuts_tails = not (
             lc.llama_model_is_recurrent(self._model)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
-from cobali_ray.backend import cgroup
+from cobali_ray.backend import cgroup, library
 
 _F16_BYTES = 2
 _CELL_BYTES = 64
@@ -18,15 +17,24 @@ def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
 
     Recurrent and hybrid models keep states, models with latent attention keep less than keys and values.
     """
-    name = _text(lc, model, "general.architecture")
-    latent = _text(lc, model, f"{name}.attention.kv_lora_rank")
+    name = library.metadata(lc, model, "general.architecture")
+    latent = library.metadata(lc, model, f"{name}.attention.kv_lora_rank")
     if latent or lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model):
         return 0
     head_dim = lc.llama_model_n_embd(model) // max(lc.llama_model_n_head(model), 1)
     key = _number(lc, model, f"{name}.attention.key_length") or head_dim
     value = _number(lc, model, f"{name}.attention.value_length") or head_dim
-    width = lc.llama_model_n_head_kv(model) * (key + value)
-    return int(n_cells * (lc.llama_model_n_layer(model) * width * _F16_BYTES + _CELL_BYTES))
+    return n_cells * cell_bytes(
+        n_layers=lc.llama_model_n_layer(model),
+        n_heads_kv=lc.llama_model_n_head_kv(model),
+        key_width=key,
+        value_width=value,
+    )
+
+
+def cell_bytes(*, n_layers: int, n_heads_kv: int, key_width: int, value_width: int) -> int:
+    """Return the bytes of one cell: the keys and values of one token in every layer, as f16."""
+    return n_layers * n_heads_kv * (key_width + value_width) * _F16_BYTES + _CELL_BYTES
 
 
 def available_bytes(root: Path = cgroup.ROOT) -> int | None:
@@ -41,12 +49,6 @@ def available_bytes(root: Path = cgroup.ROOT) -> int | None:
     return min(free, default=None)
 
 
-def _text(lc: Any, model: Any, key: str) -> str:
-    buffer = ctypes.create_string_buffer(128)
-    n = lc.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace") if n > 0 else ""
-
-
 def _number(lc: Any, model: Any, key: str) -> int:
-    text = _text(lc, model, key)
+    text = library.metadata(lc, model, key)
     return int(text) if text.isdecimal() else 0

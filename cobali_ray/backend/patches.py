@@ -1,4 +1,4 @@
-"""What a request changes in its row before anything is drawn: bias, penalties, banned end tokens."""
+"""What a request changes in its row before anything is drawn: bias, penalties, bans, top_n_sigma."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import numpy as np
 from cobali_ray.errors import InvalidParameterError, InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from cobali_ray.core.request import SamplingParams
 
-    Change = tuple[NDArray[np.int64], NDArray[np.float32]]
+    Change = tuple[NDArray[np.int64] | slice, NDArray[np.float32]]
+
+
+_NONE = np.zeros(0, np.int64)
 
 
 class Patches:
@@ -26,23 +29,31 @@ class Patches:
     ) -> None:
         if not _inside(end_tokens, n_vocab):
             raise InvariantError(f"end tokens {sorted(end_tokens)} are not all below n_vocab {n_vocab}")
+        params.check_tokens(n_vocab)
         bias: dict[int, float] = {}
         for token, value in params.logit_bias:
             bias[token] = bias.get(token, 0.0) + value
-        if not _inside(bias, n_vocab):
-            wrong = next(token for token in bias if not 0 <= token < n_vocab)
-            raise InvalidParameterError("logit_bias", f"logit_bias names token {wrong}; there are {n_vocab}")
         self._bias_ids = np.array(list(bias), np.int64)
         self._bias = np.array(list(bias.values()), np.float32)
-        self._end_ids = np.array(sorted(end_tokens), np.int64)
+        stops = set(params.stop_token_ids)
+        self._end_ids = np.array(sorted(end_tokens - stops), np.int64)
         self._ban_until = np.inf if params.ignore_eos else params.min_tokens
         self._seen = _Seen(params, prompt, n_vocab) if params.penalises else None
-        bans = bool(end_tokens) and self._ban_until > 0
-        self.idle = not (bias or bans or params.penalises)
+        self._stop_ids, self._stops_from = np.array(sorted(stops), np.int64), params.min_tokens
+        self._bad = _BadWords(params.bad_words) if params.bad_words else None
+        self._allowed = np.array(sorted(set(params.allowed_token_ids)), np.int64)
+        self._n_sigma = params.top_n_sigma
+        n_ends = self._end_ids.size if self._ban_until > 0 else 0
+        n_ends += self._stop_ids.size if self._stops_from > 0 else 0
+        narrows = self._allowed.size > 0 or self._n_sigma > 0
+        self.idle = not (bias or n_ends or narrows or self._bad or params.penalises)
         """Whether no row is ever changed."""
         lifts = params.penalises or any(value > 0 for value in bias.values())
-        self.n_lowered = None if lifts else len(bias) + (len(end_tokens) if bans else 0)
+        n_bad = 0 if self._bad is None else self._bad.n_last
+        self.n_lowered = None if lifts or narrows else len(bias) + n_ends + n_bad
         """At most so many tokens are ever changed, and only lowered; None: any may be, or some lifted."""
+        if self._allowed.size and not self._leaves_some(self._bad.always if self._bad else _NONE, 0):
+            raise InvalidParameterError("allowed_token_ids", "none of allowed_token_ids may be drawn")
 
     def apply(self, row: NDArray[np.float32], n_sampled: int) -> list[Change]:
         """Patch the row; give the former values, so that undoing them in reverse order restores it."""
@@ -53,10 +64,41 @@ class Patches:
             changes.append((self._bias_ids, before))
         if self._seen is not None and self._seen.n:
             changes.append(self._seen.penalise(row))
-        if n_sampled < self._ban_until and self._end_ids.size:
-            changes.append((self._end_ids, row[self._end_ids]))
-            row[self._end_ids] = -np.inf
+        for banned in self._banned(n_sampled):
+            changes.append((banned, row[banned]))
+            row[banned] = -np.inf
+        if self._allowed.size:
+            before, some = row.copy(), row[self._allowed]
+            row.fill(-np.inf)
+            row[self._allowed] = some
+            changes.append((slice(None), before))
+        if self._n_sigma:
+            kept = row[row > -np.inf]
+            spread = float(np.std(kept, dtype=np.float64)) if kept.size else 0.0
+            far = np.flatnonzero(row < row.max() - np.float32(self._n_sigma * spread))
+            changes.append((far, row[far]))
+            row[far] = -np.inf
         return changes
+
+    def _banned(self, n_sampled: int) -> Iterator[NDArray[np.int64]]:
+        if n_sampled < self._ban_until and self._end_ids.size:
+            yield self._end_ids
+        if n_sampled < self._stops_from and self._stop_ids.size:
+            yield self._stop_ids
+        if self._bad is not None:
+            last = self._bad.last()
+            if self._allowed.size and not self._leaves_some(last, n_sampled):
+                last = self._bad.always
+            yield last
+
+    def _leaves_some(self, banned: NDArray[np.int64], n_sampled: int) -> bool:
+        """Say whether a token is allowed that is neither among these nor banned otherwise."""
+        never = set(banned.tolist())
+        if n_sampled < self._ban_until:
+            never.update(self._end_ids.tolist())
+        if n_sampled < self._stops_from:
+            never.update(self._stop_ids.tolist())
+        return not never.issuperset(self._allowed.tolist())
 
     def apply_to_candidates(
         self, values: NDArray[np.float32], ids: NDArray[np.int32], n_sampled: int
@@ -67,13 +109,41 @@ class Patches:
         """
         for token, bias in zip(self._bias_ids, self._bias, strict=True):
             values[ids == token] += bias
-        if n_sampled < self._ban_until and self._end_ids.size:
-            values[(ids == self._end_ids[:, None]).any(axis=0)] = -np.inf
+        for banned in self._banned(n_sampled):
+            values[(ids == banned[:, None]).any(axis=0)] = -np.inf
 
     def take(self, token: int) -> None:
         """Count a drawn token."""
         if self._seen is not None:
             self._seen.count(token)
+        if self._bad is not None:
+            self._bad.note(token)
+
+
+class _BadWords:
+    """Token sequences of which the last token is not drawn after the others; one look-up per token."""
+
+    def __init__(self, words: Sequence[tuple[int, ...]]) -> None:
+        self.always = np.array(sorted({word[-1] for word in words if len(word) == 1}), np.int64)
+        """The words that are one token."""
+        self._by_end: dict[int, list[tuple[int, ...]]] = {}
+        for word in dict.fromkeys(words):
+            if len(word) > 1:
+                self._by_end.setdefault(word[-2], []).append(word)
+        self.n_last = len({word[-1] for word in words})
+        self._output: list[int] = []
+
+    def last(self) -> NDArray[np.int64]:
+        """Return the tokens that would complete a word now."""
+        output = self._output
+        if not output or output[-1] not in self._by_end:
+            return self.always
+        more = {word[-1] for word in self._by_end[output[-1]] if tuple(output[1 - len(word) :]) == word[:-1]}
+        return np.union1d(self.always, np.array(sorted(more), np.int64)) if more else self.always
+
+    def note(self, token: int) -> None:
+        """Add a drawn token."""
+        self._output.append(token)
 
 
 class _Seen:

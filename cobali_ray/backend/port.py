@@ -9,6 +9,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
+from cobali_ray.core.request import SamplingParams
 
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
@@ -62,6 +63,8 @@ class Backend(Protocol):
     n_batch: int
     """Most tokens of one forward pass."""
     end_tokens: frozenset[int]
+    sampling: SamplingParams
+    """How the model's file advises to draw tokens where a request says nothing."""
     words: Words
     overlaps: bool
     """Whether `forward` returns before the pass is computed, so that host work can hide behind it."""

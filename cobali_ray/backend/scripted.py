@@ -19,6 +19,7 @@ from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
+from cobali_ray.core.request import NEUTRAL
 from cobali_ray.errors import (
     BackendError,
     CacheFullError,
@@ -79,6 +80,7 @@ class ScriptedBackend:
         self.n_ctx_slot = n_ctx_slot
         self.n_cells = n_slots * n_ctx_slot if n_cells is None else n_cells
         self.end_tokens = frozenset({END_TOKEN})
+        self.sampling = NEUTRAL
         self.overlaps = overlaps
         self.grain, self.cuts_tails, self.copies, self.dense = Grain(), True, copies, dense
         self.words: Words = ByteVocab()

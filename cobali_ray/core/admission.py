@@ -38,9 +38,7 @@ def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Reque
     request = fit(request, limits.n_most)
     if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
         raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
-    for token_id, _ in request.sampling.logit_bias:
-        if not 0 <= token_id < n_vocab:
-            raise InvalidParameterError("logit_bias", f"token id {token_id} is not in 0 .. {n_vocab - 1}")
+    request.sampling.check_tokens(n_vocab)
     return request
 
 

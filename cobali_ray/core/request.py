@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from cobali_ray.errors import InvalidParameterError
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1000
-"""Of one stop string. The engine prepares each for its search."""
+"""Of one stop string, and of one bad word. The engine prepares each for its search."""
+MAX_STOP_TOKENS = 128
+MAX_BAD_WORDS = 128
+MAX_ALLOWED_TOKENS = 4096
+"""More would be most of a vocabulary, and travel to the engine with every request."""
 
 
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
@@ -23,11 +28,13 @@ def _require(param: str, value: float, *, low: float, high: float, open_low: boo
 class SamplingParams:
     """How the next token is drawn from a row of logits.
 
-    Order of work, as llama.cpp's default chain has it: logit_bias and penalties, top_k, typical_p, top_p,
-    min_p, temperature. `temperature` 0 is greedy. The neutral value of each is its default.
+    Order of work, as llama.cpp's default chain has it: logit_bias, penalties and bans, top_n_sigma, top_k,
+    typical_p, top_p, min_p, temperature. `temperature` 0 is greedy. The neutral value of each is its default.
     """
 
     temperature: float = 1.0
+    top_n_sigma: float = 0.0
+    """Keep tokens whose logit is within so many standard deviations of the largest; 0 keeps all."""
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
@@ -44,7 +51,13 @@ class SamplingParams:
     seed: int | None = None
     ignore_eos: bool = False
     min_tokens: int = 0
-    """End tokens are not drawn before this many output tokens."""
+    """End tokens and stop tokens are not drawn before this many output tokens."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Further tokens that end the answer, whatever `ignore_eos` says."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the answer must not hold: the last token of one is not drawn after the others."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """No other token is drawn; empty: all are allowed."""
     n_logprobs: int | None = None
     """None: no logprobs. 0: the drawn token's only. k: the k likeliest as well."""
 
@@ -62,6 +75,16 @@ class SamplingParams:
             _require("seed", self.seed, low=-(2**63), high=2**64 - 1)
         if self.n_logprobs is not None:
             _require("top_logprobs", self.n_logprobs, low=0, high=MAX_TOP_LOGPROBS)
+        _require("top_n_sigma", self.top_n_sigma, low=0, high=1000)
+        for name, most in (
+            ("stop_token_ids", MAX_STOP_TOKENS),
+            ("bad_words", 2 * MAX_BAD_WORDS),  # with a space in front, and without
+            ("allowed_token_ids", MAX_ALLOWED_TOKENS),
+        ):
+            if (n := len(getattr(self, name))) > most:
+                raise InvalidParameterError(name, f"{name} must not have more than {most} entries, got {n}")
+        if not all(self.bad_words):
+            raise InvalidParameterError("bad_words", "a bad word must have at least one token")
         for _, bias in self.logit_bias:
             _require("logit_bias", bias, low=-100, high=100)
 
@@ -70,8 +93,47 @@ class SamplingParams:
         """Whether tokens seen before change the row."""
         return self.frequency_penalty != 0 or self.presence_penalty != 0 or self.repetition_penalty != 1
 
+    def check_tokens(self, n_vocab: int) -> None:
+        """Raise InvalidParameterError for a token, in any of the lists, that a vocabulary does not have."""
+        lists = {
+            "logit_bias": [token for token, _ in self.logit_bias],
+            "stop_token_ids": self.stop_token_ids,
+            "bad_words": [token for word in self.bad_words for token in word],
+            "allowed_token_ids": self.allowed_token_ids,
+        }
+        for name, tokens in lists.items():
+            if tokens and (min(tokens) < 0 or max(tokens) >= n_vocab):
+                wrong = next(token for token in tokens if not 0 <= token < n_vocab)
+                raise InvalidParameterError(name, f"{name}: token id {wrong} is not in 0 .. {n_vocab - 1}")
 
+
+NEUTRAL = SamplingParams()
+"""OpenAI's defaults: the model's own distribution."""
 GREEDY = SamplingParams(temperature=0.0)
+TUNABLE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Parameters for which a model or an operator may have defaults of their own."""
+
+
+def tuned(params: SamplingParams, values: Mapping[str, float]) -> SamplingParams:
+    """Return the parameters with other values for those named. Raises InvalidParameterError."""
+    changes: dict[str, Any] = dict(values)
+    for name in values:
+        if name not in TUNABLE:
+            raise InvalidParameterError(name, f"{name} is none of {', '.join(TUNABLE)}")
+    if (top_k := values.get("top_k")) is not None:
+        if not float(top_k).is_integer():
+            raise InvalidParameterError("top_k", f"top_k must be a whole number, got {top_k:g}")
+        changes["top_k"] = 0 if top_k == -1 else int(top_k)  # -1 is how other servers say "all"
+    return replace(params, **changes)
 
 
 class TraceLink(NamedTuple):
@@ -92,6 +154,8 @@ class Request:
     max_tokens: int
     sampling: SamplingParams = field(default=GREEDY)
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    """Show the stop string, or the stop token, that ended the answer."""
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""

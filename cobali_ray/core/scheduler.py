@@ -185,7 +185,9 @@ class Scheduler:
         request = event.request
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
-        sequence = Sequence(request, event.row, arrived_s=event.now_s, ready=event.ready)
+        sequence = Sequence(
+            request, event.row, arrived_s=event.now_s, ready=event.ready, end_tokens=self._end_tokens
+        )
         self._open[request.request_id] = sequence
         self.queue.push(sequence)
         self._deadlines.add(sequence)
@@ -375,7 +377,7 @@ class Scheduler:
         self.slots.n_cells_running += plan.n_tokens
         if plan.chunks:
             self._prefilled(plan.chunks)
-        running, end_tokens = Status.RUNNING, self._end_tokens
+        running = Status.RUNNING
         fresh: list[tuple[Sequence, int, int]] = []
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(plan.rows, event.tokens, strict=True)):
@@ -391,7 +393,7 @@ class Scheduler:
             else:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s = now_s
-            if token in end_tokens:
+            if token in sequence.end_tokens:
                 self._finish(sequence, now_s, "stop")
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")

@@ -19,14 +19,24 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "deadline_s", "decoding", "ending", "first_token_s", "held",
+        "arrived_s", "assigned_s", "deadline_s", "decoding", "end_tokens", "ending", "first_token_s", "held",
         "held_logprobs", "last_token_s", "n_cached", "n_most", "n_passed", "n_preempted", "n_prefilled",
         "n_prompt", "plain", "request", "request_id", "row", "slot_id", "status", "stays", "stops", "text",
         "tokens",
     )  # fmt: skip
 
-    def __init__(self, request: Request, row: Any = None, *, arrived_s: float, ready: bool = True) -> None:
+    def __init__(
+        self,
+        request: Request,
+        row: Any = None,
+        *,
+        arrived_s: float,
+        ready: bool = True,
+        end_tokens: frozenset[int] = frozenset(),
+    ) -> None:
         self.request = request
+        stop_ids = request.sampling.stop_token_ids
+        self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.request_id = request.request_id
         self.row = row
         """What sampling remembers for this sequence; opaque here."""
@@ -51,7 +61,7 @@ class Sequence:
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
         self.text = TextStream()
-        self.stops = StopScanner(request.stop)
+        self.stops = StopScanner(request.stop, include=request.include_stop)
         self.plain = not request.stop and request.sampling.n_logprobs is None
         """Whether each token's text is all that is said of it."""
         self.held = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from cobali_ray.core.request import NEUTRAL, SamplingParams
 from cobali_ray.core.spans import NO_SPANS, TickSpans
 
 
@@ -125,3 +126,5 @@ class ModelCard:
     created_s: int
     """Unix time of the model file."""
     description: str = ""
+    sampling: SamplingParams = NEUTRAL
+    """What holds where a request says nothing."""

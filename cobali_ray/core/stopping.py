@@ -6,12 +6,14 @@ from __future__ import annotations
 class StopScanner:
     """Lets text through until a stop string appears; a possible beginning of one is held back.
 
-    The stop string itself is never shown. Where several match, the one that begins first ends the text.
+    The stop string itself is shown only if `include` says so. Where several match, the one that begins first
+    ends the text, the shortest of those.
     """
 
-    __slots__ = ("_held", "_searches")
+    __slots__ = ("_held", "_include", "_searches")
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
+        self._include = include
         self._searches = [_Search(stop) for stop in stops]
         self._held = ""
 
@@ -20,11 +22,12 @@ class StopScanner:
         if not self._searches:
             return text, False
         ends = [(search.feed(text), len(search.stop)) for search in self._searches]
-        begins = [len(self._held) + end - length for end, length in ends if end]
+        found = [(len(self._held) + end - length, length) for end, length in ends if end]
         text = self._held + text
-        if begins:
+        if found:
             self._held = ""
-            return text[: min(begins)], True
+            begin, length = min(found)
+            return text[: begin + length if self._include else begin], True
         cut = len(text) - max(search.n_matched for search in self._searches)
         self._held = text[cut:]
         return text[:cut], False

@@ -29,7 +29,7 @@ class Emitter:
         sequence.held += 1
         if logprobs is not None:
             sequence.held_logprobs.append(self._named(token, logprobs))
-        piece = b"" if token in self._end_tokens else self._piece(token)
+        piece = b"" if self._is_silent(sequence, token) else self._piece(token)
         if piece and piece.isascii():
             self._ascii[token] = piece.decode("ascii")
         text, hit = sequence.stops.feed(sequence.text.feed(piece))
@@ -42,6 +42,13 @@ class Emitter:
         sequence.held = 0
         sequence.held_logprobs.clear()
         return delta, hit
+
+    def _is_silent(self, sequence: Sequence, token: int) -> bool:
+        """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
+        if token in self._end_tokens:
+            return True
+        # Only tokens end a sequence with "stop" before their text is looked at.
+        return sequence.ending == "stop" and not sequence.request.include_stop
 
     def _named(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
         piece = self._piece

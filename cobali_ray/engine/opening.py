@@ -13,6 +13,7 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.engine.context import settled
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
@@ -77,9 +78,10 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
 def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
+        settings = settled(settings, path, on_gpu=False)
         return ScriptedBackend(
             n_slots=settings.n_slots_used,
-            n_ctx_slot=settings.n_ctx,
+            n_ctx_slot=settings.n_ctx_known,
             n_cells=settings.kv_cells,
             n_batch=settings.budget,
             tick_s=settings.scripted_tick_s,
@@ -100,11 +102,12 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     n_gpu_layers = (-1 if offload else 0) if asked == "auto" else asked
     if n_gpu_layers and not offload:
         _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
+    settings = settled(settings, path, on_gpu=n_gpu_layers != 0)
     return LlamaBackend(
         LlamaConfig(
             path=path,
             n_slots=settings.n_slots_used,
-            n_ctx_slot=settings.n_ctx,
+            n_ctx_slot=settings.n_ctx_known,
             n_cells=settings.kv_cells,
             n_batch=settings.budget,
             n_threads=n_threads,

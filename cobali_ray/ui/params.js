@@ -8,7 +8,7 @@ export const FIELDS = [
     min: 0,
     max: 100,
     step: 0.1,
-    hint: "0 takes the likeliest token; default 1",
+    hint: "0 takes the likeliest token",
   },
   {
     name: "max_tokens",

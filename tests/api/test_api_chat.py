@@ -262,5 +262,15 @@ async def test_the_model_list_names_the_aliases_too(make_app, get):
         ("org/name", "model", "fake"),
     ]
     assert (await get("/v1/models/org/name", app=app)).json["created"] == CARD.created_s
+    assert listed["data"][0]["default_sampling"] == {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "typical_p": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
     missing = await get("/v1/models/other", app=app)
     assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")

@@ -93,6 +93,17 @@ REFUSED = [
     pytest.param({"stream": "yes"}, "stream", "invalid_value", id="stream"),
     pytest.param({"stream_options": {}}, "stream_options", "invalid_value", id="options-without-stream"),
     pytest.param({"timeout_s": 0}, "timeout_s", "invalid_value", id="timeout"),
+    pytest.param({"stop_token_ids": [1000]}, "stop_token_ids", "invalid_value", id="stop-token-outside"),
+    pytest.param({"stop_token_ids": [1] * 129}, "stop_token_ids", "invalid_value", id="many-stop-tokens"),
+    pytest.param({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value", id="negative-stop-token"),
+    pytest.param({"allowed_token_ids": [2**70]}, "allowed_token_ids[0]", "invalid_value", id="huge-token"),
+    pytest.param({"allowed_token_ids": [1] * 4097}, "allowed_token_ids", "invalid_value", id="many-allowed"),
+    pytest.param({"bad_words": [" "]}, "bad_words", "invalid_value", id="empty-bad-word"),
+    pytest.param({"bad_words": ["x"] * 129}, "bad_words", "invalid_value", id="many-bad-words"),
+    pytest.param({"bad_words": ["x" * 1001]}, "bad_words", "invalid_value", id="long-bad-word"),
+    pytest.param({"bad_words": "x"}, "bad_words", "invalid_value", id="no-list-of-bad-words"),
+    pytest.param({"top_n_sigma": 1001}, "top_n_sigma", "invalid_value", id="many-deviations"),
+    pytest.param({"include_stop_str_in_output": 1}, "include_stop_str_in_output", "invalid_value", id="int"),
     pytest.param({"seed": 1e30}, "seed", "invalid_value", id="seed"),
 ]
 
@@ -190,3 +201,35 @@ async def test_strict_refuses_unknown_fields(make_app, post, client, body, param
         param,
     )
     assert client.requests == []
+
+
+async def test_bans_and_ends_reach_the_engine(post, client):
+    client.tokenize(" once upon")
+    asked = {
+        "stop_token_ids": [3, 4],
+        "allowed_token_ids": [5],
+        "bad_words": ["once upon"],
+        "top_n_sigma": 1.5,
+        "include_stop_str_in_output": True,
+    }
+    await post(CHAT, ASK | asked)
+    (request,) = client.requests
+    sampling = request.sampling
+    assert (sampling.stop_token_ids, sampling.allowed_token_ids, sampling.top_n_sigma) == ((3, 4), (5,), 1.5)
+    spelt = [tuple(client.vocabulary[token] for token in word) for word in sampling.bad_words]
+    assert spelt == [("once", " upon"), (" once", " upon")], "at the beginning of a text, and behind a space"
+    assert request.include_stop
+    assert [given for given in client.tokenized if given[0] == " once upon"][-1] == (
+        " once upon",
+        False,
+        False,
+    )
+
+
+async def test_what_asks_for_nothing_is_nothing(post, client):
+    nothing = {"stop_token_ids": [], "allowed_token_ids": [], "bad_words": [], "top_n_sigma": -1}
+    await post(CHAT, ASK | nothing | {"include_stop_str_in_output": False})
+    await post(CHAT, ASK)
+    asked, plain = client.requests
+    assert asked.sampling == plain.sampling
+    assert not asked.include_stop

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 LIMIT_BYTES = 8 << 20
 HANG_UPS = (None, None, None, "in the body", "after the body", "after the first bytes")
-KEYS = ("temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty")
+KEYS = (
+    "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty",
+    "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma",
+)  # fmt: skip
 UNITS = ("word ", "a", " ", "\n", "é漢😀", "9", '"\\')
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GETS = (
@@ -130,9 +133,7 @@ class Cases:
     def _wrong(self, path: str) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         body = self._good(path)
         for _ in range(self._random.randrange(1, 4)):
-            key = self._random.choice(
-                (*body, "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", self._junk())
-            )
+            key = self._random.choice((*body, *KEYS, self._junk()))
             body[key] = self._value(2)
         body.pop("timeout_s", None)  # a deadline is a 504
         return self._encoded(body)

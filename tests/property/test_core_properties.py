@@ -86,18 +86,20 @@ def test_text_survives_any_split_of_its_bytes(text, data):
 @given(
     st.lists(st.text("ab", max_size=4), max_size=12),
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+    st.booleans(),
 )
-def test_the_scanner_shows_exactly_what_precedes_the_first_stop(pieces, stops):
-    scanner, shown, so_far, hit = StopScanner(tuple(stops)), "", "", False
+def test_the_scanner_shows_what_precedes_the_first_stop_and_the_stop_if_asked(pieces, stops, include):
+    scanner, shown, so_far, hit = StopScanner(tuple(stops), include=include), "", "", False
     for piece in pieces:
         text, hit = scanner.feed(piece)
         shown += text
         so_far += piece
         assert hit == any(stop in so_far for stop in stops)
-        assert not any(stop in shown for stop in stops)
         if hit:
             break
+        assert not any(stop in shown for stop in stops)
     if hit:
-        assert shown == so_far[: min(so_far.find(s) for s in stops if s in so_far)]
+        begin, length = min((so_far.find(s), len(s)) for s in stops if s in so_far)
+        assert shown == so_far[: begin + length if include else begin]
     else:
         assert shown + scanner.flush() == so_far

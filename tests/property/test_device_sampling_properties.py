@@ -25,6 +25,8 @@ def requests(draw, n_vocab):
         "min_tokens": draw(st.sampled_from([0, 0, 2])),
         "ignore_eos": draw(st.sampled_from([False, False, True])),
         "logit_bias": tuple(draw(st.lists(lowered, max_size=3))),
+        "stop_token_ids": tuple(draw(st.lists(token, max_size=2))),
+        "bad_words": tuple(draw(st.lists(st.lists(token, min_size=1, max_size=2).map(tuple), max_size=3))),
     }
     if draw(st.booleans()):
         more["temperature"] = 0.0

@@ -16,6 +16,7 @@ from cobali_ray.backend.chain import draw as draw_places
 from cobali_ray.backend.chain import weigh
 from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
 from cobali_ray.core.request import SamplingParams
+from cobali_ray.errors import InvalidParameterError
 
 EDGE = 1e-5
 """Cuts nearer to a threshold than this are nobody's fault: float32 sums against float64 sums."""
@@ -159,6 +160,7 @@ def requests(draw, n_vocab):
         "min_tokens": draw(st.sampled_from([0, 0, 2])),
         "ignore_eos": draw(st.booleans()),
         "logit_bias": tuple(draw(st.lists(st.tuples(tokens, st.floats(-5, 5)), max_size=3))),
+        "top_n_sigma": draw(st.sampled_from([0.0, 0.0, 1.0, 3.0])),
     }
     if draw(st.booleans()):
         more["temperature"] = 0.0
@@ -285,4 +287,64 @@ def test_counting_step_by_step_is_counting_all_at_once(data):
     if params.ignore_eos or len(output) < params.min_tokens:
         expected[0] = -np.inf
     made.patch(row)
+    if params.top_n_sigma:
+        kept = [x for x in expected if x > -math.inf]
+        mean = math.fsum(kept) / len(kept)
+        spread = math.sqrt(math.fsum((x - mean) ** 2 for x in kept) / len(kept))
+        bound = max(kept) - params.top_n_sigma * spread
+        assume(all(abs(x - bound) > EDGE * max(abs(bound), 1) * 10 for x in kept))
+        expected[expected < bound] = -np.inf
     assert row.astype(np.float64) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def may_follow(token, output, params, bad_words):
+    """Say in plain words whether the bans and the allowed set let a token through."""
+    if params.allowed_token_ids and token not in params.allowed_token_ids:
+        return False
+    if token in params.stop_token_ids and len(output) < params.min_tokens:
+        return False
+    if token == 0 and token not in params.stop_token_ids and len(output) < params.min_tokens:
+        return False  # the end token
+    text = [*output, token]
+    return not any(text[-len(word) :] == list(word) for word in bad_words)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_bans_and_allowed_tokens_are_as_plain_words_say(data):
+    n_vocab = 12
+    tokens = st.integers(0, n_vocab - 1)
+    words = st.lists(st.lists(tokens, min_size=1, max_size=3).map(tuple), max_size=6)
+    params = SamplingParams(
+        n_logprobs=0,
+        seed=1,
+        min_tokens=data.draw(st.sampled_from([0, 2])),
+        stop_token_ids=tuple(data.draw(st.lists(tokens, max_size=3))),
+        bad_words=tuple(data.draw(words)),
+        allowed_token_ids=tuple(data.draw(st.lists(tokens, max_size=6))),
+    )
+    first = [token for token in range(n_vocab) if may_follow(token, [], params, params.bad_words)]
+    if not first:
+        assume(params.allowed_token_ids)
+        with pytest.raises(InvalidParameterError):
+            RowSampler(params, (), end_tokens=frozenset({0}), n_vocab=n_vocab)
+        return
+    made = RowSampler(params, (), end_tokens=frozenset({0}), n_vocab=n_vocab)
+    output = []
+    for _ in range(6):
+        row = data.draw(rows(n_vocab))
+        row[row == -np.inf] = -1.0
+        before, patched = row.copy(), row.copy()
+        changes = made.patch(patched)
+        words = params.bad_words
+        left = [token for token in range(n_vocab) if may_follow(token, output, params, words)]
+        if not left:  # then only words of one token are kept out
+            words = [word for word in words if len(word) == 1]
+            left = [token for token in range(n_vocab) if may_follow(token, output, params, words)]
+        assert np.flatnonzero(patched > -np.inf).tolist() == left
+        assert patched[left].tolist() == before[left].tolist()
+        for ids, values in reversed(changes):
+            patched[ids] = values
+        assert patched.tobytes() == before.tobytes(), "undone for the logprobs"
+        output += sample_rows(row[None], [made]).tokens
+        assert output[-1] in left

@@ -181,3 +181,17 @@ async def test_metrics_have_every_family(openai, http):
     text = (await http.get("/metrics")).text
     for family in ("cobali_", "vllm:", "llamacpp:"):
         assert any(line.startswith(family) for line in text.splitlines()), family
+
+
+async def test_pages_of_this_machine_may_ask_and_others_may_not(http):
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    body = {"messages": SAY, "max_tokens": 5, "stream": True}
+    for origin, status in (("http://localhost:3000", 200), ("https://elsewhere.example", 403)):
+        headers = {"origin": origin}
+        preflight = await http.options("/v1/chat/completions", headers=headers | asked)
+        answer = await http.post("/v1/chat/completions", headers=headers, json=body)
+        assert (preflight.status_code, answer.status_code) == (status, status)
+        assert answer.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+        assert ("[DONE]" in answer.text) == (status == 200)
+    rebound = await http.get("/v1/models", headers={"host": "rebound.example"})
+    assert (rebound.status_code, rebound.json()["error"]["code"]) == (403, "host_not_allowed")

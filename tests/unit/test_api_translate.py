@@ -1,5 +1,7 @@
 """Bodies -> calls, case by case."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.schema import ChatBody, CompletionBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import Origin, chat_call, check_model, completion_call, fingerprint, prompts_of
+from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError, UnknownModelError
 
@@ -147,3 +150,20 @@ def test_no_body_gets_through_except_as_a_call_or_a_refusal(body):
 def test_no_bytes_crash_the_parser(raw):
     with pytest.raises(BadRequestError):
         parse(ChatBody, raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, {}, id="the-models"),
+        pytest.param({"temperature": 0}, {"temperature": 0}, id="one-of-the-clients"),
+        pytest.param({"top_k": -1, "top_p": 1.0}, {"top_k": 0, "top_p": 1.0}, id="off-is-said"),
+        pytest.param({"repeat_penalty": 1.3}, {"repetition_penalty": 1.3}, id="other-name"),
+        pytest.param({"temperature": None}, {}, id="null-is-absent"),
+    ],
+)
+def test_what_a_request_does_not_say_is_the_cards(fields, expected):
+    advised = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, repetition_penalty=1.1)
+    body = CompletionBody.model_validate({"prompt": "x", "seed": 1} | fields)
+    call = completion_call(body, [(1,)], [""], replace(origin(), card=replace(CARD, sampling=advised)))
+    assert call.requests[0].sampling == replace(advised, seed=1, **expected)

@@ -136,6 +136,55 @@ def test_a_stop_string_is_never_shown(overlaps):
     assert s.engine.slots.n_idle == 4
 
 
+def test_a_stop_string_is_shown_if_asked(overlaps):
+    text = answer("tell me", max_tokens=20)
+    s = Setup(overlaps=overlaps)
+    s.submit("a", "tell me", max_tokens=20, stop=(text[5:8],), include_stop=True)
+    s.run()
+    assert s.events.text("a") == text[: text.index(text[5:8]) + 3]
+    assert s.end("a").finish_reason == "stop"
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_token_ends_the_answer_and_shows_if_asked(overlaps, include):
+    text = answer("tell me", max_tokens=20)
+    end = text.index(text[7])
+    s = Setup(overlaps=overlaps)
+    sampling = SamplingParams(temperature=0, stop_token_ids=(ord(text[7]), 3), ignore_eos=True)
+    s.submit("a", "tell me", max_tokens=20, sampling=sampling, include_stop=include)
+    s.submit("b", "tell me", max_tokens=20)
+    s.run()
+    assert (s.events.text("a"), s.end("a").finish_reason) == (text[: end + include], "stop")
+    assert s.end("a").stats.n_output == end + 1
+    assert (s.events.text("b"), s.end("b").finish_reason) == (text, "length"), "the others know nothing of it"
+
+
+def test_a_stop_token_waits_for_min_tokens(overlaps):
+    text = answer("tell me", max_tokens=20)
+    s = Setup(overlaps=overlaps)
+    sampling = SamplingParams(temperature=0, stop_token_ids=(ord(text[0]),), min_tokens=5)
+    s.submit("a", "tell me", max_tokens=20, sampling=sampling)
+    s.run()
+    assert s.end("a").stats.n_output >= 5
+    assert text[0] not in s.events.text("a")
+
+
+def test_an_end_token_that_is_a_stop_token_ends_even_if_end_tokens_are_ignored(overlaps):
+    s = Setup(overlaps=overlaps, end_probability=0.5)
+    sampling = SamplingParams(temperature=0, ignore_eos=True, stop_token_ids=(END_TOKEN,))
+    s.submit("a", "a", max_tokens=40, sampling=sampling)
+    s.run()
+    assert s.end("a").finish_reason == "stop"
+
+
+def test_what_may_never_be_drawn_is_the_clients_fault():
+    s = Setup()
+    sampling = SamplingParams(temperature=0, allowed_token_ids=(END_TOKEN,), ignore_eos=True)
+    s.submit("a", "a", sampling=sampling)
+    s.tick()
+    assert isinstance(s.end("a").error, InvalidParameterError)
+
+
 def test_a_stop_string_ends_one_stream_and_the_others_go_on(overlaps):
     text = answer("tell me", max_tokens=20)
     s = Setup(overlaps=overlaps)

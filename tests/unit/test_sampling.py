@@ -59,6 +59,17 @@ def draw(row, made):
         pytest.param(
             {"logit_bias": ((0, LN(2.0)), (0, LN(2.0))), "top_k": 2}, {0: 0.5, 1: 0.5}, id="biases-add-up"
         ),
+        # Logits -2.30, -0.92, -1.61, -1.20 with a standard deviation of 0.52; the best is -0.92.
+        pytest.param({"top_n_sigma": 1.0}, {1: 4 / 7, 3: 3 / 7}, id="within-one-deviation-of-the-best"),
+        pytest.param({"top_n_sigma": 1.5}, {1: 4 / 9, 3: 3 / 9, 2: 2 / 9}, id="within-one-and-a-half"),
+        pytest.param(
+            {"top_n_sigma": 1.0, "temperature": 2.0}, {1: 0.5359, 3: 0.4641}, id="deviations-are-cold"
+        ),
+        pytest.param({"allowed_token_ids": (2, 0, 2)}, {2: 2 / 3, 0: 1 / 3}, id="only-what-is-allowed"),
+        pytest.param({"allowed_token_ids": (2, 0), "temperature": 0.0}, {2: 1.0}, id="greedy-allowed"),
+        pytest.param(
+            {"bad_words": ((1,), (3, 0))}, {3: 3 / 6, 2: 2 / 6, 0: 1 / 6}, id="a-bad-word-is-banned"
+        ),
         pytest.param({"temperature": 0.0}, {1: 1.0}, id="greedy"),
         pytest.param({"temperature": 0.0, "logit_bias": ((2, 5.0),)}, {2: 1.0}, id="greedy-with-bias"),
     ],

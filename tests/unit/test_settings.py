@@ -1,6 +1,7 @@
 """What an operator may set, and what is said about what may not."""
 
 import ast
+import json
 import math
 import pickle
 import re
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from cobali_ray.cli import app
+from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import ConfigError, QueueFullError
 from cobali_ray.settings import NOT_SETTINGS, EngineSettings, read_settings
 
@@ -274,3 +276,41 @@ def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         EngineSettings().n_slots = 4
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://chat.example/", "chat.example", "https://Chat.example", "https://"]
+)
+def test_what_no_browser_sends_is_no_origin(origin):
+    with pytest.raises(ConfigError, match=r"allowed_origins.*is no origin"):
+        read_settings({"allowed_origins": [origin]})
+
+
+def test_origins_are_read_like_other_lists():
+    asked = read_settings({"allowed_origins": "https://chat.example:8443,null,app://x"})
+    assert asked.allowed_origins == ("https://chat.example:8443", "null", "app://x")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param("model", SamplingParams(temperature=0.6, top_k=20), id="model"),
+        pytest.param("openai", SamplingParams(), id="openai"),
+        pytest.param({"temperature": 0.9}, SamplingParams(temperature=0.9, top_k=20), id="one-other"),
+        pytest.param({"top_k": -1}, SamplingParams(temperature=0.6), id="all-tokens"),
+    ],
+)
+def test_an_operator_has_the_last_word_on_defaults(said, expected, monkeypatch):
+    advised = SamplingParams(temperature=0.6, top_k=20)
+    assert read_settings({"default_sampling": said}).sampling(advised) == expected
+    monkeypatch.setenv("COBALI_DEFAULT_SAMPLING", said if isinstance(said, str) else json.dumps(said))
+    assert read_settings({}).sampling(advised) == expected
+
+
+@pytest.mark.parametrize(
+    "said", ["llama", {"temperature": -1}, {"top_k": 1.5}, {"seed": 1}, {"temp": 1}, {"top_p": "much"}]
+)
+def test_defaults_that_no_request_could_ask_for_are_none(said):
+    with pytest.raises(ConfigError) as caught:
+        read_settings({"default_sampling": said})
+    assert caught.value.setting == "default_sampling"

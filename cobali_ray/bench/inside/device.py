@@ -29,7 +29,7 @@ class Watched:
         self.overlaps = overlaps
         self.n_slots, self.n_vocab = inner.n_slots, inner.n_vocab
         self.n_ctx_slot, self.n_cells, self.n_batch = inner.n_ctx_slot, inner.n_cells, inner.n_batch
-        self.end_tokens, self.words = inner.end_tokens, inner.words
+        self.end_tokens, self.words, self.sampling = inner.end_tokens, inner.words, inner.sampling
         self.expect, self.sample = inner.expect, inner.sample
         self.truncate, self.copy, self.clear = inner.truncate, inner.copy, inner.clear
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails

@@ -1,0 +1,85 @@
+"""`n_ctx: auto`: as many tokens per request as the model was trained for and the memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cobali_ray.backend import memory
+from cobali_ray.backend.config import MOST_CELLS
+from cobali_ray.models.ggufmeta import read_header
+from cobali_ray.settings import DEFAULT_N_CTX, EngineSettings
+
+_log = structlog.get_logger(__name__)
+
+MEMORY_SHARE = 0.5
+"""Part of the memory beside the weights that all slots together may take; buffers for computing, the other
+processes and what else the machine does have the rest."""
+STEP = 256
+"""llama.cpp's own step of contexts."""
+
+
+def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> EngineSettings:
+    """Return the settings with a number for `n_ctx`. Raises ConfigError for a file that cannot be read."""
+    if settings.n_ctx != "auto":
+        return settings
+    if path is None:
+        return settings.at(DEFAULT_N_CTX)
+    header = read_header(path)
+    n_trained = _number(header.metadata, "context_length")
+    cell_bytes = None if on_gpu else cell_bytes_of(header.metadata)
+    available = memory.available_bytes()
+    free = None if available is None else max(available - header.size_bytes, 0)
+    n_ctx = largest_context(settings, n_trained=n_trained, cell_bytes=cell_bytes, free_bytes=free)
+    _log.info("n_ctx_auto", n_ctx=n_ctx, n_ctx_train=n_trained, cell_bytes=cell_bytes, free_bytes=free)
+    return settings.at(n_ctx)
+
+
+def largest_context(
+    settings: EngineSettings, *, n_trained: int | None, cell_bytes: int | None, free_bytes: int | None
+) -> int:
+    """Return the tokens of one slot, given what is known: nothing that is unknown makes it longer than 4,096.
+
+    A cell is one token's keys and values. `kv_cells` bounds the memory already, where it is set.
+    """
+    n_slots = settings.n_slots_used
+    bounds = [MOST_CELLS // n_slots]
+    if n_trained:
+        bounds.append(n_trained)
+    if settings.kv_cells is not None:
+        bounds.append(settings.kv_cells)
+    elif cell_bytes and free_bytes is not None:
+        n_cells = int(MEMORY_SHARE * free_bytes) // cell_bytes
+        bounds.append(max(n_cells // n_slots // STEP * STEP, STEP))
+    else:
+        bounds.append(DEFAULT_N_CTX)
+    return min(bounds if n_trained else [*bounds, DEFAULT_N_CTX])
+
+
+def cell_bytes_of(said: Mapping[str, Any]) -> int | None:
+    """Return the bytes of one cell; None where states or latent attention make them another count."""
+    name = said.get("general.architecture", "")
+    if any(key.startswith((f"{name}.ssm.", f"{name}.wkv.")) for key in said):
+        return None
+    if _number(said, "attention.kv_lora_rank"):
+        return None
+    n_layers, n_heads = _number(said, "block_count"), _number(said, "attention.head_count")
+    width = _number(said, "embedding_length")
+    if not (n_layers and n_heads and width):
+        return None
+    return memory.cell_bytes(
+        n_layers=n_layers,
+        n_heads_kv=_number(said, "attention.head_count_kv") or n_heads,
+        key_width=_number(said, "attention.key_length") or width // n_heads,
+        value_width=_number(said, "attention.value_length") or width // n_heads,
+    )
+
+
+def _number(said: Mapping[str, Any], key: str) -> int | None:
+    value = said.get(f"{said.get('general.architecture')}.{key}")
+    if isinstance(value, list):  # one per layer
+        value = max(value, default=None)
+    return value if isinstance(value, int) and value > 0 else None
