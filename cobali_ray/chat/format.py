@@ -53,7 +53,6 @@ class CallFormat:
     """What stands between `start` and `name_end`: the name, and maybe an id or the number of the call."""
     name_end: str = ""
     end: str = ""
-    separator: str = ""
     parallel: bool = True
     """Whether one turn can have several calls."""
     known_only: bool = False
@@ -76,11 +75,6 @@ class CallFormat:
 
     quote: str = ""
     """What strings stand in, instead of quotes and escapes; then keys stand bare."""
-
-    @property
-    def marked(self) -> bool:
-        """Whether a call begins with something that is not in ordinary text."""
-        return bool((self.section_start or self.start) and not self.known_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +132,6 @@ def _has(*parts: str) -> Callable[[str], bool]:
     return lambda source: all(part in source for part in parts)
 
 
-_THREE = ">>>"
 OWN = MappingProxyType(
     {
         "Gemma 4": Own(
@@ -203,9 +196,9 @@ OWN = MappingProxyType(
             },
         ),
         "functionary 3.2": Own(
-            _has(_THREE, "all\\n", "recipient"),
-            CallFormat(kind=Kind.TAG_JSON, start=_THREE, name_end="\n", known_only=True),
-            {"content_start": ">>>all\n", "content_end": "", "primer": _THREE},
+            _has(">>>", "all\\n", "recipient"),
+            CallFormat(kind=Kind.TAG_JSON, start=">>>", name_end="\n", known_only=True),
+            {"content_start": ">>>all\n", "content_end": "", "primer": ">>>"},
         ),
         "MiniMax M3": Own(
             _has("]<]minimax[>["),
@@ -266,7 +259,7 @@ _TOOLS: tuple[dict[str, Any], ...] = tuple(
 
 
 def derive(template: ChatTemplate) -> Format:
-    """Find out a template's format. It takes ten to a hundred renderings of very short chats."""
+    """Find out a template's format. It takes some twenty renderings of very short chats."""
     probe = _Probe(template)
     own = next((own for own in OWN.values() if own.recognise(template.source)), None)
     calls = own.calls if own is not None and own.calls is not None else _calls(probe)
@@ -387,7 +380,7 @@ def _tag_json(probe: _Probe, one: str, two: str | None, span: tuple[int, int, An
     head = (one[:name], one[name + len(_NAMES[0]) : span[0]])
     if two is None:
         after = _rest(one[span[1] :], probe)
-        return CallFormat(kind=Kind.TAG_JSON, end=after, **_header("", *_with_ids(*head)))
+        return CallFormat(kind=Kind.TAG_JSON, end=after, **_header(*_with_ids(*head)))
     second = two.index(_NAMES[1])
     spans = [found for found in _json_spans(two) if _VALUES[0] in two[slice(*found[:2])]]
     between, tail = two[spans[0][1] : second], two[spans[1][1] :]
@@ -421,7 +414,7 @@ def _tags(probe: _Probe, one: str, two: str | None) -> CallFormat:
     after = _rest(tail, probe)
     if two is None:
         return replace(
-            found, end=after[len(value_end) :].strip(), **_header("", *_with_ids(one[:name], name_end))
+            found, end=after[len(value_end) :].strip(), **_header(*_with_ids(one[:name], name_end))
         )
     last = _places(two, _NAMES[0], _KEYS[0], _VALUES[0], _KEYS[1], _VALUES[1])[-1] + len(_VALUES[1])
     second = two.index(_NAMES[1], last)
@@ -473,12 +466,11 @@ def _repeated(
         section_start=section,
         section_end=(tag[0] if tag and not left.startswith("<|close|>") else left) if section else "",
         end=ends.strip(),
-        separator=rest[: len(rest) - len(call_start)],
-        **_header("", call_start, to_arguments),
+        **_header(call_start, to_arguments),
     )
 
 
-def _header(_: str, before: str, behind: str) -> dict[str, Any]:
+def _header(before: str, behind: str) -> dict[str, Any]:
     """Split what stands around a name into the literal before all fields, the fields and the one behind."""
     first, id_mark, before_name = before.partition(_ID)
     naming = "(?P<name>.+?)"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 MAX_DEPTH = 60
 """How deep values may be nested."""
 MAX_WORD = 300
-"""Characters of a number."""
+"""Characters of a number, and of what is looked at ahead."""
 
 Reading = Generator[None]
 """Reads on until it needs more text than there is."""
@@ -41,7 +41,7 @@ class Reader:
         quote = self._quote
         if quote and (yield from self._accept(quote, spaces=False)):
             sink('"')
-            if not (yield from self._until({quote: ""}, lambda text: sink(escaped(text)))):
+            if not (yield from self._until([quote], lambda text: sink(escaped(text)))):
                 raise BrokenError
             sink('"')
         elif char in ("'", '"') and char:
@@ -50,7 +50,7 @@ class Reader:
             if not quote:
                 raise BrokenError
             parts: list[str] = []
-            if not (yield from self._until({":": ""}, parts.append)):
+            if not (yield from self._until([":"], parts.append)):
                 raise BrokenError
             self._give_back(":")
             sink(json.dumps("".join(parts).strip(), ensure_ascii=False))
@@ -108,7 +108,7 @@ class Reader:
         quote = self._take(1)
         sink('"')
         while True:
-            marker = yield from self._until({quote: "", "\\": ""}, lambda text: sink(escaped(text)))
+            marker = yield from self._until([quote, "\\"], lambda text: sink(escaped(text)))
             if not marker:
                 raise BrokenError
             if marker == "\\":

@@ -288,15 +288,9 @@ class Splitter(Reader):
 
     def _json_call(self, known_only: bool) -> Reading:
         calls = self._calls
-        wanted = {
-            calls.name_field,
-            calls.arguments_field,
-            calls.id_field,
-            "name",
-            "arguments",
-            "parameters",
-            "id",
-        }
+        names = (calls.name_field, "name")
+        bodies = (calls.arguments_field, "arguments", "parameters")
+        ids = (calls.id_field, "id")
         held: list[str] | None = None
         done = False
         call_id = ""
@@ -316,22 +310,22 @@ class Splitter(Reader):
                 self._begin(key, known_only)
                 yield from self._object(self._argue)
                 done = True
-            elif key in (calls.name_field, "name") and not self._begun:
+            elif key in names and not self._begun:
                 yield from self._value((name := list[str]()).append)
-                self._begin(_string(name), known_only, call_id)
+                self._begin(_string(name), known_only or key != calls.name_field, call_id)
                 if held is not None:
                     self._argue("".join(held))
-            elif key in (calls.arguments_field, "arguments", "parameters") and held is None and not done:
+            elif key in bodies and held is None and not done:
                 if self._begun:
                     yield from self._object(self._argue)
                     done = True
                 else:
                     held = []
                     yield from self._object(held.append)
-            elif key in (calls.id_field, "id") and not self._begun:
+            elif key in ids and not self._begun:
                 yield from self._value((parts := list[str]()).append)
                 call_id = _string(parts) if parts and parts[0] == '"' else "".join(parts)
-            elif known_only and key not in {*wanted, "type"}:
+            elif known_only and key not in {*names, *bodies, *ids, "type"}:
                 raise BrokenError  # an answer in JSON, not a call
             else:
                 yield from self._value(lambda _: None)
@@ -354,14 +348,9 @@ class Splitter(Reader):
             yield from self._tagged_call(known_only)
             n_calls += 1
             found = ""
-            yield from self._noise()
         if not n_calls:
             raise BrokenError
         yield from self._accept(calls.section_end)
-
-    def _noise(self) -> Reading:
-        if self._calls.separator.strip():
-            yield from self._accept(self._calls.separator)
 
     def _tagged_call(self, known_only: bool) -> Reading:
         calls = self._calls
@@ -383,9 +372,8 @@ class Splitter(Reader):
         """Read what stands between the beginning of a call and its arguments."""
         calls, parts = self._calls, list[str]()
         inside = "{" if calls.kind is Kind.TAG_JSON else calls.key_start
-        stops = {calls.name_end: "", inside: "", (calls.end.split() or [""])[0]: ""}
-        stops.pop("", None)
-        marker = yield from self._until(stops, parts.append, limit=MAX_HEAD)
+        stops = {calls.name_end, inside, (calls.end.split() or [""])[0]}
+        marker = yield from self._until(stops - {""}, parts.append, limit=MAX_HEAD)
         if not marker:
             raise BrokenError
         if marker != calls.name_end:
@@ -417,16 +405,16 @@ class Splitter(Reader):
     def _tagged_argument(self, types: Mapping[str, Any]) -> Reading:
         calls, parts = self._calls, list[str]()
         starts = {calls.string_start: "raw", calls.string_start.strip(): "raw"}
-        starts |= {start.replace("\n", ""): "raw" for start in (calls.string_start,)}
+        starts[calls.string_start.replace("\n", "")] = "raw"
         starts |= dict.fromkeys(calls.json_starts, "json")
         start = yield from self._until(starts, parts.append)
         if not start:
             raise BrokenError
         key = "".join(parts).strip()
         self._argue(json.dumps(key, ensure_ascii=False) + ": ")
-        ends = {calls.value_end: "", calls.value_end.strip(): ""}
+        ends = [calls.value_end, calls.value_end.strip()]
         if calls.cdata and (yield from self._accept("<![CDATA[", spaces=False)):
-            ends = {"]]>" + end: "" for end in ends}
+            ends = ["]]>" + end for end in ends]
         plain = calls.json_starts or _is_string(types.get(key))
         if starts[start] == "raw" and plain:
             self._argue('"')
@@ -446,18 +434,18 @@ class Splitter(Reader):
             raise BrokenError
         self._take(1)
         parts: list[str] = []
-        if not (yield from self._until({">": ""}, parts.append)):
+        if not (yield from self._until([">"], parts.append)):
             raise BrokenError
         key = "".join(parts)
         end = f"{mark}</{key}>"
         self._argue(json.dumps(key, ensure_ascii=False) + ": ")
         if _is_string(types.get(key)):
             self._argue('"')
-            found = yield from self._until({end: ""}, lambda text: self._argue(escaped(text)))
+            found = yield from self._until([end], lambda text: self._argue(escaped(text)))
             self._argue('"')
         else:
             inside: list[str] = []
-            found = yield from self._until({end: ""}, inside.append)
+            found = yield from self._until([end], inside.append)
             self._argue(json.dumps(_from_elements("".join(inside), mark, types.get(key)), ensure_ascii=False))
         if not found:
             raise BrokenError
@@ -468,7 +456,7 @@ class Splitter(Reader):
         self._take(1)
         while (yield from self._skip(",")) != "]":
             parts: list[str] = []
-            if not (yield from self._until({"(": "", "]": ""}, parts.append)):
+            if not (yield from self._until(["(", "]"], parts.append)):
                 raise BrokenError
             self._begin("".join(parts), known_only)
             yield from self._python_arguments()
@@ -481,7 +469,7 @@ class Splitter(Reader):
         n_arguments = 0
         while (yield from self._skip(",")) != ")":
             parts: list[str] = []
-            if not (yield from self._until({"=": ""}, parts.append)):
+            if not (yield from self._until(["="], parts.append)):
                 raise BrokenError
             self._argue(", " if n_arguments else "")
             self._argue(json.dumps("".join(parts).strip(), ensure_ascii=False) + ": ")
@@ -494,21 +482,23 @@ class Splitter(Reader):
 
     def _read_channels(self) -> Reading:
         calls = self._calls
-        ends = {"<|end|>": "", calls.end: "", "<|return|>": "", "<|start|>": "", calls.start: ""}
+        ends = ["<|end|>", calls.end, "<|return|>", "<|start|>", calls.start]
         while True:
             yield from self._skip("")
             head: list[str] = []
             self._raw = []
             found = yield from self._accept_one(["<|start|>", calls.start, "to="])
+            words = ""
             if found:
-                if not (yield from self._until({calls.name_end: ""}, head.append)):
-                    self._say("".join(self._raw))
-                    return
-                words = found + "".join(head)
-            else:
-                words = ""
+                try:
+                    stop = yield from self._until([calls.name_end], head.append, limit=MAX_HEAD)
+                except BrokenError:
+                    stop = ""
+                words = found + "".join(head) if stop else ""
             self._thinks = "<|channel|>analysis" in words
             self._quiet = False
+            if found and not words:
+                self._say("".join(self._raw))
             recipient = re.search(r"to=(?:functions\.)?([\w.\-]+)", words)
             if recipient is not None and self._tools and (yield from self._skip("")) == "{":
                 try:
@@ -553,9 +543,10 @@ class Splitter(Reader):
 
 def _starts(calls: CallFormat) -> list[str]:
     """Return what may open one call: its marker, without white space, and its last tag alone."""
-    found = [calls.start, re.sub(r"\s+", "", calls.start)] if " " not in calls.start else [calls.start]
-    last = calls.start.split("\n")[-1]
-    return [*dict.fromkeys([*found, last])]
+    found = [calls.start]
+    if re.fullmatch(r"<[^\s]*\s+<[^\s]*", calls.start):
+        found += [re.sub(r"\s+", "", calls.start), calls.start.split()[-1]]
+    return found
 
 
 def _openers(calls: CallFormat) -> list[str]:

@@ -269,6 +269,13 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
             HARMONY, '<|channel|>commentary to=functions.now<|message|>{"a": oops}<|call|>', id="harmony"
         ),
         pytest.param("LFM2-8B-A1B", "<|tool_call_start|>[now(a=1", id="python"),
+        pytest.param(HARMONY, "<|channel|>final, " + "he said. " * 99, id="harmony-without-a-body"),
+        pytest.param(
+            "CohereForAI-c4ai-command-r-plus-tool_use",
+            '```json\n{"tool_name": "now"}\n```',
+            id="a-block-of-code",
+        ),
+        pytest.param(QWEN, '{"arguments": {}, "name": "Bob"}', id="no-tool-of-that-name"),
     ],
 )
 def test_what_is_no_call_is_content_to_the_letter(name, text):
@@ -368,6 +375,14 @@ def test_tools_are_told_in_the_system_text():
     bad = {"function": {"name": "now", "arguments": "no object"}}
     with pytest.raises(InvalidParameterError):
         tell(form, [{"role": "assistant", "content": "", "tool_calls": [bad]}], TOOLS)
+
+
+def test_results_of_one_turn_are_told_together():
+    form = Format(calls=GENERIC, native=False, renders_calls=False)
+    results = [{"role": "tool", "content": text} for text in ("grey", "noon")]
+    told = tell(form, [USER, {"role": "assistant", "content": "Hm."}, *results], ())
+    assert [message["role"] for message in told] == ["user", "assistant", "user"]
+    assert told[2]["content"].index("grey") < told[2]["content"].index("noon")
 
 
 def test_ids_of_the_model_are_told():
