@@ -137,7 +137,12 @@ OWN = MappingProxyType(
         "Gemma 4": Own(
             _has("<|tool_call>call:", '<|"|>'),
             CallFormat(kind=Kind.TAG_JSON, start="<|tool_call>call:", end="<tool_call|>", quote='<|"|>'),
-            {"reasoning_start": "<|channel>thought", "reasoning_end": "<channel|>", "content_start": ""},
+            {
+                "reasoning_start": "<|channel>thought",
+                "reasoning_end": "<channel|>",
+                "content_start": "",
+                "noise": ("<channel|>", "<|channel>thought\n<channel|>"),
+            },
         ),
         "harmony": Own(
             _has("<|channel|>", "<|message|>", "<|call|>"),

@@ -160,7 +160,7 @@ class Splitter(Reader):
         form, calls = self._form, self._calls
         found = {}
         if self._thinks:
-            found[form.reasoning_end] = "content"
+            found |= {form.reasoning_end: "content", form.content_start: "content"}
         else:
             for marker in form.noise:
                 names = self._tools if "{name}" in marker else ("",)
@@ -203,7 +203,11 @@ class Splitter(Reader):
         self._space = ""
 
     def _tell(self, text: str) -> None:
-        self._events.append(Reasoning(text) if self._thinks else Content(text))
+        kind = Reasoning if self._thinks else Content
+        if self._events and isinstance(last := self._events[-1], kind):
+            self._events[-1] = kind(last.text + text)
+        else:
+            self._events.append(kind(text))
 
     # Calls
 

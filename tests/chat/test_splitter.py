@@ -217,6 +217,24 @@ def test_phi_4():
         pytest.param(QWEN, '<tool_call>{"name": "now"}</tool_call>', {"calls": BOTH[1:]}, id="no-arguments"),
         pytest.param(QWEN, "<think>\n\n</think>\n\nHi.", {"content": "Hi."}, id="empty-reasoning"),
         pytest.param(QWEN, "</think>\n\nHi.", {"content": "Hi."}, id="reasoning-closed-twice"),
+        pytest.param(
+            QWEN,
+            "\n\nHi.",
+            {"prompt": "<think>\n\n</think>", "content": "Hi."},
+            id="white-space-after-reasoning-that-the-prompt-closed",
+        ),
+        pytest.param(
+            GEMMA,
+            "<|channel>thought\n<channel|>Hi.<|channel>thought\n<channel|><channel|>",
+            {"content": "Hi."},
+            id="gemma-stray-channels",
+        ),
+        pytest.param(
+            "Kimi-K3",
+            "<|open|>response<|sep|>Hi.<|close|>response<|sep|>",
+            {"prompt": "<|open|>think<|sep|>", "content": "Hi."},
+            id="content-begins-inside-open-reasoning",
+        ),
         pytest.param(QWEN, "Say <think> to me.", {"content": "Say <think> to me."}, id="marker-as-a-word"),
         pytest.param(
             LLAMA,
@@ -256,7 +274,9 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
             QWEN, '<tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call> Bye.', id="no-value"
         ),
         pytest.param(QWEN, '<tool_call>{"name": "now", "arguments": {"a": 1', id="the-answer-ends-in-it"),
-        pytest.param(QWEN, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 99, id="too-deep"),
+        pytest.param(
+            QWEN, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 99 + "{" + "}" * 101, id="too-deep"
+        ),
         pytest.param(QWEN, '{"answer": 42}', id="an-object-that-is-the-answer"),
         pytest.param(QWEN, '{"name": "Bob", "id": 3}', id="an-object-with-a-name"),
         pytest.param(QWEN, "<tool_cal", id="half-a-marker"),
@@ -274,6 +294,11 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
             "CohereForAI-c4ai-command-r-plus-tool_use",
             '```json\n{"tool_name": "now"}\n```',
             id="a-block-of-code",
+        ),
+        pytest.param(
+            "CohereForAI-c4ai-command-r-plus-tool_use",
+            'Action:\n```json\n[{"name": "Bob", "parameters": {}}]```',
+            id="another-models-name-field",
         ),
         pytest.param(QWEN, '{"arguments": {}, "name": "Bob"}', id="no-tool-of-that-name"),
     ],
@@ -332,12 +357,20 @@ def test_no_more_is_held_back_than_may_be_a_marker(prompt):
         assert n_fed - len(said) < len("</tool_call>")
 
 
+def test_a_call_that_only_begins_is_not_waited_for_in_vain():
+    splitter = Splitter(format_of(CODER), tools=TOOLS)
+    (said,) = splitter.feed("<function=" + "x" * 400)
+    assert len(said.text) > 300
+
+
 def test_a_strings_schema_decides_where_the_format_does_not():
     text = "<function=f>\n<parameter=a>\n7\n</parameter>\n<parameter=b>\n7\n</parameter>\n</function>"
     types = {"a": {"type": "string"}, "b": {"type": ["integer", "null"]}}
     tools = [{"function": {"name": "f", "parameters": {"type": "object", "properties": types}}}]
     check(format_of(CODER), text, tools=tools, calls=[("f", {"a": "7", "b": 7})])
     check(format_of(CODER), text, calls=[("f", {"a": 7, "b": 7})])  # nothing is known of f
+    types["b"] = {"type": ["string", "null"]}
+    check(format_of(CODER), text, tools=tools, calls=[("f", {"a": "7", "b": "7"})])
 
 
 @pytest.mark.parametrize(
