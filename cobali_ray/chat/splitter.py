@@ -158,7 +158,7 @@ class Splitter(Reader):
     def _markers(self) -> dict[str, str]:
         """Return what would change the state now, and to what."""
         form, calls = self._form, self._calls
-        found = {}
+        found: dict[str, str] = {}
         if self._thinks:
             found |= {form.reasoning_end: "content", form.content_start: "content"}
         else:

@@ -218,9 +218,9 @@ def test_phi_4():
         pytest.param(QWEN, "<think>\n\n</think>\n\nHi.", {"content": "Hi."}, id="empty-reasoning"),
         pytest.param(QWEN, "</think>\n\nHi.", {"content": "Hi."}, id="reasoning-closed-twice"),
         pytest.param(
-            QWEN,
+            "deepseek-ai-DeepSeek-V3.1",
             "\n\nHi.",
-            {"prompt": "<think>\n\n</think>", "content": "Hi."},
+            {"prompt": "<think></think>", "content": "Hi."},
             id="white-space-after-reasoning-that-the-prompt-closed",
         ),
         pytest.param(
