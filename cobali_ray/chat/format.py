@@ -238,6 +238,9 @@ OWN = MappingProxyType(
 THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 """Markers that a template may name although it never shows earlier reasoning."""
 
+N_MARKER = 3
+"""Characters below which a text is too common to begin a call."""
+
 _NAMES = ("ffalpha_x", "ffbeta_y")
 _KEYS = ("kkone_x", "kktwo_y")
 _VALUES = ("vvone x", "vvtwo y")
@@ -350,18 +353,24 @@ def _calls(probe: _Probe) -> CallFormat | None:
     parallel = two is not None and _NAMES[1] in two and two.count(_VALUES[0]) > 1
     two = two[len(probe.one) - len(one) :] if two is not None and parallel else None
     objects = [span for span in _json_spans(one) if _VALUES[0] in one[slice(*span[:2])]]
-    if objects and _NAMES[0] in one[slice(*objects[0][:2])]:
-        start, end, value = objects[0]
-        return _json(one[:start], value, _rest(one[end:], probe), parallel=parallel)
     try:
-        found = _tag_json(probe, one, two, objects[0]) if objects else _tags(probe, one, two)
-    except ValueError:  # the arguments are not where any of these formats has them
+        if objects and _NAMES[0] in one[slice(*objects[0][:2])]:
+            start, end, value = objects[0]
+            found = _json(one[:start], value, _rest(one[end:], probe))
+        else:
+            found = _tag_json(probe, one, two, objects[0]) if objects else _tags(probe, one, two)
+    except (ValueError, IndexError):  # the name or the arguments are not where these formats have them
+        return None
+    opener = found.section_start or found.start
+    if 0 < len(opener) < N_MARKER or any(needle in repr(found) for needle in (*_NAMES, *_KEYS, *_VALUES)):
         return None
     return replace(found, parallel=parallel)
 
 
-def _json(before: str, value: Any, after: str, *, parallel: bool) -> CallFormat:
+def _json(before: str, value: Any, after: str) -> CallFormat:
     call = value[0] if isinstance(value, list) else value
+    if not isinstance(call, dict) or _NAMES[0] not in (*call, *call.values()):
+        raise ValueError("the name is not a field of the object")
     fields: dict[str, Any] = {"name_field": "", "arguments_field": "", "id_field": ""}
     for key, item in call.items():
         if item == _NAMES[0]:
@@ -375,7 +384,6 @@ def _json(before: str, value: Any, after: str, *, parallel: bool) -> CallFormat:
         kind=Kind.JSON,
         start=before.strip(),
         end=tag[0] if tag else after,
-        parallel=parallel,
         **fields,
     )
 

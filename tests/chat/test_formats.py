@@ -26,6 +26,8 @@ from formats import (
     turn,
 )
 
+from cobali_ray.chat.format import GENERIC, derive
+from cobali_ray.chat.template import ChatTemplate
 from tests.chat.comparison import sources
 
 WITH_CALLS = [name for name in sources() if name not in {*NO_CALLS, *NOT_RENDERED}]
@@ -83,6 +85,28 @@ def test_content_and_reasoning_stand_apart(name):
         assert answer.reasoning == (THOUGHT if THOUGHT in text else ""), text
         assert len(answer.calls) == len(message.get("tool_calls", ())), text
         assert read(form, prompt, text) == answer
+
+
+@pytest.mark.parametrize(
+    "turn_of_calls",
+    [
+        pytest.param("{{ message | tojson }}", id="not-for-a-model"),
+        pytest.param("{{ call.arguments | tojson }}{{ call.name }}", id="arguments-before-the-name"),
+        pytest.param("[[1], {{ call | tojson }}]", id="an-object-in-a-list-of-others"),
+        pytest.param("{{ call.name }}", id="no-arguments"),
+        pytest.param("{{ 1 / 0 }}", id="refused"),
+    ],
+)
+def test_a_template_that_makes_no_sense_gets_the_generic_format(turn_of_calls):
+    source = (
+        "{% for message in messages %}{% if message.tool_calls %}"
+        "{% set call = message.tool_calls[0].function %}"
+        + turn_of_calls
+        + "{% else %}{{ message.role }}: {{ message.content }}\n{% endif %}{% endfor %}"
+    )
+    form = derive(ChatTemplate(source))
+    assert form.calls == GENERIC
+    assert not form.native
 
 
 def test_the_table_is_current():
