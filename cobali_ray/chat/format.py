@@ -141,7 +141,7 @@ OWN = MappingProxyType(
                 "reasoning_start": "<|channel>thought",
                 "reasoning_end": "<channel|>",
                 "content_start": "",
-                "noise": ("<channel|>", "<|channel>thought\n<channel|>"),
+                "noise": ("<|channel>", "<channel|>", "<|channel>thought\n<channel|>"),
             },
         ),
         "harmony": Own(

@@ -225,7 +225,7 @@ def test_phi_4():
         ),
         pytest.param(
             GEMMA,
-            "<|channel>thought\n<channel|>Hi.<|channel>thought\n<channel|><channel|>",
+            "<|channel><|channel>thought\n<channel|>Hi.<|channel>thought\n<channel|><channel|>",
             {"content": "Hi."},
             id="gemma-stray-channels",
         ),
