@@ -1,0 +1,634 @@
+"""Splitter: takes a model's answer apart while it is written, into reasoning, content and tool calls.
+
+Pieces of any size go in, events come out, and it makes no difference to their joined texts where the pieces
+were cut. Nothing is read twice. Held back is what may yet be a marker, white space at the end, and of a call
+what cannot be told before more of it is there: its name, and values whose encoding their end decides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cobali_ray.chat.format import CallFormat, Format, Kind
+from cobali_ray.chat.reading import MAX_DEPTH, BrokenError, Reader, Reading, Sink, as_json, escaped
+
+MAX_HEAD = 300
+"""Characters of a call before its arguments; longer ones are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call's name is known. `call_id` is the model's own, if it wrote one before the arguments."""
+
+    index: int
+    name: str
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The next part of a call's arguments, as JSON text."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The arguments are one complete JSON object."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallBroken:
+    """What looked like a call turned out to be none after its name was told, or the answer ended in it.
+
+    `text` is all of it as the model wrote it, which is content.
+    """
+
+    index: int
+    text: str
+
+
+Event = Reasoning | Content | CallBegun | Arguments | CallEnded | CallBroken
+
+
+@dataclass(slots=True)
+class ToolCall:
+    name: str
+    arguments: str = ""
+    call_id: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Events added up."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: dict[int, ToolCall] = field(default_factory=dict)
+
+    def add(self, events: Iterable[Event]) -> Answer:
+        for event in events:
+            match event:
+                case Reasoning(text):
+                    self.reasoning += text
+                case Content(text):
+                    self.content += text
+                case CallBegun(index, name, call_id):
+                    self.calls[index] = ToolCall(name, call_id=call_id)
+                case Arguments(index, text):
+                    self.calls[index].arguments += text
+                case CallBroken(index, text):
+                    del self.calls[index]
+                    self.content += text
+                case CallEnded():
+                    pass
+        return self
+
+
+class Splitter(Reader):
+    """One answer's state.
+
+    `prompt` is what the answer continues: it may have opened the reasoning already. `tools` are those that
+    were offered, in the shape of the API; they tell which arguments are strings where the format does not.
+    Without any, calls are content.
+    """
+
+    def __init__(self, form: Format, *, prompt: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(form.primes(prompt), quote=form.calls.quote)
+        self._form, self._calls = form, form.calls
+        functions = [tool.get("function", tool) for tool in tools]
+        self._tools = {str(f["name"]): _properties(f.get("parameters")) for f in functions}
+        self._events: list[Event] = []
+        self._index = -1
+        self._begun = False
+        self._thinks = form.opens_reasoning(prompt)
+        self._quiet = self._thinks or form.padded or form.follows_reasoning(prompt)
+        self._space, self._first = "", True
+        self._reading = self._read()
+
+    def feed(self, text: str) -> list[Event]:
+        """Take the next piece of the answer and return what it tells."""
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        next(self._reading, None)
+        events, self._events = self._events, []
+        return events
+
+    def end(self) -> list[Event]:
+        """Return what the answer's end tells: everything that was held back."""
+        self._ended = True
+        return self.feed("")
+
+    # Text that is no call
+
+    def _read(self) -> Reading:
+        if self._calls.kind is Kind.CHANNELS:
+            yield from self._read_channels()
+            return
+        while True:
+            yield from self._unmarked_call()
+            marker = yield from self._until(self._markers(), self._say)
+            if not marker:
+                self._say_space()
+                return
+            # What was said since may have made it a word like any other.
+            leads_to = self._markers().get(marker)
+            if leads_to is None:
+                self._say(marker)
+            else:
+                yield from self._at_marker(marker, leads_to)
+
+    def _markers(self) -> dict[str, str]:
+        """Return what would change the state now, and to what."""
+        form, calls = self._form, self._calls
+        found: dict[str, str] = {}
+        if self._thinks:
+            found |= {form.reasoning_end: "content", form.content_start: "content"}
+        else:
+            for marker in form.noise:
+                names = self._tools if "{name}" in marker else ("",)
+                found |= {marker.replace("{name}", name): "noise" for name in names}
+            found |= {form.content_end: "noise", form.content_start: "noise"}
+            if self._first or self._quiet:
+                # Further on these are words like any other.
+                found |= {form.reasoning_end: "noise", form.reasoning_start: "reasoning"}
+        if self._tools:
+            found |= dict.fromkeys(_openers(calls), "call")
+        found.pop("", None)
+        return found
+
+    def _at_marker(self, marker: str, leads_to: str) -> Reading:
+        if leads_to == "call":
+            self._raw = [self._space, marker]
+            self._space = ""
+            yield from self._section(marker)
+            return
+        self._space = ""
+        if leads_to != "noise":
+            self._thinks = leads_to == "reasoning"
+        self._quiet = True
+        self._first = self._first and self._thinks
+
+    def _say(self, text: str) -> None:
+        """Tell text, but keep the white space at its end until it is known what comes after it."""
+        text = self._space + text
+        if self._quiet:
+            text = text.lstrip()
+        kept = text.rstrip()
+        self._space = text[len(kept) :]
+        if kept:
+            self._quiet = self._first = False
+            self._tell(kept)
+
+    def _say_space(self) -> None:
+        if self._space and not self._quiet:
+            self._tell(self._space)
+        self._space = ""
+
+    def _tell(self, text: str) -> None:
+        kind = Reasoning if self._thinks else Content
+        if self._events and isinstance(last := self._events[-1], kind):
+            self._events[-1] = kind(last.text + text)
+        else:
+            self._events.append(kind(text))
+
+    # Calls
+
+    def _unmarked_call(self) -> Reading:
+        """Read an object that the answer begins with, if it is a call without its markers."""
+        if (
+            self._thinks
+            or not (self._first or self._quiet)
+            or not self._tools
+            or self._calls.kind is not Kind.JSON
+        ):
+            return
+        if not self._calls.name_field:
+            return
+        while (char := (yield from self._peek())).isspace():
+            self._say(self._take(1))
+        if char == "{":
+            self._raw = [self._space]
+            self._space = ""
+            yield from self._section("", known_only=True)
+
+    def _section(self, opener: str, *, known_only: bool = False) -> Reading:
+        """Read calls until something else comes. What is no call is told as what it stands in."""
+        calls, thinks = self._calls, self._thinks
+        readers = {
+            Kind.JSON: self._json_calls,
+            Kind.TAG_JSON: self._tagged_calls,
+            Kind.TAGS: self._tagged_calls,
+            Kind.ELEMENTS: self._tagged_calls,
+            Kind.PYTHON: self._python_calls,
+        }
+        try:
+            self._begun = False
+            yield from readers[calls.kind](opener, known_only or calls.known_only)
+        except BrokenError:
+            raw = "".join(self._raw or ())
+            if self._begun:
+                self._events.append(CallBroken(self._index, raw))
+                self._thinks = self._first = self._quiet = False
+            else:
+                self._say(raw)
+                self._thinks = thinks
+        else:
+            self._thinks = self._first = False
+            self._quiet = True
+        finally:
+            self._raw = None
+
+    def _begin(self, name: str, known_only: bool = False, call_id: str = "") -> None:
+        name = name.strip()
+        if not name or (known_only and name not in self._tools):
+            raise BrokenError
+        self._index += 1
+        self._begun = True
+        self._events.append(CallBegun(self._index, name, call_id))
+
+    def _argue(self, text: str) -> None:
+        if not text:
+            return
+        if self._events and isinstance(last := self._events[-1], Arguments):
+            self._events[-1] = Arguments(self._index, last.text + text)
+        else:
+            self._events.append(Arguments(self._index, text))
+
+    def _finish(self) -> None:
+        self._events.append(CallEnded(self._index))
+        self._begun = False
+        self._raw = []
+
+    def _json_calls(self, opener: str, known_only: bool) -> Reading:
+        n_calls = 0
+        while True:
+            char = yield from self._skip("[,]" if opener else ";" if n_calls else "")
+            if char != "{":
+                break
+            yield from self._json_call(known_only)
+            n_calls += 1
+        if not n_calls:
+            raise BrokenError
+        if opener:
+            yield from self._accept(self._calls.end)
+
+    def _json_call(self, known_only: bool) -> Reading:
+        calls = self._calls
+        names = (calls.name_field, "name")
+        bodies = (calls.arguments_field, "arguments", "parameters")
+        ids = (calls.id_field, "id")
+        held: list[str] | None = None
+        done = False
+        call_id = ""
+        self._take(1)
+        while True:
+            char = yield from self._skip(",")
+            if char == "}":
+                self._take(1)
+                break
+            parts: list[str] = []
+            yield from self._value(parts.append, key=True)
+            key = _string(parts)
+            yield from self._colon()
+            if not calls.name_field:
+                if done:
+                    raise BrokenError
+                self._begin(key, known_only)
+                yield from self._object(self._argue)
+                done = True
+            elif key in names and not self._begun:
+                yield from self._value((name := list[str]()).append)
+                self._begin(_string(name), known_only or key != calls.name_field, call_id)
+                if held is not None:
+                    self._argue("".join(held))
+            elif key in bodies and held is None and not done:
+                if self._begun:
+                    yield from self._object(self._argue)
+                    done = True
+                else:
+                    held = []
+                    yield from self._object(held.append)
+            elif key in ids and not self._begun:
+                yield from self._value((parts := list[str]()).append)
+                call_id = _string(parts) if parts and parts[0] == '"' else "".join(parts)
+            elif known_only and key not in {*names, *bodies, *ids, "type"}:
+                raise BrokenError  # an answer in JSON, not a call
+            else:
+                yield from self._value(lambda _: None)
+        if not self._begun:
+            raise BrokenError
+        if not done and held is None:
+            self._argue("{}")
+        self._finish()
+
+    def _tagged_calls(self, opener: str, known_only: bool) -> Reading:
+        calls = self._calls
+        starts = _starts(calls)
+        found = opener if opener in starts else ""
+        n_calls = 0
+        while True:
+            if not found:
+                found = yield from self._accept_one(starts)
+            if not found:
+                break
+            yield from self._tagged_call(known_only)
+            n_calls += 1
+            found = ""
+        if not n_calls:
+            raise BrokenError
+        yield from self._accept(calls.section_end)
+
+    def _tagged_call(self, known_only: bool) -> Reading:
+        calls = self._calls
+        name = yield from self._name()
+        match = re.fullmatch(calls.naming, name, re.DOTALL)
+        if match is None:
+            raise BrokenError
+        fields = match.groupdict()
+        self._begin(fields["name"], known_only, fields.get("id") or "")
+        if calls.kind is Kind.TAG_JSON:
+            yield from self._object(self._argue)
+        else:
+            yield from self._tagged_arguments(fields["name"].strip())
+        self._finish()
+        for part in calls.end.split():
+            yield from self._accept(part)
+
+    def _name(self) -> Generator[None, None, str]:
+        """Read what stands between the beginning of a call and its arguments."""
+        calls, parts = self._calls, list[str]()
+        inside = "{" if calls.kind is Kind.TAG_JSON else calls.key_start
+        stops = {calls.name_end, inside, (calls.end.split() or [""])[0]}
+        marker = yield from self._until(stops - {""}, parts.append, limit=MAX_HEAD)
+        if not marker:
+            raise BrokenError
+        if marker != calls.name_end:
+            self._give_back(marker)
+        return "".join(parts).strip()
+
+    def _tagged_arguments(self, name: str) -> Reading:
+        calls = self._calls
+        types = self._tools.get(name, {})
+        ends = calls.end.split()
+        self._argue("{")
+        n_arguments = 0
+        while True:
+            marker = yield from self._accept_one([ends[0], calls.key_start] if ends else [calls.key_start])
+            if marker != calls.key_start:
+                break
+            self._argue(", " if n_arguments else "")
+            n_arguments += 1
+            if calls.kind is Kind.ELEMENTS:
+                yield from self._element(types)
+            else:
+                yield from self._tagged_argument(types)
+        if ends and not marker:
+            raise BrokenError
+        if marker:
+            self._give_back(marker)
+        self._argue("}")
+
+    def _tagged_argument(self, types: Mapping[str, Any]) -> Reading:
+        calls, parts = self._calls, list[str]()
+        starts = {calls.string_start: "raw", calls.string_start.strip(): "raw"}
+        starts[calls.string_start.replace("\n", "")] = "raw"
+        starts |= dict.fromkeys(calls.json_starts, "json")
+        start = yield from self._until(starts, parts.append)
+        if not start:
+            raise BrokenError
+        key = "".join(parts).strip()
+        self._argue(json.dumps(key, ensure_ascii=False) + ": ")
+        ends = [calls.value_end, calls.value_end.strip()]
+        if calls.cdata and (yield from self._accept("<![CDATA[", spaces=False)):
+            ends = ["]]>" + end for end in ends]
+        plain = calls.json_starts or _is_string(types.get(key))
+        if starts[start] == "raw" and plain:
+            self._argue('"')
+            end = yield from self._until(ends, lambda text: self._argue(escaped(text)))
+            self._argue('"')
+        else:
+            value = list[str]()
+            end = yield from self._until(ends, value.append)
+            self._argue(_converted("".join(value), types.get(key)))
+        if not end:
+            raise BrokenError
+
+    def _element(self, types: Mapping[str, Any]) -> Reading:
+        """Read an argument as an element: strings as they come, everything else as a whole."""
+        mark = self._calls.key_start
+        if (yield from self._peek()) != "<":
+            raise BrokenError
+        self._take(1)
+        parts: list[str] = []
+        if not (yield from self._until([">"], parts.append)):
+            raise BrokenError
+        key = "".join(parts)
+        end = f"{mark}</{key}>"
+        self._argue(json.dumps(key, ensure_ascii=False) + ": ")
+        if _is_string(types.get(key)):
+            self._argue('"')
+            found = yield from self._until([end], lambda text: self._argue(escaped(text)))
+            self._argue('"')
+        else:
+            inside: list[str] = []
+            found = yield from self._until([end], inside.append)
+            self._argue(json.dumps(_from_elements("".join(inside), mark, types.get(key)), ensure_ascii=False))
+        if not found:
+            raise BrokenError
+
+    def _python_calls(self, _: str, known_only: bool) -> Reading:
+        if (yield from self._skip("")) != "[":
+            raise BrokenError
+        self._take(1)
+        while (yield from self._skip(",")) != "]":
+            parts: list[str] = []
+            if not (yield from self._until(["(", "]"], parts.append)):
+                raise BrokenError
+            self._begin("".join(parts), known_only)
+            yield from self._python_arguments()
+            self._finish()
+        self._take(1)
+        yield from self._accept(self._calls.section_end)
+
+    def _python_arguments(self) -> Reading:
+        self._argue("{")
+        n_arguments = 0
+        while (yield from self._skip(",")) != ")":
+            parts: list[str] = []
+            if not (yield from self._until(["="], parts.append)):
+                raise BrokenError
+            self._argue(", " if n_arguments else "")
+            self._argue(json.dumps("".join(parts).strip(), ensure_ascii=False) + ": ")
+            n_arguments += 1
+            yield from self._value(self._argue, loose=True)
+        self._take(1)
+        self._argue("}")
+
+    # Harmony: every message says to whom and on which channel
+
+    def _read_channels(self) -> Reading:
+        calls = self._calls
+        ends = ["<|end|>", calls.end, "<|return|>", "<|start|>", calls.start]
+        while True:
+            yield from self._skip("")
+            head: list[str] = []
+            self._raw = []
+            found = yield from self._accept_one(["<|start|>", calls.start, "to="])
+            words = ""
+            if found:
+                try:
+                    stop = yield from self._until([calls.name_end], head.append, limit=MAX_HEAD)
+                except BrokenError:
+                    stop = ""
+                words = found + "".join(head) if stop else ""
+            self._thinks = "<|channel|>analysis" in words
+            self._quiet = False
+            if found and not words:
+                self._say("".join(self._raw))
+            recipient = re.search(r"to=(?:functions\.)?([\w.\-]+)", words)
+            if recipient is not None and self._tools and (yield from self._skip("")) == "{":
+                try:
+                    self._begun = False
+                    self._begin(recipient[1])
+                    yield from self._object(self._argue)
+                    self._finish()
+                    end = yield from self._until(ends, lambda _: None)
+                except BrokenError:
+                    self._thinks = False
+                    self._events.append(CallBroken(self._index, "".join(self._raw)))
+                    self._raw = None
+                    end = yield from self._until(ends, self._say)
+            else:
+                self._raw = None
+                end = yield from self._until(ends, self._say)
+            self._say_space()
+            if not end:
+                return
+            if end in ("<|start|>", calls.start):
+                self._give_back(end)
+
+    # The arguments as one object
+
+    def _object(self, sink: Sink) -> Reading:
+        """Read arguments: an object, the text of one in a string, or nothing at all."""
+        char = yield from self._skip("")
+        if char == "{":
+            yield from self._value(sink)
+            return
+        parts: list[str] = []
+        yield from self._value(parts.append)
+        text = _string(parts) if parts[0] == '"' else "{}" if parts == ["null"] else ""
+        try:
+            is_object = isinstance(json.loads(text or "{}"), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object or (not text and parts[0] != '"'):
+            raise BrokenError
+        sink(text.strip() or "{}")
+
+
+def _starts(calls: CallFormat) -> list[str]:
+    """Return what may open one call: its marker, without white space, and its last tag alone."""
+    found = [calls.start]
+    if re.fullmatch(r"<[^\s]*\s+<[^\s]*", calls.start):
+        found += [re.sub(r"\s+", "", calls.start), calls.start.split()[-1]]
+    return found
+
+
+def _openers(calls: CallFormat) -> list[str]:
+    return [calls.section_start, *_starts(calls)]
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    found = schema.get("properties") if isinstance(schema, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _is_string(schema: Any) -> bool:
+    """Tell whether a schema takes strings and nothing else."""
+    if not isinstance(schema, Mapping):
+        return False
+    if "type" in schema:
+        return schema["type"] in ("string", ["string"])
+    if isinstance(choices := schema.get("enum"), Sequence) and choices:
+        return all(isinstance(choice, str) for choice in choices)
+    return isinstance(schema.get("const"), str)
+
+
+def _string(parts: list[str]) -> str:
+    """Decode the JSON of a string."""
+    try:
+        value = json.loads("".join(parts))
+    except ValueError:
+        raise BrokenError from None
+    if not isinstance(value, str):
+        raise BrokenError
+    return value
+
+
+def _converted(raw: str, schema: Any) -> str:
+    """Return the JSON of a value whose text is JSON, Python, or a string as it stands."""
+    found = as_json(raw)
+    kinds = schema.get("type") if isinstance(schema, Mapping) else None
+    if (
+        found is None
+        or raw.strip().startswith("'")
+        or (isinstance(kinds, list) and _kind(found) not in kinds)
+    ):
+        return json.dumps(raw, ensure_ascii=False)
+    return found
+
+
+def _kind(text: str) -> str:
+    """Return JSON Schema's name for the kind of this JSON."""
+    kinds = {"{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null"}
+    return kinds.get(text[0], "integer" if text.lstrip("-").isdigit() else "number")
+
+
+def _from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
+    """Return the value of nested elements: items are a list, other names an object, no elements a scalar."""
+    properties, items = _properties(schema), schema.get("items") if isinstance(schema, Mapping) else None
+    opening = re.compile(re.escape(mark) + r"<([^/<>][^<>]*)>")
+    found, at = list[tuple[str, Any]](), 0
+    while (match := opening.search(text, at)) is not None and depth < MAX_DEPTH:
+        start, end = _element_bounds(text, mark, match)
+        inner = items if match[1] == "item" else properties.get(match[1])
+        found.append((match[1], _from_elements(text[match.end() : start], mark, inner, depth + 1)))
+        at = end
+    if found:
+        return [value for _, value in found] if all(key == "item" for key, _ in found) else dict(found)
+    if _is_string(schema):
+        return text
+    if (scalar := as_json(text)) is not None:
+        return json.loads(scalar)
+    empty: dict[Any, Any] = {"array": [], "object": {}}
+    return empty.get(schema.get("type"), text) if isinstance(schema, Mapping) else text
+
+
+def _element_bounds(text: str, mark: str, match: re.Match[str]) -> tuple[int, int]:
+    """Return where the element's closing tag begins and ends, past elements of the same name inside it."""
+    depth = 1
+    tags = re.compile(re.escape(mark) + r"<(/?)" + re.escape(match[1]) + ">")
+    for tag in tags.finditer(text, match.end()):
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            return tag.span()
+    raise BrokenError

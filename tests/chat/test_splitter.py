@@ -1,0 +1,426 @@
+"""Splitter: answers as models write them, well and badly; what is held back, what is never lost."""
+
+import json
+import random
+
+import pytest
+
+from tools.install import TEMPLATES
+
+if not any(TEMPLATES.glob("*.jinja")):
+    pytest.skip(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev", allow_module_level=True)
+
+from formats import NO_CALLS, TOOLS, USER, calls_of, chunks, format_of, read, split, template_of
+
+from cobali_ray.chat.format import GENERIC, Format, derive
+from cobali_ray.chat.generic import explanation, tell
+from cobali_ray.chat.splitter import (
+    Answer,
+    Arguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    Content,
+    Reasoning,
+    Splitter,
+)
+from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.errors import InvalidParameterError
+
+QWEN, CODER, LLAMA = "Qwen-Qwen3-0.6B", "Qwen3-Coder", "meta-llama-Llama-3.1-8B-Instruct"
+HARMONY, GEMMA = "openai-gpt-oss-120b", "google-gemma-4-31B-it"
+PARIS = [("get_weather", {"city": "Paris", "days": 2})]
+BOTH = [*PARIS, ("now", {})]
+CALL = '{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}'
+PHI = ChatTemplate(
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['tools'] %}<|tool|>{{ m['tools'] }}"
+    "<|/tool|>{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""As Phi-4-mini's does: it shows tools and no calls."""
+
+
+def check(form, text, *, prompt="", content="", reasoning="", calls=(), tools=TOOLS):
+    """Read an answer in one piece, in characters and in random pieces."""
+    rng = random.Random(text)
+    for pieces in ([text], text, chunks(text, rng), chunks(text, rng)):
+        answer = read(form, prompt, pieces, tools)
+        assert (answer.content, answer.reasoning, calls_of(answer)) == (content, reasoning, list(calls))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param(
+            GEMMA,
+            '<|channel>thought\nHm.<channel|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
+            "<|tool_call>call:now{}<tool_call|>",
+            {"reasoning": "Hm.", "calls": BOTH},
+            id="gemma-4",
+        ),
+        pytest.param(
+            HARMONY,
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+            '<|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>',
+            {"reasoning": "Hm.", "calls": PARIS},
+            id="gpt-oss",
+        ),
+        pytest.param(
+            "deepseek-ai-DeepSeek-V3.1",
+            'Hm.</think>Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", '
+            '"days": 2}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+            {"prompt": "<think>", "reasoning": "Hm.", "content": "Let me look.", "calls": BOTH},
+            id="deepseek-v3.1",
+        ),
+        pytest.param(
+            "deepseek-ai-DeepSeek-V3.2",
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
+            'Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n'
+            '</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+            {"calls": BOTH},
+            id="deepseek-v3.2",
+        ),
+        pytest.param(
+            "Kimi-K2-Thinking",
+            "<think>Hm.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            '<|tool_call_argument_begin|>{"city": "Paris", "days": 2}<|tool_call_end|><|tool_call_begin|>'
+            "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            {"reasoning": "Hm.", "calls": BOTH},
+            id="kimi-k2",
+        ),
+        pytest.param(
+            "GLM-4.6",
+            "\n<think>Hm.</think>\nYes.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+            "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+            {"reasoning": "Hm.", "content": "Yes.", "calls": BOTH},
+            id="glm-4.6",
+        ),
+        pytest.param(
+            CODER,
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n"
+            "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+            {"calls": BOTH},
+            id="qwen3-coder",
+        ),
+        pytest.param(
+            LLAMA,
+            '{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}',
+            {"calls": PARIS},
+            id="llama-3.1",
+        ),
+        pytest.param(
+            "mistralai-Mistral-Nemo-Instruct-2407",
+            f'[TOOL_CALLS] [{CALL[:-1]}, "id": "abcdefghi"}}, {{"name": "now", "arguments": {{}}}}]',
+            {"calls": BOTH},
+            id="mistral-nemo",
+        ),
+        pytest.param(
+            "Mistral-Small-3.2-24B-Instruct-2506",
+            '[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{"city": "Paris", "days": 2}'
+            "[TOOL_CALLS]now[CALL_ID]abcdefghj[ARGS]{}",
+            {"calls": BOTH},
+            id="mistral-small-3.2",
+        ),
+        pytest.param(
+            "mistralai-Ministral-3-14B-Reasoning-2512",
+            '[THINK]Hm.[/THINK]Yes.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 2}',
+            {"reasoning": "Hm.", "content": "Yes.", "calls": PARIS},
+            id="ministral-3",
+        ),
+        pytest.param(
+            "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+            '<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": '
+            '"get_weather", "parameters": {"city": "Paris", "days": 2}},\n    {"tool_call_id": "1", "tool_name": '
+            '"now", "parameters": {}}\n]<|END_ACTION|>',
+            {"reasoning": "Hm.", "calls": BOTH},
+            id="command-r7b",
+        ),
+        pytest.param(
+            "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+            "<|START_RESPONSE|>It is <co>grey</co>.<|END_RESPONSE|>",
+            {"content": "It is <co>grey</co>."},
+            id="command-r7b-words",
+        ),
+        pytest.param(
+            "MiniMax-M2",
+            'Hm.\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+            '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+            {"prompt": "<think>\n", "reasoning": "Hm.", "calls": BOTH},
+            id="minimax-m2",
+        ),
+        pytest.param(
+            "LFM2-8B-A1B",
+            '<|tool_call_start|>[get_weather(city="Paris", days=2), now()]<|tool_call_end|>Looking.',
+            {"content": "Looking.", "calls": BOTH},
+            id="lfm2",
+        ),
+        pytest.param(
+            "meetkai-functionary-medium-v3.2",
+            'all\nIn Python >>> 1\n>>>get_weather\n{"city": "Paris", "days": 2}>>>now\n{}',
+            {"prompt": "\n\n>>>", "content": "In Python >>> 1", "calls": BOTH},
+            id="functionary-3.2",
+        ),
+    ],
+)
+def test_a_familys_answer(name, text, expected):
+    check(format_of(name), text, **expected)
+
+
+def test_phi_4():
+    form = derive(PHI)
+    assert form.native
+    assert not form.renders_calls
+    check(form, f'<|tool_call|>[{CALL}, {{"name": "now", "arguments": {{}}}}]<|/tool_call|>', calls=BOTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param(
+            QWEN,
+            f"I will.\n<tool_call>\n{CALL}\n</tool_call>",
+            {"prompt": "<think>\n", "reasoning": "I will.", "calls": PARIS},
+            id="call-inside-open-reasoning-ends-it",
+        ),
+        pytest.param(
+            QWEN,
+            "What is a <tool_call> for? Hm.\n</think>\n\nHi.",
+            {"prompt": "<think>\n", "reasoning": "What is a <tool_call> for? Hm.", "content": "Hi."},
+            id="marker-as-a-word-in-reasoning",
+        ),
+        pytest.param(
+            CODER,
+            "I will.\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+            "</function>\n</tool_call>",
+            {"content": "I will.", "calls": PARIS},
+            id="missing-opener",
+        ),
+        pytest.param(QWEN, CALL, {"calls": PARIS}, id="no-marker-at-all"),
+        pytest.param(
+            QWEN,
+            '<tool_call>{"arguments": {"city": "Paris", "days": 2}, "name": "get_weather"}</tool_call>',
+            {"calls": PARIS},
+            id="arguments-before-the-name",
+        ),
+        pytest.param(
+            QWEN,
+            "<tool_call>{'name': 'get_weather', 'arguments': {'a': True, 'b': None, 'c': 'it\\'s', 'd': \"l'x\"}}"
+            "</tool_call>",
+            {"calls": [("get_weather", {"a": True, "b": None, "c": "it's", "d": "l'x"})]},
+            id="python-literals",
+        ),
+        pytest.param(
+            QWEN,
+            '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\", \\"days\\": 2}"}</tool_call>',
+            {"calls": PARIS},
+            id="arguments-as-a-string",
+        ),
+        pytest.param(QWEN, '<tool_call>{"name": "now"}</tool_call>', {"calls": BOTH[1:]}, id="no-arguments"),
+        pytest.param(QWEN, "<think>\n\n</think>\n\nHi.", {"content": "Hi."}, id="empty-reasoning"),
+        pytest.param(QWEN, "</think>\n\nHi.", {"content": "Hi."}, id="reasoning-closed-twice"),
+        pytest.param(
+            "deepseek-ai-DeepSeek-V3.1",
+            "\n\nHi.",
+            {"prompt": "<think></think>", "content": "Hi."},
+            id="white-space-after-reasoning-that-the-prompt-closed",
+        ),
+        pytest.param(
+            GEMMA,
+            "<|channel><|channel>thought\n<channel|>Hi.<|channel>thought\n<channel|><channel|>",
+            {"content": "Hi."},
+            id="gemma-stray-channels",
+        ),
+        pytest.param(
+            "Kimi-K3",
+            "<|open|>response<|sep|>Hi.<|close|>response<|sep|>",
+            {"prompt": "<|open|>think<|sep|>", "content": "Hi."},
+            id="content-begins-inside-open-reasoning",
+        ),
+        pytest.param(QWEN, "Say <think> to me.", {"content": "Say <think> to me."}, id="marker-as-a-word"),
+        pytest.param(
+            LLAMA,
+            '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris", "days": 2}}',
+            {"calls": PARIS},
+            id="llama-says-its-type",
+        ),
+        pytest.param(
+            LLAMA,
+            '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}; {"name": "now"}',
+            {"calls": BOTH},
+            id="llama-python-tag-and-two",
+        ),
+        pytest.param(
+            HARMONY,
+            "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>"
+            "<|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>",
+            {"content": "Let me look.", "reasoning": "Hm.", "calls": BOTH[1:]},
+            id="harmony-stray-commentary",
+        ),
+        pytest.param(HARMONY, "Just words.", {"content": "Just words."}, id="harmony-without-channels"),
+    ],
+)
+def test_what_models_do_besides_their_format_is_understood(name, text, expected):
+    check(format_of(name), text, **expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(QWEN, "<tool_call>\nno JSON</tool_call> Bye. ", id="no-object"),
+        pytest.param(QWEN, '<tool_call>{"age": 3}</tool_call>', id="no-name"),
+        pytest.param(
+            QWEN, '<tool_call>{"name": "now", "arguments": [1]}</tool_call>', id="arguments-are-a-list"
+        ),
+        pytest.param(
+            QWEN, '<tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call> Bye.', id="no-value"
+        ),
+        pytest.param(QWEN, '<tool_call>{"name": "now", "arguments": {"a": 1', id="the-answer-ends-in-it"),
+        pytest.param(
+            QWEN, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 99 + "{" + "}" * 101, id="too-deep"
+        ),
+        pytest.param(QWEN, '{"answer": 42}', id="an-object-that-is-the-answer"),
+        pytest.param(QWEN, '{"name": "Bob", "id": 3}', id="an-object-with-a-name"),
+        pytest.param(QWEN, "<tool_cal", id="half-a-marker"),
+        pytest.param(
+            CODER, "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar", id="half-an-argument"
+        ),
+        pytest.param(CODER, "<function=" + "x" * 400, id="a-name-without-end"),
+        pytest.param(GEMMA, "<|tool_call>call:now{a:<|", id="half-a-quote"),
+        pytest.param(
+            HARMONY, '<|channel|>commentary to=functions.now<|message|>{"a": oops}<|call|>', id="harmony"
+        ),
+        pytest.param("LFM2-8B-A1B", "<|tool_call_start|>[now(a=1", id="python"),
+        pytest.param(HARMONY, "<|channel|>final, " + "he said. " * 99, id="harmony-without-a-body"),
+        pytest.param(
+            "CohereForAI-c4ai-command-r-plus-tool_use",
+            '```json\n{"tool_name": "now"}\n```',
+            id="a-block-of-code",
+        ),
+        pytest.param(
+            "CohereForAI-c4ai-command-r-plus-tool_use",
+            'Action:\n```json\n[{"name": "Bob", "parameters": {}}]```',
+            id="another-models-name-field",
+        ),
+        pytest.param(QWEN, '{"arguments": {}, "name": "Bob"}', id="no-tool-of-that-name"),
+    ],
+)
+def test_what_is_no_call_is_content_to_the_letter(name, text):
+    content = text.removesuffix("<|call|>") if name == HARMONY else text
+    check(format_of(name), text, content=content)
+
+
+def test_without_tools_nothing_is_a_call():
+    for name in (QWEN, LLAMA, CODER):
+        check(
+            format_of(name),
+            f"<tool_call>{CALL}</tool_call>",
+            content=f"<tool_call>{CALL}</tool_call>",
+            tools=(),
+        )
+
+
+def test_names_and_arguments_come_while_they_are_written():
+    splitter = Splitter(format_of(QWEN), tools=TOOLS)
+    assert splitter.feed("Let me look.\n<tool_call>\n") == [Content("Let me look.")]
+    assert splitter.feed('{"name": "get_wea') == []
+    assert splitter.feed('ther", ') == [CallBegun(0, "get_weather")]
+    assert splitter.feed('"arguments": {"city": "Par') == [Arguments(0, '{"city": "Par')]
+    assert splitter.feed("is") == [Arguments(0, "is")]
+    assert splitter.feed('"}}\n') == [Arguments(0, '"}'), CallEnded(0)]
+    assert splitter.feed("</tool_call>") == splitter.end() == []
+
+
+def test_a_raw_argument_streams_as_json():
+    splitter = Splitter(format_of(CODER), tools=TOOLS)
+    splitter.feed("<tool_call>\n<function=get_weather>\n<parameter=city>\n")
+    assert splitter.feed('say "no') == [Arguments(0, 'say \\"no')]
+    assert splitter.feed("\nto") == [Arguments(0, "\\nto")]
+    assert splitter.feed("\n</parameter>\n<parameter=days>\n1") == [Arguments(0, '", "days": ')]
+    assert splitter.feed("2\n</parameter>\n</function>\n") == [Arguments(0, "12}"), CallEnded(0)]
+
+
+def test_a_broken_call_gives_its_text_back():
+    events = split(format_of(QWEN), "", ['<tool_call>{"name": "now", "arguments": {"a": oops}}'])
+    assert events[0] == CallBegun(0, "now")
+    assert CallBroken(0, '<tool_call>{"name": "now", "arguments": {"a": oops') in events
+    assert Answer().add(events).calls == {}
+
+
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_no_more_is_held_back_than_may_be_a_marker(prompt):
+    form, said = format_of(QWEN), ""
+    splitter = Splitter(form, prompt=prompt, tools=TOOLS)
+    text = "If 1 <2 and <tool is a word, <tool_ca too, then so is </thin or so."
+    for n_fed, char in enumerate(text, start=1):
+        for event in splitter.feed(char):
+            assert isinstance(event, Reasoning if prompt else Content)
+            said += event.text
+        assert n_fed - len(said) < len("</tool_call>")
+
+
+def test_a_call_that_only_begins_is_not_waited_for_in_vain():
+    splitter = Splitter(format_of(CODER), tools=TOOLS)
+    (said,) = splitter.feed("<function=" + "x" * 400)
+    assert len(said.text) > 300
+
+
+def test_a_strings_schema_decides_where_the_format_does_not():
+    text = "<function=f>\n<parameter=a>\n7\n</parameter>\n<parameter=b>\n7\n</parameter>\n</function>"
+    types = {"a": {"type": "string"}, "b": {"type": ["integer", "null"]}}
+    tools = [{"function": {"name": "f", "parameters": {"type": "object", "properties": types}}}]
+    check(format_of(CODER), text, tools=tools, calls=[("f", {"a": "7", "b": 7})])
+    check(format_of(CODER), text, calls=[("f", {"a": 7, "b": 7})])  # nothing is known of f
+    types["b"] = {"type": ["string", "null"]}
+    check(format_of(CODER), text, tools=tools, calls=[("f", {"a": "7", "b": "7"})])
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*NO_CALLS, "LFM2-8B-A1B"} - {"fireworks-ai-llama-3-firefunction-v2"})
+)
+def test_a_model_without_a_place_for_calls_is_told_in_words(name):
+    form, template = format_of(name), template_of(name)
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Paris", "days": 2}'},
+    }
+    chat = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "grey"},
+    ]
+    prompt = template.render(tell(form, chat, TOOLS), tools=TOOLS if form.native else None)
+    shown = prompt.partition("Paris")[0].rpartition("\n" if form.calls.start else "<|im_start|>assistant")[2]
+    assert "get_weather" in prompt
+    assert "grey" in prompt
+    assert shown
+    turn = tell(form, chat, TOOLS)[1]["content"]
+    assert turn in prompt
+    check(form, turn, calls=PARIS)
+
+
+def test_tools_are_told_in_the_system_text():
+    form = Format(calls=GENERIC, native=False, renders_calls=False)
+    told = tell(form, [{"role": "system", "content": "Be brief."}, USER], TOOLS)
+    assert told[0]["content"] == "Be brief.\n\n" + explanation(GENERIC, TOOLS)
+    assert told[1] == USER
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    assert tell(form, parts, TOOLS)[0]["content"][0]["text"].startswith(explanation(GENERIC, TOOLS))
+    bad = {"function": {"name": "now", "arguments": "no object"}}
+    with pytest.raises(InvalidParameterError):
+        tell(form, [{"role": "assistant", "content": "", "tool_calls": [bad]}], TOOLS)
+
+
+def test_results_of_one_turn_are_told_together():
+    form = Format(calls=GENERIC, native=False, renders_calls=False)
+    results = [{"role": "tool", "content": text} for text in ("grey", "noon")]
+    told = tell(form, [USER, {"role": "assistant", "content": "Hm."}, *results], ())
+    assert [message["role"] for message in told] == ["user", "assistant", "user"]
+    assert told[2]["content"].index("grey") < told[2]["content"].index("noon")
+
+
+def test_ids_of_the_model_are_told():
+    events = split(
+        format_of("Mistral-Small-3.2-24B-Instruct-2506"), "", ["[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{}"]
+    )
+    assert events[0] == CallBegun(0, "now", "abcdefghi")
+    assert json.loads(events[1].text) == {}
