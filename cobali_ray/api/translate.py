@@ -20,7 +20,7 @@ from cobali_ray.api.params import (
 from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBody, Message
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.admission import fit
-from cobali_ray.core.request import Request, TraceLink
+from cobali_ray.core.request import Grammar, Request, TraceLink
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
@@ -66,6 +66,7 @@ class Origin:
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
     trace: TraceLink | None = None
+    grammar: Grammar | None = None
 
 
 def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> None:
@@ -176,6 +177,7 @@ def _call(
                 max_tokens=_max_tokens(asked, len(prompt), card, settings),
                 sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
                 stop=body.stop,
+                grammar=origin.grammar,
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 received_s=origin.received_s,

@@ -74,6 +74,15 @@ class SamplingParams:
 GREEDY = SamplingParams(temperature=0.0)
 
 
+class Grammar(NamedTuple):
+    """What an answer must look like."""
+
+    text: str
+    """For whoever compiles it; opaque to the engine."""
+    param: str
+    """The field it came with."""
+
+
 class TraceLink(NamedTuple):
     """Where a request belongs in a distributed trace: W3C's two headers, and what spans are named after."""
 
@@ -92,6 +101,7 @@ class Request:
     max_tokens: int
     sampling: SamplingParams = field(default=GREEDY)
     stop: tuple[str, ...] = ()
+    grammar: Grammar | None = None
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""
