@@ -123,7 +123,11 @@ def _schema(param: str, schema: Any, *, strict: bool = False, compact: bool = Fa
             raise InvalidParameterError(param, f"{param} is no valid JSON") from None
     if not isinstance(schema, dict | bool):
         raise InvalidParameterError(param, f"{param} must be a JSON schema: an object")
-    return Constraint(param, "json_schema", orjson.dumps(schema).decode(), strict, compact)
+    try:
+        text = orjson.dumps(schema).decode()
+    except TypeError:
+        raise InvalidParameterError(param, f"{param} is nested too deeply") from None
+    return Constraint(param, "json_schema", text, strict, compact)
 
 
 def _choice(param: str, choices: Any) -> Constraint:

@@ -23,6 +23,8 @@ Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
 
 MAX_CHARS = 200_000
 """Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
+MAX_GBNF_RULES = 1_000
+"""Turning GBNF into Lark takes half a second for so many in a chain, four times that for twice as many."""
 STACK_BYTES = 512 << 20
 """The deepest chain of rules that fits MAX_CHARS takes 100 MB; only what is used becomes memory."""
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
@@ -82,6 +84,8 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+    if text.count("::=") > MAX_GBNF_RULES:
+        raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except Exception as error:  # its reader of GBNF raises many kinds

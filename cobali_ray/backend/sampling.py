@@ -135,9 +135,7 @@ class _Tick:
         for i, matcher in refused:
             tokens[i] = -1
             np.copyto(self._logits[i], -np.inf, where=~matcher.allowed())
-            if (problem := matcher.problem) is not None:
-                failed[i] = problem
-        self._draw([i for i, _ in refused if i not in failed])
+        self._draw([i for i, _ in refused])
         for i, matcher in refused:
             if failed.get(i) == _MASKED and matcher.may_end:
                 # Only an end may follow, and the request has banned it: there is no more to say all the same.

@@ -124,7 +124,11 @@ async def test_a_stream_holds_too(post):
         assert mine[-1]["finish_reason"] == "stop"
 
 
+DEEP = {}
+for _ in range(400):
+    DEEP = {"properties": {"a": DEEP}}
 REFUSED = [
+    pytest.param({"json_schema": DEEP}, "json_schema", "nested", id="deep"),
     pytest.param(
         {"response_format": named(UNHELD, strict=True)},
         "response_format.json_schema.schema",

@@ -96,7 +96,7 @@ def schemas():
             {"type": "string", "maxLength": 8},
             {"type": "string", "pattern": "^[a-f]{2,4}$"},
             {"type": "string", "enum": ["red", "green", "bl\nue"]},
-            {"type": "string", "format": "date"},
+            {"type": "string", "format": "ipv4"},
             {"type": "integer", "minimum": -3, "maximum": 250},
             {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
             {"type": "boolean"},
@@ -141,6 +141,17 @@ def test_random_logits_give_valid_json(schema, seed, params):
             Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
                 json.loads(text)
             )
+
+
+def test_white_space_does_not_go_on_for_ever():
+    """A model that would write nothing else comes to an end all the same."""
+    asked = grammar("json_schema", {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2})
+    made, values = row(GREEDY, asked=asked), logits({" ": 9.0, "\n": 8.0, "\t": 7.0})
+    taken = []
+    while not made.matcher.complete:
+        taken += sample_rows(values.copy(), [made]).tokens
+        assert len(taken) < 200
+    assert json.loads(bytes(taken)) == [1, 1]
 
 
 OTHERS = [
@@ -273,6 +284,7 @@ def test_a_complete_answer_ends_whatever_was_asked_of_ends(params):
     texts = {name: s.answer(name) for name in ("closed", "late", "open")}
     assert {end.finish_reason for _, end in texts.values()} == {"stop"}
     assert texts["closed"][0] in {"yes", "no"}
+    assert texts["closed"][1].stats.n_output == len(texts["closed"][0]), "no pass for an end nobody needs"
     assert texts["late"][0] in {"a", "ab"}
     assert 2 <= len(texts["open"][0]) <= 5
 
@@ -293,6 +305,20 @@ def test_an_end_token_is_refused_before_the_answer_is_whole():
     assert (first.tokens, first.complete) == ([ord("a")], [])
     second = sample_rows(values.copy(), [made])
     assert (second.tokens, second.complete) == ([ord("a")], [0])
+
+
+def test_every_end_token_is_an_end():
+    two = Grammars(
+        n_vocab=N_VOCAB,
+        end_tokens=frozenset({256, 257}),
+        piece=lambda token: bytes([token % 256]),
+        name=lambda token: f"<{token}>",
+        tokenize=ByteVocab().tokenize,
+    )
+    matcher = two.matcher(grammar("regex", "a+"))
+    assert not matcher.allows(256)
+    matcher.take(ord("a"))
+    assert [matcher.allows(token) for token in (256, 257, 258)] == [True, True, False]
 
 
 def test_a_stop_string_ends_an_unfinished_answer():
@@ -367,6 +393,7 @@ HOPELESS = [
     pytest.param("grammar", "root ::= foo", "foo", id="gbnf-rule"),
     pytest.param("grammar", "start: foo", "foo", id="lark-rule"),
     pytest.param("grammar", "root ::= " + "(" * 5000, "p cannot be used", id="gbnf-nested"),
+    pytest.param("grammar", "root ::= a\n" + "a ::= a\n" * 1000, "1000 rules", id="gbnf-many-rules"),
     pytest.param("regex", "a" * (MAX_CHARS + 1), "more than", id="long"),
 ]
 
@@ -406,13 +433,16 @@ class Gated:
 
     def __init__(self, grammars):
         self.grammars, self.begun, self.may_go = grammars, threading.Event(), threading.Event()
+        self.at_work = False
 
     def warm(self):
         self.grammars.warm()
 
     def matcher(self, asked):
+        self.at_work = True
         self.begun.set()
         assert self.may_go.wait(WAIT_S)
+        self.at_work = False
         if asked.text == "raise":
             raise RuntimeError("a bug")
         return self.grammars.matcher(asked)
@@ -440,8 +470,8 @@ class Loop:
         self.gated = self.engine.grammars = Gated(self.engine.grammars)
         return self.engine, None
 
-    def submit(self, request_id, asked=None):
-        self.loop.submit(Request(request_id=request_id, prompt=(1, 2), max_tokens=9, grammar=asked))
+    def submit(self, request_id, asked=None, **kwargs):
+        self.loop.submit(Request(request_id=request_id, prompt=(1, 2), max_tokens=9, grammar=asked, **kwargs))
 
     def end(self, request_id):
         while not (ends := [e for e in self.events if isinstance(e, End) and e.request_id == request_id]):
@@ -494,12 +524,27 @@ def test_a_cancelled_request_needs_no_grammar_any_more(loop):
     assert loop.loop.failure is None
 
 
-def test_a_stop_waits_for_no_grammar_longer_than_it_compiles(loop):
+def test_a_grammar_that_comes_too_late_is_left_alone():
+    s, asked = Setup(), grammar("choice", ["yes"])
+    bias = SamplingParams(logit_bias=((N_VOCAB, 1.0),))
+    request = Request(request_id="bad", prompt=(1,), max_tokens=5, sampling=bias, grammar=asked)
+    ended = s.engine.submit(request, ready=False)
+    s.engine.ready(ended, GRAMMARS.matcher(asked))
+    s.run()
+    assert s.answer("bad")[1].error.param == "logit_bias"
+
+
+def test_the_model_is_freed_when_nobody_compiles_any_more(loop, monkeypatch):
+    """They read the vocabulary, which llama.cpp frees with the model."""
+    at_close = []
+    monkeypatch.setattr(loop.engine.backend, "close", lambda: at_close.append(loop.gated.at_work))
     loop.submit("bound", grammar("choice", ["yes"]))
     assert loop.gated.begun.wait(WAIT_S)
-    threading.Timer(0, loop.gated.may_go.set).start()
-    loop.loop.stop(timeout_s=WAIT_S)
+    loop.loop.stop(timeout_s=0)
     assert loop.end("bound").error is not None
+    loop.gated.may_go.set()
+    loop.loop.stop(timeout_s=WAIT_S)
+    assert at_close == [False]
 
 
 def test_two_hundred_constrained_and_free_requests_lose_nothing():
