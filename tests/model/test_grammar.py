@@ -29,23 +29,22 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module", params=["builtin:synthetic-tiny", "builtin:tiny"])
+@pytest.fixture(params=["builtin:synthetic-tiny", "builtin:tiny"])
 def run(request):
-    """Answer requests together, on random weights and on the shipped model."""
+    """Answer requests together, on random weights and on the shipped model; the device picks candidates."""
     path = resolve(request.param)
-    settings = EngineSettings(
-        model=request.param, n_slots=4, n_ctx=512, n_threads=2, flash_attn="off", device_sampling="on"
-    )
+    settings = EngineSettings(model=request.param, n_slots=4, n_ctx=512, n_threads=2, device_sampling="on")
     backend, vocab = open_backend(settings, path), Vocab.load(path)
 
-    def go(asked, samplings, **kwargs):
+    def go(asked, samplings):
         prompt = tuple(vocab.tokenize(vocab.chat.render([{"role": "user", "content": "Weather?"}])))
         requests = [
-            Request(request_id=str(i), prompt=prompt, max_tokens=300, sampling=one, grammar=asked, **kwargs)
+            Request(request_id=str(i), prompt=prompt, max_tokens=300, sampling=one, grammar=asked)
             for i, one in enumerate(samplings)
         ]
         return run_offline(partial(engine_on, backend, settings), requests)
 
+    go.backend = backend
     yield go
     backend.close()
     vocab.close()
@@ -71,3 +70,13 @@ def test_an_end_token_of_its_own_choice_ends_an_open_grammar(run):
     report = run(check("p", "regex", "[a-z]+").grammar, [SamplingParams(seed=s) for s in range(8)])
     assert not report.failed
     assert all(text.isalpha() and text.islower() for text in report.texts.values())
+
+
+def test_a_devices_candidates_are_not_enough(run):
+    """Whole rows are copied while a constrained request runs, though a free one like it needs none."""
+    greedy = [SamplingParams(temperature=0)] * 2
+    run(None, greedy)
+    assert run.backend._device.attached
+    bound = run(check("p", "choice", json.dumps(["yes", "no"])).grammar, greedy)
+    assert not run.backend._device.attached
+    assert set(bound.texts.values()) <= {"yes", "no"}
