@@ -15,6 +15,7 @@ MAX_NAME_LENGTH = 64
 NEUTRAL_FIELDS = frozenset(
     {
         "cache_prompt",
+        "guided_decoding_backend",
         "metadata",
         "parallel_tool_calls",
         "prompt_cache_key",
@@ -36,18 +37,7 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     # The shape of the answer.
-    "response_format": ({"type": "text"},),
-    "json_schema": (),
-    "structured_outputs": (),
-    "grammar": ("",),
-    "guided_choice": ([],),
-    "guided_decoding_backend": (),
-    "guided_grammar": ("",),
-    "guided_json": (),
-    "guided_regex": ("",),
     "guided_whitespace_pattern": (),
-    "regex": ("",),
-    "ebnf": ("",),
     # What the prompt becomes.
     "add_special_tokens": (True,),
     "chat_template": (),

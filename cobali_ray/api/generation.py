@@ -14,6 +14,7 @@ from cobali_ray.api.answer import Answer, ChatAnswer, CompletionAnswer
 from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
+from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
@@ -34,7 +35,9 @@ from cobali_ray.api.translate import (
     messages_of,
     prompts_of,
 )
+from cobali_ray.backend.grammar import check
 from cobali_ray.backend.port import Gone
+from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import PromptTooLongError, TooManyTokensError
 
@@ -138,6 +141,15 @@ class Generation:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         n_of(body, n_prompts)  # too many answers are refused before anything is tokenised for them
 
+    def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
+        """Return what the answer must look like. What of it is not held is refused or named to the client."""
+        if (constraint := constraint_of(body)) is None:
+            return None
+        param, kind, text, strict, compact = constraint
+        grammar, ignored = check(param, kind, text, strict=strict or self._settings.strict, compact=compact)
+        source.account.ignore(ignored)
+        return grammar
+
     def _origin(self, operation: str, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span
         return Origin(
@@ -145,6 +157,7 @@ class Generation:
             created=self._clock.unix(),
             card=source.card,
             settings=self._settings,
+            grammar=self._grammar(body, source),
             received_s=source.account.received_s,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),

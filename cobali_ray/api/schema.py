@@ -139,6 +139,20 @@ class GenerationBody(Shape):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
+    response_format: dict[str, Any] | None = Field(
+        None, description="What the answer must look like: text, json_object or json_schema."
+    )
+    structured_outputs: dict[str, Any] | None = Field(
+        None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
+    )
+    json_schema: dict[str, Any] | bool | str | None = Field(None, description="A schema for the answer.")
+    guided_json: dict[str, Any] | bool | str | None = Field(None, description="The same as json_schema.")
+    grammar: str | None = Field(None, description="A grammar in GBNF or Lark.")
+    guided_grammar: str | None = Field(None, description="The same as grammar.")
+    ebnf: str | None = Field(None, description="The same as grammar.")
+    regex: str | None = Field(None, description="What the whole answer must match.")
+    guided_regex: str | None = Field(None, description="The same as regex.")
+    guided_choice: list[str] | None = Field(None, description="The texts of which the answer must be one.")
 
 
 class Message(Shape):

@@ -21,7 +21,7 @@ from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBod
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
-from cobali_ray.core.request import MAX_BAD_WORDS, MAX_STOP_CHARS, Request, TraceLink
+from cobali_ray.core.request import MAX_BAD_WORDS, MAX_STOP_CHARS, Grammar, Request, TraceLink
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
@@ -69,6 +69,7 @@ class Origin:
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
+    grammar: Grammar | None = None
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -193,6 +194,7 @@ def _call(
                 sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
                 stop=body.stop,
                 include_stop=bool(body.include_stop_str_in_output),
+                grammar=origin.grammar,
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 received_s=origin.received_s,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from cobali_ray.backend.grammar import Matcher
     from cobali_ray.backend.patches import Change
     from cobali_ray.core.request import SamplingParams
 
@@ -60,6 +61,8 @@ class RowSampler:
             raise InvariantError(f"a vocabulary of {n_vocab} tokens is outside 1..{MAX_VOCAB}")
         self.params = params
         self.n_sampled = 0
+        self.matcher: Matcher | None = None
+        """Where its answer stands in the grammar it must follow, if any."""
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
         top_k = params.top_k if 0 < params.top_k < n_vocab else 0
@@ -82,8 +85,12 @@ class RowSampler:
         return self._patches.apply(row, self.n_sampled)
 
     def suffices(self, n: int) -> bool:
-        """Tell whether the `n` likeliest tokens of a row, as the model gave it, decide what is drawn."""
-        return self._n_likeliest is not None and (self._n_likeliest <= n or n == self._n_vocab)
+        """Tell whether the `n` likeliest tokens of a row, as the model gave it, decide what is drawn.
+
+        Under a grammar they never do: it may allow none of them.
+        """
+        enough = self._n_likeliest is not None and (self._n_likeliest <= n or n == self._n_vocab)
+        return enough and self.matcher is None
 
     def patch_candidates(self, values: NDArray[np.float32], ids: NDArray[np.int32]) -> None:
         """Do what `patch` does, in place, to the likeliest tokens of a row; only where they suffice."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cobali_ray.backend.grammar import Matcher
     from cobali_ray.backend.patches import Change
 
 __all__ = ["RowSampler", "Sampled", "TokenLogprobs", "distribution", "sample_rows"]
@@ -45,6 +46,8 @@ class Sampled:
     """For the rows whose `n_logprobs` is not None."""
     failed: dict[int, str] = field(default_factory=dict)
     """Rows that have no token to give, and why; their samplers are unchanged."""
+    complete: list[int] = field(default_factory=list)
+    """Rows whose token completes what their grammar allows."""
 
 
 def why_failed(peak: float) -> str:
@@ -58,6 +61,10 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
     `logits` is (rows, n_vocab), float32; it is changed in place and not kept. What is drawn for a row is, bit
     for bit, a matter of that row and its sampler alone, not of the rows beside it. Ties go to the lower id.
     `temperature` 0 takes the likeliest token, whatever the truncations say.
+
+    A row with a grammar is drawn like any other. Only if its grammar refuses the token, all that it refuses
+    is taken out of the row and the next random number draws again: without truncations that is exactly the
+    model's distribution given that the grammar allows it.
     """
     if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.dtype != np.float32:
         raise InvariantError(f"{logits.dtype} logits of shape {logits.shape} for {len(rows)} rows")
@@ -81,15 +88,32 @@ class _Tick:
         asked = [(i, k) for i, row in enumerate(rows) if (k := row.params.n_logprobs) is not None]
         raw = measure_rows(logits, asked, self._scratch_row()) if asked else {}
         undo = {}
-        greedy: list[int] = []
-        top: dict[int, list[int]] = {}
-        opened: list[int] = []
+        sound: list[int] = []
         for i, row in enumerate(rows):
             if i in raw and math.isnan(raw[i].log_total):
                 self._fail(i, float(logits[i].max()))
                 continue
             if not row.untouched and (changes := row.patch(logits[i])):
                 undo[i] = changes
+            sound.append(i)
+        self._draw(sound)
+        bound = [(i, matcher) for i in sound if tokens[i] >= 0 and (matcher := rows[i].matcher)]
+        if refused := [(i, matcher) for i, matcher in bound if not matcher.allows(tokens[i])]:
+            self._draw_allowed(refused)
+        for i, row_raw in raw.items():
+            self._report(i, row_raw, undo.get(i, []))
+        for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            if token >= 0:
+                self._take(i, row, token)
+
+    def _draw(self, picks: list[int]) -> None:
+        """Draw a token for each of these rows, by their routes."""
+        rows = self._rows
+        greedy: list[int] = []
+        top: dict[int, list[int]] = {}
+        opened: list[int] = []
+        for i in picks:
+            row = rows[i]
             if row.route is Route.GREEDY:
                 greedy.append(i)
             elif row.route is Route.TOP:
@@ -100,15 +124,34 @@ class _Tick:
                 self._draw_whole(i)
         if greedy:
             self._take_likeliest(greedy)
-        for width, picks in top.items():
-            self._draw_top(width, picks)
+        for width, members in top.items():
+            self._draw_top(width, members)
         if opened:
             self._draw_open(opened)
-        for i, row_raw in raw.items():
-            self._report(i, row_raw, undo.get(i, []))
-        for row, token in zip(rows, tokens, strict=True):
-            if token >= 0:
-                row.take(token)
+
+    def _draw_allowed(self, refused: list[tuple[int, Matcher]]) -> None:
+        """Draw again for rows whose grammar refused their token, from what it allows."""
+        tokens, failed = self._sampled.tokens, self._sampled.failed
+        for i, matcher in refused:
+            tokens[i] = -1
+            np.copyto(self._logits[i], -np.inf, where=~matcher.allowed())
+        self._draw([i for i, _ in refused])
+        for i, matcher in refused:
+            if failed.get(i) == _MASKED and matcher.may_end:
+                # Only an end may follow, and the request has banned it: there is no more to say all the same.
+                del failed[i]
+                tokens[i] = matcher.end_token
+
+    def _take(self, i: int, row: RowSampler, token: int) -> None:
+        """Note the token drawn for row `i`."""
+        if row.matcher is not None:
+            row.matcher.take(token)
+            if (problem := row.matcher.problem) is not None:
+                self._sampled.tokens[i], self._sampled.failed[i] = -1, problem
+                return
+            if row.matcher.complete:
+                self._sampled.complete.append(i)
+        row.take(token)
 
     def _scratch_row(self) -> NDArray[np.float32]:
         if self._scratch is None:

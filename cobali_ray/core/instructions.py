@@ -7,7 +7,7 @@ TickEnded. Whatever else happens comes in between, in any order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,6 +68,8 @@ class Sampled(NamedTuple):
     failed: Mapping[int, str]
     """Rows that could not be drawn, and why."""
     now_s: float
+    complete: Collection[int] = ()
+    """Rows whose token completes what their grammar allows: nothing can follow."""
 
 
 class Emitted(NamedTuple):

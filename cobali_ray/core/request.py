@@ -136,6 +136,15 @@ def tuned(params: SamplingParams, values: Mapping[str, float]) -> SamplingParams
     return replace(params, **changes)
 
 
+class Grammar(NamedTuple):
+    """What an answer must look like."""
+
+    text: str
+    """For whoever compiles it; opaque to the engine."""
+    param: str
+    """The field it came with."""
+
+
 class TraceLink(NamedTuple):
     """Where a request belongs in a distributed trace: W3C's two headers, and what spans are named after."""
 
@@ -156,6 +165,7 @@ class Request:
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     """Show the stop string, or the stop token, that ended the answer."""
+    grammar: Grammar | None = None
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""

@@ -393,7 +393,7 @@ class Scheduler:
             else:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s = now_s
-            if token in sequence.end_tokens:
+            if token in sequence.end_tokens or row in event.complete:
                 self._finish(sequence, now_s, "stop")
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")

@@ -47,8 +47,9 @@ class Emitter:
         """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
         if token in self._end_tokens:
             return True
-        # Only tokens end a sequence with "stop" before their text is looked at.
-        return sequence.ending == "stop" and not sequence.request.include_stop
+        # A token that completes a grammar ends the sequence as well, and has text.
+        stops = sequence.ending == "stop" and token in sequence.end_tokens
+        return stops and not sequence.request.include_stop
 
     def _named(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
         piece = self._piece

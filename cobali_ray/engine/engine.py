@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs
 from cobali_ray.core import instructions as told
@@ -54,6 +55,14 @@ class Engine:
         self.scheduler = Scheduler(
             limits, end_tokens=backend.end_tokens, pacer=pacer, select=select, check_every=check_every
         )
+        words = backend.words
+        self.grammars = Grammars(
+            n_vocab=backend.n_vocab,
+            end_tokens=backend.end_tokens,
+            piece=backend.piece,
+            name=lambda token: words.detokenize([token], special=True),
+            tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
+        )
         self._emitter = Emitter(backend.piece, backend.end_tokens)
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
@@ -94,10 +103,11 @@ class Engine:
         """Free the backend."""
         self.backend.close()
 
-    def submit(self, request: Request) -> Sequence:
+    def submit(self, request: Request, *, ready: bool = True) -> Sequence:
         """Let a request in. Whatever happens, it ends with one End.
 
-        The sequence is returned for those who look on.
+        The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, and
+        `ready` is called with what came of it; until then it waits and stops nobody.
         """
         now_s, row = self._clock.now(), None
         problem: CobaliError | None = None
@@ -109,15 +119,28 @@ class Engine:
                 n_vocab=self.backend.n_vocab,
                 entropy=self._entropy,
             )
+            if request.grammar is not None and ready:
+                row.matcher = self.grammars.matcher(request.grammar)
         except BadRequestError as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(told.Submitted(request, now_s, row))
+        self._tell(told.Submitted(request, now_s, row, ready))
         sequence = self.scheduler.sequence(request.request_id)
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
         return sequence
+
+    def ready(self, sequence: Sequence, found: Matcher | CobaliError) -> None:
+        """Let a request go on with its compiled grammar, or end it because there is none."""
+        if sequence.status is not Status.NOT_READY:  # it has ended meanwhile
+            return
+        now_s = self._clock.now()
+        if isinstance(found, CobaliError):
+            self._tell(told.Failed(found, now_s, sequence.request_id))
+            return
+        sequence.row.matcher = found
+        self._tell(told.Ready(sequence.request_id, now_s))
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; unknown and ended ones are none of our business."""
@@ -150,7 +173,8 @@ class Engine:
         times.computed = self._clock.now()
         sampled = self.backend.sample([s.row for s in plan.rows]) if plan.rows else Sampled([], {}, {})
         times.sampled = self._clock.now()
-        self._tell(told.Sampled(sampled.tokens, sampled.failed, times.sampled), sampled.logprobs)
+        event = told.Sampled(sampled.tokens, sampled.failed, times.sampled, sampled.complete)
+        self._tell(event, sampled.logprobs)
         if not self.backend.overlaps:
             times.publish_s = self._publish()
         ended_s = self._clock.now()

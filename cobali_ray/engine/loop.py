@@ -5,15 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
 
+from cobali_ray.backend.grammar import Matcher
 from cobali_ray.core.admission import Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
-from cobali_ray.core.request import Request
+from cobali_ray.core.request import Grammar, Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
@@ -29,6 +31,8 @@ from cobali_ray.errors import (
 _log = structlog.get_logger(__name__)
 
 _MAX_FAILURES = 3
+_N_COMPILERS = 2
+"""Threads that compile grammars, so that a costly one does not hold up all others."""
 _T = TypeVar("_T")
 
 
@@ -68,6 +72,7 @@ class EngineLoop:
         self._n_entered = self._n_entered_tokens = 0
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
+        self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar")
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
 
     # -- from outside -----------------------------------------------------------------------------------
@@ -96,8 +101,24 @@ class EngineLoop:
         self._mailbox.put(lambda engine: self._enter(engine, request))
 
     def _enter(self, engine: Engine, request: Request) -> None:
-        sequence = engine.submit(request)
+        sequence = engine.submit(request, ready=request.grammar is None)
         self._watch(lambda observer: observer.on_submit(sequence))
+        if request.grammar is not None:
+            self._compilers.submit(self._compile, engine, sequence, request.grammar)
+
+    def _compile(self, engine: Engine, sequence: Sequence, grammar: Grammar) -> None:
+        """Compile a request's grammar, in a thread of its own, and send word of it."""
+        if sequence.status.ended:
+            return
+        found: Matcher | CobaliError
+        try:
+            found = engine.grammars.matcher(grammar)
+        except CobaliError as error:
+            found = error
+        except Exception as error:  # the thread has others to compile for, and this request must end
+            _complain("grammar_failed")
+            found = InternalError(repr(error))
+        self._mailbox.put(lambda engine: engine.ready(sequence, found))
 
     def _check_door(self, request: Request) -> Request:
         if self._draining:
@@ -175,6 +196,7 @@ class EngineLoop:
             return
         self._engine, self._observer = engine, observer
         self._opened.set()
+        self._compilers.submit(engine.grammars.warm)
         while self._failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)
@@ -253,6 +275,7 @@ class EngineLoop:
                 stopped = True
             else:
                 self._guard(engine, mail)
+        self._compilers.shutdown(cancel_futures=True)  # they may still read the vocabulary
         engine.close()
 
     def _saw_end(self, end: End) -> None:

@@ -29,7 +29,7 @@ REFUSED = [
     ),
     pytest.param({"tool_choice": "required"}, "tool_choice", "unsupported_parameter", id="tool-choice"),
     pytest.param(
-        {"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter", id="json"
+        {"response_format": {"type": "xml"}}, "response_format.type", "unsupported_parameter", id="format"
     ),
     pytest.param({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter", id="modalities"),
     pytest.param({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter", id="effort"),
@@ -135,6 +135,11 @@ NEUTRAL = {
     "tool_choice": "auto",
     "function_call": "none",
     "response_format": {"type": "text"},
+    "structured_outputs": {},
+    "grammar": "",
+    "regex": "",
+    "guided_choice": [],
+    "guided_decoding_backend": "auto",
     "modalities": ["text"],
     "logprobs": False,
     "top_logprobs": 0,

@@ -29,6 +29,11 @@ def many(n, value):
     return [value] * n
 
 
+DEEP = {}
+for _ in range(400):
+    DEEP = {"a": {"properties": DEEP}}
+RULES = "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(990)) + 'r990 ::= "x"'
+
 HEAVY = [
     pytest.param(CHAT, ASK | {f"f{i}": 1 for i in range(30_000)}, 400, id="unknown-fields"),
     pytest.param(CHAT, {"messages": many(200_000, {"role": "king", "content": "x"})}, 400, id="wrong-roles"),
@@ -52,6 +57,10 @@ HEAVY = [
     pytest.param("/detokenize", {"tokens": many(380_000, 0)}, 200, id="detokenize"),
     pytest.param("/tokenize", {"content": "a " * 400_000, "with_pieces": True}, 200, id="tokenize"),
     pytest.param(CHAT, ASK | {"model": "x" * 8_000_000}, 404, id="long-model"),
+    pytest.param(CHAT, ASK | {"json_schema": {"enum": many(20_000, "value")}}, 200, id="schema"),
+    pytest.param(CHAT, ASK | {"json_schema": {"properties": DEEP}}, 400, id="deep-schema"),
+    pytest.param(CHAT, ASK | {"guided_choice": [f"c{i}" for i in range(15_000)]}, 200, id="choices"),
+    pytest.param(CHAT, ASK | {"grammar": RULES}, 200, id="rules"),
 ]
 
 

@@ -22,10 +22,12 @@ from cobali_ray import errors
 from cobali_ray.actors.front import ERRORS as FRONT_ERRORS
 from cobali_ray.api.app import build_api
 from cobali_ray.api.body import parse
+from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.faults import http_fault, type_of
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.grammar import check
 from cobali_ray.bench.commands import NAMES
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import RefusedError
@@ -267,6 +269,23 @@ def test_the_curl_body_is_a_chat():
     assert parse(ChatBody, body.encode()).messages[0]["role"] == "user"
     answer = json.loads(blocks("json")[0])
     assert list(answer)[-2:] == ["usage", "timings"]
+
+
+def test_the_examples_of_structured_output_are_taken():
+    text = read("docs/structured-output.md")
+    bash, python = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("bash", "python"))
+    bodies = [words[words.index("-d") + 1] for words in map(shlex.split, bash)]
+    rows = re.findall(r'^\| `("\w+": .*)` \| `(.+)` \|$', text, re.MULTILINE)
+    assert len(bodies) == 1
+    assert len(rows) == 5
+    for body in (*bodies, *(f'{{"messages": [{{}}], {fields}}}' for fields, _ in rows)):
+        found = constraint_of(parse(ChatBody, body.encode()))
+        check(found.param, found.kind, found.text, strict=True)
+    for source in python:
+        compile(source, "docs/structured-output.md", "exec")
+    asked = set(ticked(text.partition("| field | value |")[2].partition("\n\n")[0]))
+    spellings = {"response_format", "structured_outputs", *GenerationBody.model_fields} & asked
+    assert spellings >= {"json_schema", "guided_json", "regex", "guided_regex", "grammar", "guided_choice"}
 
 
 def test_the_python_example_compiles():

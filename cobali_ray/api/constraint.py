@@ -1,0 +1,136 @@
+"""Every spelling of "the answer must look like this" -> one constraint. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from cobali_ray.api.schema import GenerationBody
+from cobali_ray.backend.grammar import Kind
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+ANY_OBJECT = '{"type":"object"}'
+
+
+class Constraint(NamedTuple):
+    """What a body asks of its answer's shape."""
+
+    param: str
+    """Where in the body it stands."""
+    kind: Kind
+    text: str
+    strict: bool = False
+    """Of a schema: refuse keys that cannot be honoured."""
+    compact: bool = False
+    """Of a schema: no white space between the tokens of JSON."""
+
+
+def constraint_of(body: GenerationBody) -> Constraint | None:
+    """Return what the answer must look like, whichever field says so; None where none does.
+
+    Raises InvalidParameterError where two fields say so, and UnsupportedParameterError.
+    """
+    found = list(_constraints(body))
+    if len(found) > 1:
+        first, second = found[0].param, found[1].param
+        raise InvalidParameterError(second, f"{second} and {first} exclude each other: send one of them")
+    return found[0] if found else None
+
+
+def _constraints(body: GenerationBody) -> Iterator[Constraint]:
+    if body.response_format is not None:
+        yield from _response_format(body.response_format)
+    if body.structured_outputs is not None:
+        yield from _structured_outputs(body.structured_outputs)
+    for param in ("json_schema", "guided_json"):
+        if (schema := getattr(body, param)) is not None:
+            yield _schema(param, schema)
+    for param in ("grammar", "guided_grammar", "ebnf"):
+        if text := getattr(body, param):
+            yield Constraint(param, "grammar", text)
+    for param in ("regex", "guided_regex"):
+        if text := getattr(body, param):
+            yield Constraint(param, "regex", text)
+    if body.guided_choice:
+        yield _choice("guided_choice", body.guided_choice)
+
+
+def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
+    kind = value.get("type")
+    if kind == "text":
+        return
+    if kind == "json_object":
+        if (schema := value.get("schema")) is not None:
+            yield _schema("response_format.schema", schema)
+        else:
+            yield Constraint("response_format", "json_schema", ANY_OBJECT)
+        return
+    if kind != "json_schema":
+        raise UnsupportedParameterError(
+            "response_format.type",
+            f"response_format.type must be text, json_object or json_schema, got {str(kind)[:32]!r}",
+        )
+    # llama-server has the schema right beside the type.
+    where = "response_format" if "json_schema" not in value else "response_format.json_schema"
+    holder = value.get("json_schema", value)
+    if not isinstance(holder, dict):
+        raise InvalidParameterError(where, f"{where} must be an object")
+    if (schema := holder.get("schema")) is None:
+        raise InvalidParameterError(f"{where}.schema", f"missing required parameter: {where}.schema")
+    strict = holder.get("strict")
+    if strict not in {None, True, False}:
+        raise InvalidParameterError(f"{where}.strict", f"{where}.strict must be true or false")
+    yield _schema(f"{where}.schema", schema, strict=bool(strict))
+
+
+_CHOOSES_HOW = ("disable_fallback",)
+"""Say how, and not what."""
+
+
+def _structured_outputs(value: Mapping[str, Any]) -> Iterator[Constraint]:
+    """Return what vLLM's object asks for."""
+    where = "structured_outputs"
+    compact = value.get("disable_any_whitespace") is True
+    known = {"json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", *_CHOOSES_HOW}
+    for name, one in value.items():
+        if name not in known and one not in (None, False):
+            param = f"{where}.{name[:64]}"
+            raise UnsupportedParameterError(param, f"{param} is not supported by this server")
+    if (schema := value.get("json")) is not None:
+        yield _schema(f"{where}.json", schema, compact=compact)
+    if value.get("json_object"):
+        yield Constraint(f"{where}.json_object", "json_schema", ANY_OBJECT, compact=compact)
+    for name, kind in _TEXTS.items():
+        if text := value.get(name):
+            if not isinstance(text, str):
+                raise InvalidParameterError(f"{where}.{name}", f"{where}.{name} must be a string")
+            yield Constraint(f"{where}.{name}", kind, text)
+    if choices := value.get("choice"):
+        yield _choice(f"{where}.choice", choices)
+
+
+_TEXTS: Mapping[str, Kind] = {"regex": "regex", "grammar": "grammar"}
+
+
+def _schema(param: str, schema: Any, *, strict: bool = False, compact: bool = False) -> Constraint:
+    """Return the constraint of a schema, which some clients send as a text."""
+    if isinstance(schema, str):
+        try:
+            schema = orjson.loads(schema)
+        except orjson.JSONDecodeError:
+            raise InvalidParameterError(param, f"{param} is no valid JSON") from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidParameterError(param, f"{param} must be a JSON schema: an object")
+    try:
+        text = orjson.dumps(schema).decode()
+    except TypeError:
+        raise InvalidParameterError(param, f"{param} is nested too deeply") from None
+    return Constraint(param, "json_schema", text, strict, compact)
+
+
+def _choice(param: str, choices: Any) -> Constraint:
+    if not isinstance(choices, list) or not all(isinstance(one, str) and one for one in choices):
+        raise InvalidParameterError(param, f"{param} must be a list of texts, none of them empty")
+    return Constraint(param, "choice", orjson.dumps(choices).decode())

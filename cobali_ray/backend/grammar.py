@@ -1,0 +1,217 @@
+"""Grammars: what an answer must look like, checked and compiled by llguidance; one Matcher per sequence."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+from numpy.typing import NDArray
+
+from cobali_ray.core.request import Grammar
+from cobali_ray.errors import InvalidParameterError
+
+Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
+"""What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts."""
+
+MAX_CHARS = 200_000
+"""Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
+MAX_GBNF_RULES = 1_000
+"""Turning GBNF into Lark takes half a second for so many in a chain, four times that for twice as many."""
+STACK_BYTES = 512 << 20
+"""The deepest chain of rules that fits MAX_CHARS takes 100 MB; only what is used becomes memory."""
+WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
+"""Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
+N_CACHED = 64
+"""Compiled grammars that are kept."""
+
+_SPECIAL = b"\xff"
+"""In front of a name, it tells llguidance that a token is no text."""
+_KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
+_KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
+
+_ResultT = TypeVar("_ResultT")
+_making_thread = threading.Lock()
+
+
+class Checked(NamedTuple):
+    """A grammar that llguidance accepts."""
+
+    grammar: Grammar
+    ignored: tuple[str, ...]
+    """Keys of a schema that it does not hold answers to."""
+
+
+def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: bool = False) -> Checked:
+    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`.
+
+    Of a schema, `strict` refuses keys that cannot be honoured, which are ignored otherwise; `compact` allows
+    no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
+    """
+    if len(text) > MAX_CHARS:
+        raise InvalidParameterError(param, f"{param} has more than {MAX_CHARS} characters")
+    try:
+        grammar = _from(kind, text, strict=strict, compact=compact)
+        failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
+    except ValueError as error:
+        raise _refusal(param, str(error)) from None
+    if failed:
+        raise _refusal(param, messages[0])
+    ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
+    return Checked(Grammar(grammar, param), tuple(dict.fromkeys(f"{param}.{key}" for key in ignored)))
+
+
+def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
+    if kind == "json_schema":
+        # What overrides `x-guidance`, by which a schema could make itself lenient.
+        return LLMatcher.grammar_from_json_schema(
+            text,
+            overrides={
+                "lenient": not strict,
+                "coerce_one_of": not strict,
+                "whitespace_flexible": not compact,
+                "whitespace_pattern": None if compact else WHITE_SPACE,
+            },
+        )
+    if kind == "regex":
+        return LLMatcher.grammar_from_regex(text)
+    if kind == "choice":
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+    if text.count("::=") > MAX_GBNF_RULES:
+        raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(text))
+    except Exception as error:  # its reader of GBNF raises many kinds
+        raise ValueError(str(error)) from None
+
+
+def _refusal(param: str, message: str) -> InvalidParameterError:
+    # Behind an empty line, llguidance tells its own state.
+    plain = message.partition("\n<state>")[0].strip()[:500]
+    return InvalidParameterError(param, f"{param} cannot be used: {plain}")
+
+
+def _keys_of(message: str) -> list[str]:
+    """Return which keys a warning is about."""
+    if found := _KEYS.match(message):
+        return list(map(str, json.loads(found[1])))
+    if message.startswith("Unknown format"):
+        return ["format"]
+    found = _KEYWORD.search(message)
+    return [found[1]] if found else []
+
+
+def _deeply(work: Callable[[], _ResultT]) -> _ResultT:
+    """Do what may call itself tens of thousands of times: where the stack ends, the process dies."""
+    with ThreadPoolExecutor(1, thread_name_prefix="deep") as pool:
+        with _making_thread:
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                future = pool.submit(work)  # makes the thread
+            finally:
+                threading.stack_size(before)
+        return future.result()
+
+
+class Matcher:
+    """Where one sequence stands in its grammar. Used by one thread."""
+
+    def __init__(self, matcher: LLMatcher, *, n_vocab: int, end_token: int) -> None:
+        self._matcher, self._n_vocab, self.end_token = matcher, n_vocab, end_token
+        self.complete = False
+        """Whether nothing but an end may follow."""
+
+    def allows(self, token: int) -> bool:
+        """Tell whether a token may come next."""
+        return bool(self._matcher.validate_tokens([token]))
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Mark the tokens that may come next: (n_vocab,)."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+
+    def take(self, token: int) -> None:
+        """Go on by a token that may come next."""
+        self._matcher.consume_token(token)
+        self.complete = self._matcher.is_stopped()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether what was taken is a whole answer."""
+        return self._matcher.is_accepting()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the grammar cannot be followed any further, if so; it is too costly to match, for example."""
+        if not self._matcher.is_error():
+            return None
+        return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
+
+
+class Grammars:
+    """Compiles grammars for one vocabulary. Any thread may call it."""
+
+    def __init__(
+        self,
+        *,
+        n_vocab: int,
+        end_tokens: frozenset[int],
+        piece: Callable[[int], bytes],
+        name: Callable[[int], str],
+        tokenize: Callable[[str], list[int]],
+    ) -> None:
+        """`piece` gives what a token shows in an answer, `name` what it is called where it shows nothing."""
+        self._n_vocab, self._end_tokens = n_vocab, end_tokens
+        self._piece, self._name, self._tokenize = piece, name, tokenize
+        self._compiled = lru_cache(maxsize=N_CACHED)(self._compile)
+
+    def warm(self) -> None:
+        """Make what all grammars need, which takes a second for a large vocabulary."""
+        _ = self._tokenizer
+
+    def matcher(self, grammar: Grammar) -> Matcher:
+        """Return a matcher at the beginning. Raises InvalidParameterError where that cannot be used."""
+        copy = self._compiled(grammar).deep_copy()
+        return Matcher(copy, n_vocab=self._n_vocab, end_token=min(self._end_tokens, default=-1))
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        tokenizer = self._tokenizer
+        matcher = _deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0))
+        if matcher.is_error():
+            raise _refusal(grammar.param, matcher.get_error())
+        return matcher
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        wrapper = TokenizerWrapper(_Tokens(self))
+        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=sorted(self._end_tokens) or None)
+
+
+class _Tokens:
+    """A vocabulary as llguidance wants it: every token by the bytes that the client sees of it."""
+
+    bos_token_id = None
+
+    def __init__(self, grammars: Grammars) -> None:
+        ends = grammars._end_tokens  # noqa: SLF001 its other half
+        self.eos_token_id = min(ends, default=0)
+        self._tokenize = grammars._tokenize  # noqa: SLF001
+        self.tokens: list[bytes] = []
+        for token in range(grammars._n_vocab):  # noqa: SLF001
+            piece = b"" if token in ends else grammars._piece(token)  # noqa: SLF001
+            self.tokens.append(piece or _SPECIAL + (grammars._name(token) or f"<[{token}]>").encode())  # noqa: SLF001
+        self.special_token_ids: Sequence[int] = [
+            token for token, text in enumerate(self.tokens) if text.startswith(_SPECIAL)
+        ]
+
+    def __call__(self, text: Any) -> list[int]:
+        if isinstance(text, bytes):
+            raise TypeError("texts are given as str")
+        return self._tokenize(text)

@@ -1,0 +1,560 @@
+"""Answers under a grammar: valid, drawn as the model would, ended when complete, refused when unusable."""
+
+import json
+import queue
+import random
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from cobali_ray.backend import grammar as grammar_module
+from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
+from cobali_ray.backend.sampling import RowSampler, sample_rows
+from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
+from cobali_ray.core.events import Delta, End
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
+from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.loop import EngineLoop
+from cobali_ray.errors import InvalidParameterError
+from cobali_ray.testing import FakeClock, Recorder
+
+HOT = SamplingParams(temperature=1.0)
+END = frozenset({END_TOKEN})
+WAIT_S = 20
+
+
+def byte_grammars():
+    return Grammars(
+        n_vocab=N_VOCAB,
+        end_tokens=END,
+        piece=lambda token: bytes([token]) if token < 256 else b"",
+        name=lambda token: "",
+        tokenize=ByteVocab().tokenize,
+    )
+
+
+GRAMMARS = byte_grammars()
+
+
+def grammar(kind, text, **how):
+    text = text if isinstance(text, str) else json.dumps(text)
+    return check("p", kind, text, **how).grammar
+
+
+def row(params=HOT, *, asked, seed=0, end=END):
+    made = RowSampler(params, (), end_tokens=end, n_vocab=N_VOCAB, entropy=lambda: seed)
+    made.matcher = GRAMMARS.matcher(asked)
+    return made
+
+
+class Setup:
+    """An engine over the scripted backend."""
+
+    def __init__(self, *, n_slots=4, n_cells=None, n_ctx=1024, **scripted):
+        self.backend = ScriptedBackend(
+            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=64, **scripted
+        )
+        limits = EngineLimits(
+            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=64,
+            prefill_chunk=32, min_prefix=0,
+        )  # fmt: skip
+        self.events = Recorder()
+        self.engine = Engine(
+            self.backend, limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 1, check_every=1
+        )
+
+    def submit(self, request_id, asked=None, prompt=b"hi", max_tokens=500, **kwargs):
+        return self.engine.submit(
+            Request(
+                request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, grammar=asked, **kwargs
+            )
+        )
+
+    def run(self):
+        while self.engine.has_work:
+            self.engine.tick()
+
+    def answer(self, request_id):
+        (end,) = self.events.ends(request_id)
+        return self.events.text(request_id), end
+
+
+# -- validity -------------------------------------------------------------------------------------------
+
+WORDS = ("name", "age", "a b", 'q"uote', "é", "tags", "ok")
+
+
+def schemas():
+    """Schemas like those that people send: objects, lists, choices, bounds, patterns."""
+    plain = st.sampled_from(
+        [
+            {"type": "string", "maxLength": 8},
+            {"type": "string", "pattern": "^[a-f]{2,4}$"},
+            {"type": "string", "enum": ["red", "green", "bl\nue"]},
+            {"type": "string", "format": "ipv4"},
+            {"type": "integer", "minimum": -3, "maximum": 250},
+            {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+            {"type": "boolean"},
+            {"type": "null"},
+            {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
+            {"const": {"k": [1, "two"]}},
+        ]
+    )
+
+    def wider(inner):
+        lists = st.builds(
+            lambda items, low, n: {"type": "array", "items": items, "minItems": low, "maxItems": low + n},
+            inner, st.integers(0, 2), st.integers(0, 2),
+        )  # fmt: skip
+        objects = st.dictionaries(st.sampled_from(WORDS), inner, min_size=1, max_size=4).flatmap(
+            lambda properties: st.sets(st.sampled_from(sorted(properties))).map(
+                lambda required: {
+                    "type": "object",
+                    "properties": properties,
+                    "required": sorted(required),
+                    "additionalProperties": False,
+                }
+            )
+        )
+        return lists | objects | st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner)
+
+    return st.recursive(plain, wider, max_leaves=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schemas(), st.integers(0, 2**32), st.sampled_from([HOT, GREEDY, SamplingParams(top_k=5, top_p=0.9)]))
+def test_random_logits_give_valid_json(schema, seed, params):
+    s = Setup(seed=seed % 97)
+    asked = grammar("json_schema", schema, strict=True, compact=True)
+    for i in range(3):
+        s.submit(f"r{i}", asked, prompt=bytes([i, 1]), sampling=params, max_tokens=400)
+    s.run()
+    for i in range(3):
+        text, end = s.answer(f"r{i}")
+        assert end.error is None
+        if end.finish_reason == "stop":
+            Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
+                json.loads(text)
+            )
+
+
+def test_white_space_does_not_go_on_for_ever():
+    """A model that would write nothing else comes to an end all the same."""
+    asked = grammar("json_schema", {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2})
+    made, values = row(GREEDY, asked=asked), logits({" ": 9.0, "\n": 8.0, "\t": 7.0})
+    taken = []
+    while not made.matcher.complete:
+        taken += sample_rows(values.copy(), [made]).tokens
+        assert len(taken) < 200
+    assert json.loads(bytes(taken)) == [1, 1]
+
+
+OTHERS = [
+    pytest.param("regex", "[a-c]{3}x?", r"[a-c]{3}x?", id="regex"),
+    pytest.param("choice", ["yes", "no", 'may"be'], r'yes|no|may"be', id="choice"),
+    pytest.param("grammar", 'root ::= "<" [0-9]+ ">" | "none"', r"<[0-9]+>|none", id="gbnf"),
+    pytest.param("grammar", 'start: "a" B "c"\nB: /[xy]+/', r"a[xy]+c", id="lark"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "pattern"), OTHERS)
+def test_other_grammars_hold(kind, text, pattern):
+    import re
+
+    s = Setup(end_probability=0.02)
+    for i in range(8):
+        s.submit(f"r{i}", grammar(kind, text), prompt=bytes([i]), sampling=HOT, max_tokens=300)
+    s.run()
+    finished = [s.answer(f"r{i}") for i in range(8)]
+    assert all(re.fullmatch(pattern, text) for text, end in finished if end.finish_reason == "stop")
+    assert any(end.finish_reason == "stop" for _, end in finished)
+
+
+def test_an_answer_without_room_says_length():
+    s = Setup()
+    s.submit("r", grammar("json_schema", {"type": "array", "minItems": 50}), max_tokens=5)
+    s.run()
+    assert s.answer("r")[1].finish_reason == "length"
+
+
+# -- the draw -------------------------------------------------------------------------------------------
+
+
+def logits(values):
+    made = np.full((1, N_VOCAB), -20.0, np.float32)
+    for char, value in values.items():
+        made[0, ord(char)] = value
+    return made
+
+
+@pytest.mark.parametrize("params", [HOT, SamplingParams(top_p=0.999999), SamplingParams(top_k=200)])
+def test_the_draw_is_the_models_given_what_is_allowed(params):
+    """Over many seeds: the likeliest token is refused, the three allowed ones keep their proportions."""
+    asked, n = grammar("regex", "[abc]"), 6000
+    values = {"x": 1.0, "a": 1.0, "b": 0.0, "c": -1.0}
+    rows = []
+    for seed in range(n):
+        made = RowSampler(params, (), end_tokens=END, n_vocab=N_VOCAB, entropy=lambda seed=seed: seed)
+        made.matcher = GRAMMARS.matcher(asked)
+        rows.append(made)
+    tokens = sample_rows(np.repeat(logits(values), n, axis=0), rows).tokens
+    weights = np.exp([1.0, 0.0, -1.0])
+    shares = np.array([tokens.count(ord(c)) / n for c in "abc"])
+    assert shares.sum() == 1
+    assert np.abs(shares - weights / weights.sum()).max() < 0.025
+
+
+def test_a_redraw_takes_a_number_of_its_own_and_seeds_repeat():
+    """Drawn again with the number that was refused, nothing but the last of the allowed would come."""
+    asked = grammar("regex", "[ab]{9}")
+    values = logits({"a": 0.0, "b": 0.0, "z": 3.0})
+
+    def answer(seed):
+        made = row(SamplingParams(seed=seed), asked=asked)
+        return [sample_rows(values.copy(), [made]).tokens[0] for _ in range(9)]
+
+    assert answer(7) == answer(7)
+    assert len({tuple(answer(seed)) for seed in range(8)}) > 4
+    assert len({token for seed in range(8) for token in answer(seed)}) == 2
+
+
+def test_what_is_allowed_is_drawn_as_without_a_grammar():
+    free = RowSampler(SamplingParams(seed=3), (), end_tokens=END, n_vocab=N_VOCAB)
+    bound = row(SamplingParams(seed=3), asked=grammar("regex", "(.|\n)*"))
+    printable = np.full((1, N_VOCAB), -1e4, np.float32)
+    printable[0, 32:127] = np.random.default_rng(0).normal(size=95)
+    drawn = [[sample_rows(printable.copy(), [one]).tokens[0] for _ in range(40)] for one in (free, bound)]
+    assert drawn[0] == drawn[1]
+
+
+def test_neighbours_do_not_change_a_constrained_row():
+    asked, rng = grammar("json_schema", {"type": "object"}), np.random.default_rng(1)
+    matrix = rng.normal(0, 3, (6, N_VOCAB)).astype(np.float32)
+
+    def drawn(picks):
+        rows = [row(SamplingParams(seed=i), asked=asked) for i in picks]
+        return sample_rows(matrix[picks].copy(), rows).tokens
+
+    assert drawn(list(range(6))) == [drawn([i])[0] for i in range(6)]
+
+
+def test_logprobs_are_the_models_own():
+    values = logits({"a": 0.0, "z": 3.0})
+    made = row(SamplingParams(temperature=0, n_logprobs=1), asked=grammar("regex", "a"))
+    sampled = sample_rows(values.copy(), [made])
+    total = np.log(np.exp(values[0].astype(np.float64)).sum())
+    assert sampled.tokens == [ord("a")]
+    assert sampled.logprobs[0].logprob == pytest.approx(0.0 - total, abs=1e-5)
+    assert sampled.logprobs[0].top[0][0] == ord("z")
+
+
+def test_bias_and_penalties_weigh_among_what_is_allowed():
+    bias = SamplingParams(temperature=0, logit_bias=((ord("b"), 5.0),))
+    assert sample_rows(
+        logits({"a": 3, "b": 0, "z": 9}), [row(bias, asked=grammar("regex", "[ab]"))]
+    ).tokens == [ord("b")]
+    made = row(SamplingParams(temperature=0, frequency_penalty=2), asked=grammar("regex", "[ab]{2}"))
+    values = logits({"a": 1, "b": 0, "z": 9})
+    assert [sample_rows(values.copy(), [made]).tokens[0] for _ in range(2)] == [ord("a"), ord("b")]
+
+
+def test_candidates_never_suffice_under_a_grammar():
+    assert not row(GREEDY, asked=grammar("regex", "a")).suffices(128)
+
+
+# -- where an answer ends -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("params", [{}, {"min_tokens": 100}, {"ignore_eos": True}])
+def test_a_complete_answer_ends_whatever_was_asked_of_ends(params):
+    s = Setup()
+    sampling = SamplingParams(temperature=0, **params)
+    for request_id, asked in {
+        "closed": grammar("choice", ["yes", "no"]),
+        "late": grammar("grammar", 'start: "a" | "ab"'),
+        "open": grammar("regex", "[a-c]{2,5}"),
+    }.items():
+        s.submit(request_id, asked, sampling=sampling, max_tokens=200)
+    s.run()
+    texts = {name: s.answer(name) for name in ("closed", "late", "open")}
+    assert {end.finish_reason for _, end in texts.values()} == {"stop"}
+    assert texts["closed"][0] in {"yes", "no"}
+    assert texts["closed"][1].stats.n_output == len(texts["closed"][0]), "no pass for an end nobody needs"
+    assert texts["late"][0] in {"a", "ab"}
+    assert 2 <= len(texts["open"][0]) <= 5
+
+
+def test_a_banned_end_is_taken_where_nothing_else_may_follow():
+    """`complete` is known late for some grammars: then an end is all that is allowed."""
+    made = row(SamplingParams(temperature=0, ignore_eos=True), asked=grammar("regex", "a"))
+    made.matcher.take(ord("a"))
+    sampled = sample_rows(logits({"a": 1.0}), [made])
+    assert (sampled.tokens, sampled.failed) == ([END_TOKEN], {})
+
+
+def test_an_end_token_is_refused_before_the_answer_is_whole():
+    values = logits({"a": 0.0})
+    values[0, END_TOKEN] = 50.0
+    made = row(GREEDY, asked=grammar("regex", "aa"))
+    first = sample_rows(values.copy(), [made])
+    assert (first.tokens, first.complete) == ([ord("a")], [])
+    second = sample_rows(values.copy(), [made])
+    assert (second.tokens, second.complete) == ([ord("a")], [0])
+
+
+def test_every_end_token_is_an_end():
+    two = Grammars(
+        n_vocab=N_VOCAB,
+        end_tokens=frozenset({256, 257}),
+        piece=lambda token: bytes([token % 256]),
+        name=lambda token: f"<{token}>",
+        tokenize=ByteVocab().tokenize,
+    )
+    matcher = two.matcher(grammar("regex", "a+"))
+    assert not matcher.allows(256)
+    matcher.take(ord("a"))
+    assert [matcher.allows(token) for token in (256, 257, 258)] == [True, True, False]
+
+
+def test_a_stop_string_ends_an_unfinished_answer():
+    s = Setup()
+    s.submit("r", grammar("regex", '"[a-z]{3}","[a-z]{3}"'), stop=(",",))
+    s.run()
+    text, end = s.answer("r")
+    assert (len(text), end.finish_reason) == (5, "stop")
+
+
+def test_a_preempted_sequence_goes_on_where_it_was():
+    """Its cells are lost, its place in the grammar is not."""
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "maximum": 9, "minimum": 0},
+        "minItems": 20,
+        "maxItems": 20,
+    }
+    asked = grammar("json_schema", schema, compact=True)
+    alone = Setup(n_slots=1)
+    alone.submit("r1", asked, prompt=b"b")
+    alone.run()
+    s = Setup(n_slots=2, n_cells=64, n_ctx=64)
+    s.submit("r0", prompt=b"a", max_tokens=50)
+    s.submit("r1", asked, prompt=b"b", max_tokens=60)
+    s.run()
+    text, end = s.answer("r1")
+    assert end.stats.n_preempted > 0
+    assert len(json.loads(text)) == 20
+    assert text == alone.answer("r1")[0]
+
+
+def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
+    s = Setup()
+    broken = s.submit("broken", grammar("regex", "[a-z]{20}"))
+    s.submit("sound", grammar("regex", "[a-z]{20}"))
+    s.engine.tick()
+    broken.row.matcher.take(ord("!"))  # what no draw would give
+    s.run()
+    assert "cannot be followed" in str(s.answer("broken")[1].error)
+    assert s.answer("sound")[1].finish_reason == "stop"
+
+
+# -- what is refused ------------------------------------------------------------------------------------
+
+REFUSED = [
+    pytest.param("json_schema", {"type": "string", "not": {"const": "a"}}, "not", id="not"),
+    pytest.param("json_schema", {"type": "array", "uniqueItems": True}, "uniqueItems", id="unique"),
+    pytest.param("json_schema", {"type": "string", "format": "phone"}, "format", id="format"),
+    pytest.param("json_schema", {"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", id="one-of"),
+    pytest.param(
+        "json_schema", {"not": {}, "x-guidance": {"lenient": True}}, "not", id="lenient-by-its-own-word"
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "key"), REFUSED)
+def test_strict_refuses_by_key_and_lenient_names_it(kind, text, key):
+    with pytest.raises(InvalidParameterError, match=key) as caught:
+        grammar(kind, text, strict=True)
+    assert caught.value.param == "p"
+    assert check("p", kind, json.dumps(text)).ignored == (f"p.{key}",)
+
+
+HOPELESS = [
+    pytest.param("json_schema", {"type": "STRING"}, "STRING", id="type"),
+    pytest.param("json_schema", {"$ref": "https://example.com/s"}, "example.com", id="remote"),
+    pytest.param(
+        "json_schema", {"type": "integer", "minimum": 3, "maximum": 2}, "minimum", id="unsatisfiable"
+    ),
+    pytest.param("regex", "(?=a)b", "look-around", id="look-ahead"),
+    pytest.param("grammar", "root ::= foo", "foo", id="gbnf-rule"),
+    pytest.param("grammar", "start: foo", "foo", id="lark-rule"),
+    pytest.param("grammar", "root ::= " + "(" * 5000, "p cannot be used", id="gbnf-nested"),
+    pytest.param("grammar", "root ::= a\n" + "a ::= a\n" * 1000, "1000 rules", id="gbnf-many-rules"),
+    pytest.param("regex", "a" * (MAX_CHARS + 1), "more than", id="long"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "says"), HOPELESS)
+def test_what_cannot_be_used_is_refused_without_strict_too(kind, text, says):
+    with pytest.raises(InvalidParameterError, match=says) as caught:
+        grammar(kind, text)
+    assert "<state>" not in str(caught.value)
+
+
+@pytest.mark.parametrize("capital", [False, True])
+def test_a_long_chain_of_rules_ends_no_process(capital):
+    name = "A" if capital else "a"
+    n = 12_000
+    rules = "".join(f"{name}{i}:{name}{i + 1}\n" for i in range(n))
+    asked = grammar("grammar", f'start:{name}0\n{rules}{name}{n}:"x"')
+    matcher = GRAMMARS.matcher(asked)
+    assert matcher.allows(ord("x"))
+    assert matcher.allowed().sum() == 1
+
+
+def test_grammars_are_compiled_once(monkeypatch):
+    asked, grammars = grammar("regex", "once"), byte_grammars()
+    first = grammars.matcher(asked)
+    monkeypatch.setattr(grammar_module, "LLMatcher", None)
+    second = grammars.matcher(asked)
+    first.take(ord("o"))
+    assert second.allows(ord("o")), "each stands where it stands"
+
+
+# -- while a grammar is compiled ------------------------------------------------------------------------
+
+
+class Gated:
+    """Grammars that compile when they are let."""
+
+    def __init__(self, grammars):
+        self.grammars, self.begun, self.may_go = grammars, threading.Event(), threading.Event()
+        self.at_work = False
+
+    def warm(self):
+        self.grammars.warm()
+
+    def matcher(self, asked):
+        self.at_work = True
+        self.begun.set()
+        assert self.may_go.wait(WAIT_S)
+        self.at_work = False
+        if asked.text == "raise":
+            raise RuntimeError("a bug")
+        return self.grammars.matcher(asked)
+
+
+class Loop:
+    """A loop whose grammars wait at a gate."""
+
+    def __init__(self):
+        self.inbox, self.events = queue.SimpleQueue(), []
+        self.clock = FakeClock()
+        self.loop = EngineLoop(self.build, self.clock, lambda batch: [self.inbox.put(e) for _, e in batch])
+        self.loop.start()
+        self.loop.wait_open()
+
+    def build(self, sink):
+        self.engine = Engine(
+            ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=32),
+            EngineLimits(
+                n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=32, min_prefix=0
+            ),
+            self.clock,
+            sink,
+        )
+        self.gated = self.engine.grammars = Gated(self.engine.grammars)
+        return self.engine, None
+
+    def submit(self, request_id, asked=None, **kwargs):
+        self.loop.submit(Request(request_id=request_id, prompt=(1, 2), max_tokens=9, grammar=asked, **kwargs))
+
+    def end(self, request_id):
+        while not (ends := [e for e in self.events if isinstance(e, End) and e.request_id == request_id]):
+            self.events.append(self.inbox.get(timeout=WAIT_S))
+        return ends[0]
+
+    def text(self, request_id):
+        return "".join(e.text for e in self.events if isinstance(e, Delta) and e.request_id == request_id)
+
+
+@pytest.fixture
+def loop():
+    loop = Loop()
+    yield loop
+    loop.gated.may_go.set()
+    loop.loop.stop(timeout_s=WAIT_S)
+
+
+def test_who_waits_for_a_grammar_stops_nobody(loop):
+    loop.submit("bound", grammar("choice", ["yes", "no"]))
+    assert loop.gated.begun.wait(WAIT_S)
+    for i in range(3):  # behind it in the queue
+        loop.submit(f"free{i}")
+        assert loop.end(f"free{i}").finish_reason == "length"
+    assert not loop.text("bound")
+    loop.gated.may_go.set()
+    assert loop.end("bound").finish_reason == "stop"
+    assert loop.text("bound") in {"yes", "no"}
+
+
+@pytest.mark.parametrize("text", ["no grammar at all", "raise"])
+def test_a_grammar_that_fails_in_the_engine_ends_its_request_alone(loop, text):
+    loop.gated.may_go.set()
+    loop.submit("bad", Grammar(text, "guided_grammar"))
+    error = loop.end("bad").error
+    assert isinstance(error, InvalidParameterError) == (text != "raise")
+    assert text == "raise" or error.param == "guided_grammar"
+    loop.submit("good", grammar("choice", ["yes"]))
+    assert loop.end("good").finish_reason == "stop"
+
+
+def test_a_cancelled_request_needs_no_grammar_any_more(loop):
+    loop.submit("bound", grammar("choice", ["yes"]))
+    assert loop.gated.begun.wait(WAIT_S)
+    loop.loop.cancel("bound")
+    assert loop.end("bound").error is not None
+    loop.gated.may_go.set()
+    loop.submit("free")
+    assert loop.end("free").finish_reason == "length"
+    assert loop.loop.failure is None
+
+
+def test_a_grammar_that_comes_too_late_is_left_alone():
+    s, asked = Setup(), grammar("choice", ["yes"])
+    bias = SamplingParams(logit_bias=((N_VOCAB, 1.0),))
+    request = Request(request_id="bad", prompt=(1,), max_tokens=5, sampling=bias, grammar=asked)
+    ended = s.engine.submit(request, ready=False)
+    s.engine.ready(ended, GRAMMARS.matcher(asked))
+    s.run()
+    assert s.answer("bad")[1].error.param == "logit_bias"
+
+
+def test_the_model_is_freed_when_nobody_compiles_any_more(loop, monkeypatch):
+    """They read the vocabulary, which llama.cpp frees with the model."""
+    at_close = []
+    monkeypatch.setattr(loop.engine.backend, "close", lambda: at_close.append(loop.gated.at_work))
+    loop.submit("bound", grammar("choice", ["yes"]))
+    assert loop.gated.begun.wait(WAIT_S)
+    loop.loop.stop(timeout_s=0)
+    assert loop.end("bound").error is not None
+    loop.gated.may_go.set()
+    loop.loop.stop(timeout_s=WAIT_S)
+    assert at_close == [False]
+
+
+def test_two_hundred_constrained_and_free_requests_lose_nothing():
+    s, rng = Setup(n_slots=8, n_ctx=256), random.Random(5)
+    asked = grammar("json_schema", {"enum": list(range(100))})
+    for i in range(200):
+        sampling = SamplingParams(seed=i)
+        s.submit(f"r{i}", asked if i % 2 else None, prompt=rng.randbytes(5), max_tokens=20, sampling=sampling)
+    s.run()
+    for i in range(200):
+        text, end = s.answer(f"r{i}")
+        assert end.finish_reason == ("stop" if i % 2 else "length")
+        assert not i % 2 or 0 <= int(text) < 100
