@@ -16,7 +16,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.core.events import Delta, End, RequestStats
-from cobali_ray.core.instructions import Emitted, Sampled, Submitted, TickBegun, TickEnded
+from cobali_ray.core.instructions import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
@@ -150,15 +150,15 @@ def _ticks_of(n: int) -> Callable[[], None]:
     for i in range(n):
         request = Request(request_id=f"chatcmpl-{i:032d}", prompt=tuple(range(1, 65)), max_tokens=1 << 20)
         scheduler.handle(Submitted(request, 0.0))
-    tokens = [5] * n
 
     def tick() -> None:
-        scheduler.handle(TickBegun(0.0))
-        scheduler.handle(Sampled(tokens, {}, 0.0))
+        plan = next(one.plan for one in scheduler.handle(TickBegun(0.0)) if isinstance(one, Compute))
+        scheduler.handle(Sampled([5] * len(plan.rows), {}, 0.0))
         scheduler.handle(Emitted([], 0.0))
         scheduler.handle(TickEnded(0.01))
 
-    tick()
+    while scheduler.n_prefilling or scheduler.slots.n_idle:
+        tick()
     return tick
 
 
