@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Without those that run whole benchmarks, and those of the training.
-UNIT := tests/unit tests/chat tests/api \
+QUICK := -m "not ray and not model and not gpu" \
 	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
@@ -18,8 +18,11 @@ install-dev: ## the same, and what tests need
 serve: install ## serve on 127.0.0.1:8000 until Ctrl-C; ARGS="--model ... --set n_slots=8"
 	@exec $(BIN)/cobali serve $(ARGS)
 
-unit: install-dev ## run the tests that need neither Ray nor a model, about a minute, and say what they cover
-	$(BIN)/coverage run -m pytest -m "not ray and not model and not gpu" $(UNIT) $(ARGS)
+unit: install-dev ## run the pure tests, those that need neither HTTP nor Ray nor a model, in under a minute
+	$(BIN)/python -m pytest -n auto $(QUICK) tests/unit tests/chat $(ARGS)
+
+coverage: install-dev ## say what these and the API's tests cover, in two minutes and a half
+	$(BIN)/coverage run -m pytest $(QUICK) tests/unit tests/chat tests/api $(ARGS)
 	@echo "$$($(BIN)/coverage report --format=total) % of cobali_ray was run; $(BIN)/coverage report -m says what was not"
 
 test: install-dev lint ## run every check and test; ARGS="-k words"
@@ -54,4 +57,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit test lint browser fuzz boards monitoring-tools train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser fuzz boards monitoring-tools train constraints clean
