@@ -60,7 +60,9 @@ class ForkServer:
                 pass_fds=[listener.fileno()],
                 # Its forks end when their raylet does. Ray has them look for this process, too.
                 env={**environ, "RAY_JOB_ID": NO_JOB, "RAY_RAYLET_PID": str(os.getpid())},
-                start_new_session=True,  # Ctrl-C is for its parent
+                # Ctrl-C is for its parent. No session of its own: Linux shares time among those, and
+                # all workers together would get no more of it than whoever else has one.
+                process_group=0,
             )
         environ[fork_worker.SOCKET] = str(path)
 
