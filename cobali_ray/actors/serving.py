@@ -291,12 +291,15 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
+    acting = threading.Event()
 
     def watch() -> None:
         with ours:
             while number := ours.recv(1):
                 if number[0] in {signal.SIGINT, signal.SIGTERM}:
+                    acting.set()
                     act()
+                    acting.clear()
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
     with theirs:
@@ -305,6 +308,8 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
             yield
         finally:
             signal.set_wakeup_fd(before)
+            while acting.is_set():  # what it ends makes the main thread fail, and has the last word
+                time.sleep(POLL_S)
 
 
 def _give_up() -> None:
