@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import End, FinishReason, RequestStats
+from cobali_ray.api.turn import News, message_of, turns_of
+from cobali_ray.chat.splitter import Answer as TakenApart
+from cobali_ray.core.events import End, RequestStats
 
 
 class Times(NamedTuple):
@@ -35,7 +37,7 @@ class Choice:
         return "".join(self.texts)
 
     @property
-    def finish_reason(self) -> FinishReason | None:
+    def finish_reason(self) -> str | None:
         """Why it ended; None while it has not."""
         return self.end.finish_reason if self.end else None
 
@@ -49,6 +51,13 @@ class Answer(ABC):
         self._call = call
         self.choices = [Choice(self._logprobs(index)) for index in range(len(call.requests))]
 
+    def add(self, news: News) -> None:
+        """Take what a batch adds to one choice."""
+        choice = self.choices[news.choice]
+        choice.texts.append(news.text)
+        choice.logprobs.add(news.logprobs)
+        choice.end = news.end
+
     def body(self, times: Times) -> dict[str, Any]:
         """Return the body; every choice has ended."""
         call = self._call
@@ -60,9 +69,13 @@ class Answer(ABC):
             "model": call.model,
             "system_fingerprint": call.fingerprint,
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
-            "usage": usage(call, stats),
+            "usage": usage(call, stats, self._n_reasoning),
             "timings": timings(stats, times),
         }
+
+    @property
+    def _n_reasoning(self) -> int | None:
+        return None
 
     @abstractmethod
     def _logprobs(self, index: int) -> WholeLogprobs: ...
@@ -76,16 +89,41 @@ class ChatAnswer(Answer):
 
     kind = "chat.completion"
 
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._turns = turns_of(call.speech, call.call_id, len(call.requests))
+        self._taken_apart = [TakenApart() for _ in self._turns]
+
+    def add(self, news: News) -> None:
+        """Take what a batch adds to one choice."""
+        super().add(news)
+        if self._turns:
+            self._taken_apart[news.choice].add(self._turns[news.choice].take(news))
+
+    @property
+    def _n_reasoning(self) -> int:
+        return sum(turn.n_reasoning for turn in self._turns)
+
     def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(ChatLogprobs())
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": self._message(index, choice),
             "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": self._finish_reason(index, choice),
         }
+
+    def _message(self, index: int, choice: Choice) -> dict[str, Any]:
+        if self._turns:
+            return message_of(self._taken_apart[index], self._turns[index])
+        return {"role": "assistant", "content": choice.text, "refusal": None}
+
+    def _finish_reason(self, index: int, choice: Choice) -> str | None:
+        if self._turns and choice.end is not None:
+            return self._turns[index].finish_reason(choice.end)
+        return choice.finish_reason
 
 
 class CompletionAnswer(Answer):
@@ -105,17 +143,20 @@ class CompletionAnswer(Answer):
         }
 
 
-def usage(call: Call, stats: Sequence[RequestStats]) -> dict[str, Any]:
+def usage(call: Call, stats: Sequence[RequestStats], n_reasoning: int | None) -> dict[str, Any]:
     """Return the token counts of a call. `stats` has one element per choice.
 
+    `n_reasoning` is None where answers cannot have any.
     A prompt counts once however many answers it gets, and so do its cached tokens: those of its first answer.
     """
     n_output = sum(one.n_output for one in stats)
+    details = {} if n_reasoning is None else {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
     return {
         "prompt_tokens": call.n_prompt,
         "completion_tokens": n_output,
         "total_tokens": call.n_prompt + n_output,
         "prompt_tokens_details": {"cached_tokens": sum(one.n_cached for one in stats[:: call.n])},
+        **details,
     }
 
 

@@ -30,7 +30,8 @@ NEUTRAL_FIELDS = frozenset(
 
 # They would change the answer and are not done here, under every name that clients give them. The values
 # beside each name ask for nothing: what other servers do anyway. Checked in this order, so `tools` is what a
-# request with tools hears about, not the `tool_choice` that came with them.
+# request with tools hears about, not the `tool_choice` that came with them. Those that chats have are refused
+# in plain completions.
 REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -118,6 +119,9 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 SUPPORTED_NAMES: Mapping[str, str] = {
+    "enable_thinking": "chat_template_kwargs",
+    "function_call": "tool_choice",
+    "functions": "tools",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
     "n_predict": "max_tokens",
@@ -126,6 +130,9 @@ SUPPORTED_NAMES: Mapping[str, str] = {
     "n_probs": "logprobs",
     "stop_sequences": "stop",
     "stopping_strings": "stop",
+    "thinking": "chat_template_kwargs",
+    "thinking_budget": "reasoning_budget",
+    "thinking_budget_tokens": "reasoning_budget",
     "typical": "typical_p",
 }
 """What to send instead of a name that only other servers know."""
@@ -136,7 +143,6 @@ REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),
     "refusal": ("",),
-    "tool_calls": ([],),
 }
 
 

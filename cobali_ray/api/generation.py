@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Response
@@ -19,6 +20,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of
+from cobali_ray.api.prompt import prompt_of
 from cobali_ray.api.replies import Reply, StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
@@ -31,8 +33,6 @@ from cobali_ray.api.translate import (
     check_model,
     check_tokens,
     completion_call,
-    ending_of,
-    messages_of,
     prompts_of,
 )
 from cobali_ray.backend.grammar import check
@@ -95,12 +95,12 @@ class Generation:
         self._check(body, source, n_prompts=1)
         if len(body.messages) > card.n_ctx_slot:  # each has a token at least
             raise self._too_long(len(body.messages), body, card)
-        messages, ignored = messages_of(body, strict=self._settings.strict)
-        source.account.ignore(ignored)
+        found = prompt_of(body, words, strict=self._settings.strict)
+        source.account.ignore(found.ignored)
         # The template writes the model's opening tokens itself.
-        text = words.chat.render(messages, **ending_of(body))
-        prompt = self._tokenize(text, body, source, gone, add_special=False)
-        return chat_call(body, prompt, self._origin("chat", source, body))
+        prompt = self._tokenize(found.text, body, source, gone, add_special=False)
+        origin = self._origin("chat", source, body)
+        return chat_call(body, prompt, replace(origin, speech=found.speech))
 
     def _completion(self, source: Source, raw: bytes, gone: Gone) -> Call:
         body = parse(CompletionBody, raw)

@@ -79,13 +79,10 @@ class WholeReply(Reply):
         self._whole = answer
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
-        choices = self._whole.choices
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
-            for index, text, logprobs, end in self._tally.sort(await next_batch(events), self._since_s()):
-                choices[index].texts.append(text)
-                choices[index].logprobs.add(logprobs)
-                choices[index].end = end
+            for news in self._tally.sort(await next_batch(events), self._since_s()):
+                self._whole.add(news)
             if silent:
                 self._tell_first()
             self._tally.check()

@@ -6,7 +6,7 @@ Strict: a bool is no number, a string is no number. null means absent. Fields no
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,9 @@ from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
+
+MAX_CALLS = 256
+"""Calls of one earlier turn."""
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -155,19 +158,71 @@ class GenerationBody(Shape):
     guided_choice: list[str] | None = Field(None, description="The texts of which the answer must be one.")
 
 
+class CalledFunction(Shape):
+    """Which function a turn called, and with what."""
+
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str | dict[str, Any] | None = Field(None, description="JSON, as text or as it is.")
+
+
+class MessageToolCall(Shape):
+    """One call of an earlier turn."""
+
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+
+
 class Message(Shape):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
     content: Content = None
     name: str | None = None
+    tool_calls: Annotated[list[MessageToolCall] | None, Field(max_length=MAX_CALLS)] = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = Field(None, description="What the turn reasoned; the template decides.")
+    reasoning: str | None = Field(None, description="Another spelling of reasoning_content.")
+
+
+class ToolFunction(Shape):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of an object.")
+    strict: bool | None = Field(None, description="Refuse keys of the schema that cannot be honoured.")
+
+
+class Tool(Shape):
+    """Something that the model may use."""
+
+    type: str
+    function: ToolFunction
 
 
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[dict[str, Any]], PlainValidator(_messages, json_schema_input_type=list[Message])]
+    tools: Annotated[
+        list[dict[str, Any]] | None, Field(description="Functions that the model may call: type, function.")
+    ] = None
+    tool_choice: str | dict[str, Any] | None = Field(
+        None, description="none, auto, required, or one function; auto where there are tools."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
+    reasoning_effort: str | None = Field(None, description="For the chat template; none turns it off.")
+    reasoning_format: str | None = Field(
+        None, description="auto puts reasoning into fields of its own, none leaves it in the content."
+    )
+    include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
+    reasoning_budget: Annotated[
+        int | None, Field(ge=-1, description="Tokens of reasoning before it is made to end; -1: any.")
+    ] = None
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Variables of the chat template, such as enable_thinking."
+    )
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; default true.")
     continue_final_message: bool | None = Field(
         None, description="Leave the last message open, for the answer to go on from; default false."

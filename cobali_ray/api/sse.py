@@ -15,7 +15,8 @@ from cobali_ray.api.answer import Times, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import FinishReason, RequestStats, TokenLogprob
+from cobali_ray.api.turn import News, delta_of, turns_of
+from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
 
@@ -51,6 +52,16 @@ class Frames(ABC):
         self._plain_after = self._after(b"null") + self._tail + b"}\n\n"
         self._befores = [self._head + self._before(index) for index in range(len(call.requests))]
 
+    @property
+    def n_reasoning(self) -> int | None:
+        """Tokens of reasoning so far; None where answers have none."""
+        return None
+
+    def say(self, news: News) -> bytes:
+        """Return the chunks with what a batch adds to one choice; may be empty."""
+        text, logprobs = news.text, news.logprobs
+        return self.text(news.choice, text, logprobs) if text or logprobs else b""
+
     def text(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
         """Return the chunk with further text of one choice."""
         if not self._call.with_logprobs:
@@ -66,18 +77,21 @@ class Frames(ABC):
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
-    def closing(
-        self, index: int, reason: FinishReason | None, stats: Sequence[RequestStats] | None, times: Times
-    ) -> bytes:
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
+        """Return why a choice ended, in the words of the API."""
+        return end.finish_reason
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
         """Return the chunk with the finish reason; `stats` of all choices put the timings into it."""
-        wire = self._head + self.closing_choice(index, orjson.dumps(reason)) + self._tail
+        reason = orjson.dumps(self.finish_reason(index, end))
+        wire = self._head + self.closing_choice(index, reason) + self._tail
         if stats is not None:
             wire += b',"timings":' + orjson.dumps(timings(stats, times))
         return wire + b"}\n\n"
 
     def usage(self, stats: Sequence[RequestStats], times: Times) -> bytes:
         """Return the chunk without choices that counts the tokens."""
-        counted = {"usage": usage(self._call, stats), "timings": timings(stats, times)}
+        counted = {"usage": usage(self._call, stats, self.n_reasoning), "timings": timings(stats, times)}
         return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n"
 
     @abstractmethod
@@ -94,6 +108,36 @@ class ChatFrames(Frames):
     """Chunks of POST /v1/chat/completions."""
 
     kind = "chat.completion.chunk"
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._turns = turns_of(call.speech, call.call_id, len(call.requests))
+
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens of reasoning so far."""
+        return sum(turn.n_reasoning for turn in self._turns)
+
+    def say(self, news: News) -> bytes:
+        """Return chunks of reasoning, content and calls; logprobs go with the first."""
+        if not self._turns:
+            return super().say(news)
+        turn, index = self._turns[news.choice], news.choice
+        deltas = [delta for event in turn.take(news) if (delta := delta_of(event, turn)) is not None]
+        logprobs = news.logprobs
+        if logprobs and not deltas:
+            deltas = [{}]
+        wire = []
+        for delta in deltas:
+            told = orjson.dumps(self._logprobs(index, logprobs)) if logprobs else b"null"
+            chunk = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}'
+            wire += [self._head, chunk % (index, orjson.dumps(delta), told), self._tail, b"}\n\n"]
+            logprobs = []
+        return b"".join(wire)
+
+    def finish_reason(self, index: int, end: End) -> str | None:
+        """Return why a choice ended: of calls, `tool_calls`."""
+        return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     def opening(self, index: int) -> bytes:
         """Return the chunk that says whose turn it is."""

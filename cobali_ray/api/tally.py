@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from cobali_ray.api.answer import Times
 from cobali_ray.api.sse import DONE, Frames
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import End, Event, RequestStats, TokenLogprob
+from cobali_ray.api.turn import News
+from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.errors import CobaliError, InvariantError
-
-
-class News(NamedTuple):
-    """What one batch holds for one choice, its deltas merged into one."""
-
-    choice: int
-    text: str
-    logprobs: Sequence[TokenLogprob]
-    end: End | None
 
 
 class Tally:
@@ -38,27 +29,24 @@ class Tally:
 
         `now_s` is how long ago the HTTP request arrived.
         """
-        texts: dict[int, list[str]] = {}
-        logprobs: dict[int, list[TokenLogprob]] = {}
+        deltas: dict[int, list[Delta]] = {}
         ended: dict[int, End] = {}
         for event in batch:
             index = self._index[event.request_id]
             if self.ends[index] is not None:
                 raise InvariantError(f"choice {index} went on after its end event")
-            parts = texts.setdefault(index, [])
+            said = deltas.setdefault(index, [])
             if isinstance(event, End):
                 self.ends[index] = ended[index] = event
                 self.n_open -= 1
                 self.failure = self.failure or event.error
             else:
-                parts.append(event.text)
+                said.append(event)
                 self.n_tokens += event.n_tokens
-                if event.logprobs:
-                    logprobs.setdefault(index, []).extend(event.logprobs)
-        if self.ttft_s is None and _speaks(texts, ended):
+        if self.ttft_s is None and _speaks(deltas, ended):
             self.ttft_s = now_s
-        for index, parts in texts.items():
-            yield News(index, "".join(parts), logprobs.get(index, ()), ended.get(index))
+        for index, said in deltas.items():
+            yield News(index, said, ended.get(index))
 
     def check(self) -> None:
         """Raise the error that ended a choice, if one did."""
@@ -72,9 +60,11 @@ class Tally:
         return [end.stats for end in self.ends if end is not None]
 
 
-def _speaks(texts: dict[int, list[str]], ended: dict[int, End]) -> bool:
+def _speaks(deltas: dict[int, list[Delta]], ended: dict[int, End]) -> bool:
     """Whether a batch shows text, or ends an answer whose tokens have none."""
-    return any(map(any, texts.values())) or any(end.stats.n_output for end in ended.values())
+    return any(delta.text for said in deltas.values() for delta in said) or any(
+        end.stats.n_output for end in ended.values()
+    )
 
 
 class StreamWriter:
@@ -96,18 +86,18 @@ class StreamWriter:
         times = Times(self._tally.ttft_s, now_s)
         last = max((i for i, one in enumerate(news) if one.end), default=None)
         wire: list[bytes] = []
-        for i, (index, text, logprobs, end) in enumerate(news):
+        for i, one in enumerate(news):
+            index, end = one.choice, one.end
             closes = end is not None and end.error is None
-            says = bool(text or logprobs)
-            if (says or closes) and not self._opened[index]:
+            said = self._frames.say(one)
+            if (said or closes) and not self._opened[index]:
                 self._opened[index] = True
                 wire.append(self._frames.opening(index))
-            if says:
-                wire.append(self._frames.text(index, text, logprobs))
+            wire.append(said)
             if end is not None and closes:
                 # Without a usage chunk, the last finish reason carries the timings.
                 timed = stats if i == last and not self._call.include_usage else None
-                wire.append(self._frames.closing(index, end.finish_reason, timed, times))
+                wire.append(self._frames.closing(index, end, timed, times))
         if stats is not None:
             if self._call.include_usage:
                 wire.append(self._frames.usage(stats, times))

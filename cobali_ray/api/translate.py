@@ -5,10 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
 
-from cobali_ray.api.body import model_of
-from cobali_ray.api.fields import judge_message_fields
 from cobali_ray.api.params import (
     asked_max_tokens,
     chat_logprobs,
@@ -17,17 +14,14 @@ from cobali_ray.api.params import (
     sampling_of,
     wants_usage,
 )
-from cobali_ray.api.schema import ROLES, ChatBody, CompletionBody, GenerationBody, Message
+from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
 from cobali_ray.core.request import MAX_BAD_WORDS, MAX_STOP_CHARS, Grammar, Request, TraceLink
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import (
-    InvalidParameterError,
-    UnknownModelError,
-    UnsupportedParameterError,
-)
+from cobali_ray.errors import InvalidParameterError, UnknownModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +43,8 @@ class Call:
     with_logprobs: bool
     prompt_only: bool = False
     """Nothing is generated: echo with max_tokens 0."""
+    speech: Speech | None = None
+    """How the answers are taken apart; None where they are text and nothing else."""
 
     @property
     def n_prompt(self) -> int:
@@ -70,6 +66,7 @@ class Origin:
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
     grammar: Grammar | None = None
+    speech: Speech | None = None
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -94,48 +91,6 @@ def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> No
 def fingerprint(card: ModelCard) -> str:
     """Return a name for the model file behind the answers."""
     return f"fp_{zlib.crc32(f'{card.model_id}:{card.created_s}:{card.n_vocab}'.encode()):08x}"
-
-
-def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Return the messages as a chat template takes them, and the names of ignored fields."""
-    messages: list[dict[str, Any]] = []
-    ignored: dict[str, None] = {}
-    for index, raw in enumerate(body.messages):
-        message = model_of(Message, raw, f"messages[{index}]")
-        ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
-        if message.role not in ROLES:
-            known = ", ".join(ROLES)
-            raise InvalidParameterError(
-                f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
-            )
-        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index)}
-        for name in ("name", "tool_call_id"):
-            if (value := getattr(message, name)) is not None:
-                plain[name] = value
-        messages.append(plain)
-    return messages, tuple(ignored)
-
-
-class Ending(TypedDict, total=False):
-    """How a prompt ends: words of `ChatTemplate.render`."""
-
-    add_generation_prompt: bool
-    continue_final_message: bool
-
-
-def ending_of(body: ChatBody) -> Ending:
-    """Return how the prompt of a chat ends. Raises InvalidParameterError."""
-    if not body.continue_final_message:
-        return {"add_generation_prompt": body.add_generation_prompt is not False}
-    if body.add_generation_prompt:
-        raise InvalidParameterError(
-            "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
-        )
-    if body.messages[-1].get("role") != "assistant":
-        raise InvalidParameterError(
-            "continue_final_message", "continue_final_message wants an assistant's message as the last"
-        )
-    return {"continue_final_message": True}
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:
@@ -219,6 +174,7 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         prompt_only=asked == 0,
+        speech=origin.speech,
     )
 
 
@@ -226,25 +182,3 @@ def _max_tokens(asked: int | None, n_prompt: int, card: ModelCard, settings: Api
     if asked is not None:
         return max(asked, 1)
     return settings.default_max_tokens or max(card.n_ctx_slot - n_prompt, 1)
-
-
-def _text_of(message: Message, index: int) -> str:
-    where = f"messages[{index}].content"
-    if isinstance(message.content, str):
-        return message.content
-    if message.content is None:
-        if message.role == "assistant":
-            return ""
-        raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
-    texts = []
-    for i, part in enumerate(message.content):
-        kind = part.get("type")
-        if kind != "text":
-            raise UnsupportedParameterError(
-                f"{where}[{i}].type",
-                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, only text",
-            )
-        if not isinstance(part.get("text"), str):
-            raise InvalidParameterError(f"{where}[{i}].text", f"{where}[{i}].text must be a string")
-        texts.append(part["text"])
-    return "\n".join(texts)

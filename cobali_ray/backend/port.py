@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
@@ -26,6 +27,11 @@ class Words(Protocol):
     @property
     def chat(self) -> ChatTemplate:
         """The template, with the names of the tokens that it writes."""
+        ...
+
+    @property
+    def form(self) -> Format:
+        """How the template has the model write reasoning and tool calls."""
         ...
 
     def tokenize(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import NEUTRAL
@@ -194,6 +195,11 @@ class ByteVocab:
     def chat(self) -> ChatTemplate:
         """The messages one below the other."""
         return ChatTemplate(_ONE_BELOW_THE_OTHER)
+
+    @cached_property
+    def form(self) -> Format:
+        """The generic one."""
+        return derive(self.chat)
 
     def tokenize(
         self,

@@ -13,6 +13,7 @@ import structlog
 from cobali_ray.backend import library
 from cobali_ray.backend.cutting import find_specials, parts
 from cobali_ray.backend.port import Gone, never
+from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
     BadRequestError,
@@ -58,6 +59,11 @@ class Vocab:
         self.chat = ChatTemplate(source, bos=self._name(bos), eos=self._name(eos))
         if self.chat.unreadable:  # plain completions need no template, so the model is served
             _log.warning("chat_template", detail=f"it cannot be read: {self.chat.unreadable}")
+
+    @cached_property
+    def form(self) -> Format:
+        """How the template has the model write reasoning and tool calls; some renderings find it out."""
+        return derive(self.chat)
 
     @classmethod
     def load(cls, path: Path) -> Vocab:

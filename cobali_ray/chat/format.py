@@ -100,6 +100,12 @@ class Format:
     """What stands behind a turn of text, and `call_turn_end` behind one of calls; mostly one end token."""
     call_turn_end: str = ""
 
+    @property
+    def plain(self) -> bool:
+        """Whether an answer without calls is text and nothing else."""
+        around = (self.reasoning_start, self.content_start, self.content_end, *self.noise)
+        return not any(around) and self.calls.kind is not Kind.CHANNELS
+
     def opens_reasoning(self, prompt: str) -> bool:
         """Tell whether the answer to this prompt begins inside reasoning."""
         return bool(self.reasoning_start) and prompt.rstrip().endswith(self.reasoning_start)

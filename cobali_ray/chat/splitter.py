@@ -123,6 +123,11 @@ class Splitter(Reader):
         self._space, self._first = "", True
         self._reading = self._read()
 
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is reasoning, as far as can be told."""
+        return self._thinks
+
     def feed(self, text: str) -> list[Event]:
         """Take the next piece of the answer and return what it tells."""
         self._text = self._text[self._at :] + text

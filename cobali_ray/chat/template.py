@@ -32,6 +32,7 @@ REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _OPEN = "<-open-end->"
 _STRANGER = "qzxvk"
 _TEXT = "be brief"
+_NAME = "ffname"
 _USER = {"role": "user", "content": "hello"}
 
 Messages = Sequence[Mapping[str, Any]]
@@ -57,6 +58,8 @@ class ChatTemplate:
             self._template = environment.from_string("")
         self._wants_list = self._find_wants_list()
         self._wants_text = self._find_wants_text()
+        self.wants_null = self._find_wants_null()
+        """Whether it shows calls only in a turn whose content is null."""
         self.knows_developer = self._find_developer()
         """Whether it has a place of its own for messages of a developer."""
 
@@ -107,6 +110,8 @@ class ChatTemplate:
         reasoning = next((plain[name] for name in REASONING_FIELDS if plain.get(name) is not None), None)
         if reasoning is not None:
             plain = {"thinking": reasoning} | plain | {"reasoning_content": reasoning}
+        if plain.get("tool_calls") and not plain.get("content"):
+            plain["content"] = None if self.wants_null else ""
         for call in plain.get("tool_calls") or ():
             function = call.get("function", call)
             if "arguments" in function:
@@ -149,6 +154,14 @@ class ChatTemplate:
             if as_dict is None and as_text is not None:
                 return True
         return False
+
+    def _find_wants_null(self) -> bool:
+        """Tell whether calls show only in a turn whose content is null."""
+        arguments = '{"a": 1}' if self._wants_text else {"a": 1}
+        empty, null = (
+            self._tried(_USER, _call(arguments, content), tools=self._no_tools()) for content in ("", None)
+        )
+        return null is not None and _NAME in null and (empty is None or _NAME not in empty)
 
     def _find_developer(self) -> bool:
         """Tell whether the template knows the role developer.
@@ -213,7 +226,7 @@ def _plain(value: Any) -> Any:
 
 
 def _call(arguments: Any, content: str | None) -> dict[str, Any]:
-    call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    call = {"id": "call00001", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 

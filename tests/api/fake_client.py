@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import suppress
 
+from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
@@ -58,10 +59,11 @@ class FakeClient:
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
-        self.endings, self.observed = [], []
+        self.endings, self.observed, self.tools = [], [], []
         self.n_open, self.most_open = 0, 0
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
+        self.form = Format(calls=GENERIC)
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
 
     @property
@@ -94,7 +96,8 @@ class FakeClient:
     def chat(self):
         return self
 
-    def render(self, messages, **ending):
+    def render(self, messages, *, tools=None, **ending):
+        self.tools.append(tools)
         self.messages.append(messages)
         self.endings.append(ending)
         if any(message["content"] == "refuse me" for message in messages):

@@ -45,6 +45,7 @@ async def test_an_answer_has_openais_shape(openai, client):
         "completion_tokens": 3,
         "total_tokens": n_prompt + 3,
         "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert answer.timings["prefill_s"] == 0.09
     assert answer.timings["tokens_per_second"] == pytest.approx(5.0)

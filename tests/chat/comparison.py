@@ -167,6 +167,7 @@ DIFFERENCES = {
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": (WALKS, WITHOUT_TOOLS),
     "Kimi-K2-Instruct": (APPENDS, WITH_CALLS),
     "Kimi-K2-Thinking": (APPENDS, WITH_CALLS),
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": (JOINS, WITH_CALLS),
     "meetkai-functionary-medium-v3.2": (JOINS, WITH_CALLS),
 }
 """The conversations that are not rendered as transformers does, where transformers refuses all of them."""
@@ -196,11 +197,17 @@ def ours(template, conversation):
 
 
 def theirs(template, conversation, amend=dict):
-    """Render with transformers, the role developer renamed where the template does not know it."""
+    """Render with transformers, the role developer renamed where the template does not know it.
+
+    A turn that only calls has null for its content where the template looks for that.
+    """
     how = amend(CONVERSATIONS[conversation])
     if not template.knows_developer:
         renamed = [m | {"role": "system"} if m["role"] == "developer" else m for m in how["messages"]]
         how = how | {"messages": renamed}
+    if template.wants_null:
+        nulled = [m | {"content": None} if m.get("tool_calls") else m for m in how["messages"]]
+        how = how | {"messages": nulled}
     settings = {"add_generation_prompt": True, "bos_token": BOS, "eos_token": EOS} | how
     del settings["messages"]
     try:

@@ -143,12 +143,15 @@ def test_a_failure_is_an_event_and_the_end():
 
 def test_usage_counts_a_prompt_once():
     stats = [numbers(n_output=i, n_cached=i) for i in (1, 2, 3, 4)]
-    assert usage(call(n=2, n_prompts=2), stats) == {
+    told = {
         "prompt_tokens": 3,
         "completion_tokens": 10,
         "total_tokens": 13,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
+    assert usage(call(n=2, n_prompts=2), stats, None) == told
+    reasoned = {"completion_tokens_details": {"reasoning_tokens": 7}}
+    assert usage(call(n=2, n_prompts=2), stats, 7) == told | reasoned
 
 
 def test_timings_are_of_the_slowest_choice():

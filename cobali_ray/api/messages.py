@@ -1,0 +1,101 @@
+"""The messages of a chat, as a chat template takes them, and how its prompt ends. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from cobali_ray.api.body import model_of
+from cobali_ray.api.fields import judge_message_fields
+from cobali_ray.api.schema import ROLES, ChatBody, Message, MessageToolCall
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+
+def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return the messages as a chat template takes them, and the names of ignored fields."""
+    messages: list[dict[str, Any]] = []
+    ignored: dict[str, None] = {}
+    names: dict[str, str] = {}
+    """Of the functions that were called, by the ids of the calls."""
+    for index, raw in enumerate(body.messages):
+        message = model_of(Message, raw, f"messages[{index}]")
+        ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
+        if message.role not in ROLES:
+            known = ", ".join(ROLES)
+            raise InvalidParameterError(
+                f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
+            )
+        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index)}
+        if message.tool_calls:
+            if message.role != "assistant":
+                where = f"messages[{index}].tool_calls"
+                raise InvalidParameterError(where, f"{where} is for the role assistant")
+            plain["tool_calls"] = [_call(call) for call in message.tool_calls]
+            names |= {call.id: call.function.name for call in message.tool_calls if call.id}
+        if message.role == "tool":
+            plain |= _result(message, names)
+        elif message.name is not None:
+            plain["name"] = message.name
+        reasoning = message.reasoning_content or message.reasoning
+        if reasoning:
+            plain["reasoning_content"] = reasoning
+        messages.append(plain)
+    return messages, tuple(ignored)
+
+
+def _call(call: MessageToolCall) -> dict[str, Any]:
+    arguments = call.function.arguments
+    function = {"name": call.function.name, "arguments": arguments or "{}"}
+    plain: dict[str, Any] = {"type": "function", "function": function}
+    return plain if call.id is None else {"id": call.id} | plain
+
+
+def _result(message: Message, names: dict[str, str]) -> dict[str, Any]:
+    """Return what a tool's message says beside its content; some templates want the function's name."""
+    call_id = message.tool_call_id
+    name = message.name or names.get(call_id or "")
+    found = {"tool_call_id": call_id, "name": name}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+class Ending(TypedDict, total=False):
+    """How a prompt ends: words of `ChatTemplate.render`."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+
+def ending_of(body: ChatBody) -> Ending:
+    """Return how the prompt of a chat ends. Raises InvalidParameterError."""
+    if not body.continue_final_message:
+        return {"add_generation_prompt": body.add_generation_prompt is not False}
+    if body.add_generation_prompt:
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
+        )
+    if body.messages[-1].get("role") != "assistant":
+        raise InvalidParameterError(
+            "continue_final_message", "continue_final_message wants an assistant's message as the last"
+        )
+    return {"continue_final_message": True}
+
+
+def _text_of(message: Message, index: int) -> str:
+    where = f"messages[{index}].content"
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
+    texts = []
+    for i, part in enumerate(message.content):
+        kind = part.get("type")
+        if kind != "text":
+            raise UnsupportedParameterError(
+                f"{where}[{i}].type",
+                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, only text",
+            )
+        if not isinstance(part.get("text"), str):
+            raise InvalidParameterError(f"{where}[{i}].text", f"{where}[{i}].text must be a string")
+        texts.append(part["text"])
+    return "\n".join(texts)

@@ -1,0 +1,86 @@
+"""A chat's body -> the text that the model continues, and how its answers are to be read. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cobali_ray.api.messages import ending_of, messages_of
+from cobali_ray.api.schema import ChatBody
+from cobali_ray.api.tools import Offer, offer_of, shown
+from cobali_ray.api.turn import Speech
+from cobali_ray.backend.port import Words
+from cobali_ray.chat.generic import tell
+from cobali_ray.errors import InvalidParameterError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+FORMATS = ("auto", "deepseek", "none")
+"""Of reasoning: `deepseek` is llama-server's other name for `auto`."""
+N_TAIL = 512
+"""Characters of a prompt that tell how its answer begins; no marker is longer."""
+
+_OWN_FIELDS = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token"}
+    | {"eos_token", "reasoning_effort"}
+)
+"""Variables that a template gets from elsewhere."""
+
+
+class ChatPrompt(NamedTuple):
+    """What a chat's body comes to."""
+
+    text: str
+    offer: Offer
+    speech: Speech | None
+    """None: answers are text and nothing else."""
+    ignored: tuple[str, ...]
+    """Names of fields that changed nothing."""
+
+
+def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
+    """Return what the model continues. Raises BadRequestError."""
+    messages, ignored = messages_of(body, strict=strict)
+    offer, form = offer_of(body), words.form
+    tools = [shown(tool) for tool in offer.tools]
+    text = words.chat.render(
+        tell(form, messages, tools),
+        tools=tools if form.native else None,
+        **ending_of(body),
+        **_variables(body),
+    )
+    return ChatPrompt(text, offer, _speech(body, words, text, offer), ignored)
+
+
+def _variables(body: ChatBody) -> dict[str, Any]:
+    """Return the variables of the template's own that a body sets."""
+    given = body.chat_template_kwargs or {}
+    if taken := _OWN_FIELDS & given.keys():
+        name = min(taken)
+        param = f"chat_template_kwargs.{name}"
+        raise InvalidParameterError(param, f"{param} cannot be set: the server sets {name}")
+    effort = body.reasoning_effort
+    if effort is None:
+        return given
+    if effort not in EFFORTS:
+        known = ", ".join(EFFORTS)
+        raise InvalidParameterError(
+            "reasoning_effort", f"reasoning_effort must be one of {known}, got {effort[:32]!r}"
+        )
+    # The names that templates have for it; they look at no others.
+    off = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+    return off | {"reasoning_effort": effort} | given
+
+
+def _speech(body: ChatBody, words: Words, text: str, offer: Offer) -> Speech | None:
+    chosen = body.reasoning_format or "auto"
+    if chosen not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise InvalidParameterError(
+            "reasoning_format", f"reasoning_format must be one of {known}, got {chosen[:32]!r}"
+        )
+    form = words.form
+    if chosen == "none":
+        form = replace(form, reasoning_start="", reasoning_end="")
+    if form.plain and not offer.callable:
+        return None
+    return Speech(form, text[-N_TAIL:], offer.callable, shows_reasoning=body.include_reasoning is not False)

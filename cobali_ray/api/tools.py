@@ -1,0 +1,97 @@
+"""What a body offers the model to call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cobali_ray.api.body import model_of
+from cobali_ray.api.schema import ChatBody, Tool
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+MAX_TOOLS = 512
+"""More would be a prompt of tools alone."""
+
+ToolDict = Mapping[str, Any]
+
+
+class Offer(NamedTuple):
+    """The tools of one request."""
+
+    tools: tuple[ToolDict, ...] = ()
+    """What the model is told: all of them, or none at all where it may call none."""
+    callable: tuple[ToolDict, ...] = ()
+    """What it may call: all of them, or the one that the client named."""
+    required: bool = False
+    """Whether it must call."""
+    parallel: bool = True
+    """Whether it may call several in one turn."""
+
+
+def offer_of(body: ChatBody) -> Offer:
+    """Return what the model may call. Raises InvalidParameterError and UnsupportedParameterError.
+
+    With `tool_choice` none the model is not told of any tool, so it cannot write a call that nobody reads.
+    """
+    tools = _tools(body.tools or [])
+    choice = body.tool_choice
+    name = _named(choice)
+    if not tools:
+        if name is not None or choice == "required":
+            raise InvalidParameterError("tool_choice", "tool_choice needs tools")
+        return Offer()
+    parallel = body.parallel_tool_calls is not False
+    if name is not None:
+        chosen = tuple(tool for tool in tools if tool["function"]["name"] == name)
+        if not chosen:
+            raise InvalidParameterError("tool_choice", f"tool_choice names {name[:64]!r}, which is no tool")
+        return Offer(tools, chosen, required=True, parallel=False)
+    if choice == "none":
+        return Offer()
+    return Offer(tools, tools, required=choice == "required", parallel=parallel)
+
+
+def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
+    if len(given) > MAX_TOOLS:
+        raise InvalidParameterError("tools", f"tools must have at most {MAX_TOOLS} entries, got {len(given)}")
+    tools: dict[str, ToolDict] = {}
+    for index, raw in enumerate(given):
+        where = f"tools[{index}]"
+        kind = raw.get("type")
+        if isinstance(kind, str) and kind != "function":
+            raise UnsupportedParameterError(
+                f"{where}.type", f"{where}: tools of type {kind[:32]!r} are not supported, only function"
+            )
+        name = model_of(Tool, raw, where).function.name
+        if name in tools:
+            raise InvalidParameterError(f"{where}.function.name", f"two tools have the name {name!r}")
+        tools[name] = raw
+    return tuple(tools.values())
+
+
+def _named(choice: str | dict[str, Any] | None) -> str | None:
+    """Return the one function that must be called, if it is named. Raises what `offer_of` does."""
+    if not isinstance(choice, dict):
+        if choice not in {None, "none", "auto", "required"}:
+            raise InvalidParameterError(
+                "tool_choice", f"tool_choice must be none, auto, required or a function, got {choice[:32]!r}"
+            )
+        return None
+    kind = choice.get("type")
+    if kind not in {None, "function"}:
+        raise UnsupportedParameterError(
+            "tool_choice.type", f"tool_choice.type {str(kind)[:32]!r} is not supported, only function"
+        )
+    function = choice.get("function", choice)
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise InvalidParameterError("tool_choice.function.name", "tool_choice names no function")
+    return name
+
+
+def shown(tool: ToolDict) -> dict[str, Any]:
+    """Return a tool as the model is told of it: `strict` is for the server."""
+    function = {
+        key: value for key, value in tool["function"].items() if key != "strict" and value is not None
+    }
+    return {"type": "function", "function": function}

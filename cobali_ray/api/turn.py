@@ -1,0 +1,157 @@
+"""Turn: one chat answer taken apart into reasoning, content and tool calls as it comes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from cobali_ray.chat.format import Format
+from cobali_ray.chat.splitter import (
+    Answer,
+    Arguments,
+    CallBegun,
+    CallBroken,
+    CallEnded,
+    Content,
+    Event,
+    Reasoning,
+    Splitter,
+)
+from cobali_ray.core.events import Delta, End, TokenLogprob
+
+ID_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+N_ID_CHARS = 9
+"""The one length that Mistral's templates take; all others take any."""
+
+
+class News(NamedTuple):
+    """What one batch holds for one choice."""
+
+    choice: int
+    deltas: Sequence[Delta]
+    end: End | None
+
+    @property
+    def text(self) -> str:
+        """What it adds to the answer as the model wrote it."""
+        return "".join([delta.text for delta in self.deltas])
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """What it adds to the logprobs."""
+        return [one for delta in self.deltas for one in delta.logprobs]
+
+
+class Speech(NamedTuple):
+    """How the answers of a chat are to be read."""
+
+    form: Format
+    prompt: str
+    """What they continue."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Those that may be called."""
+    shows_reasoning: bool = True
+
+
+class Turn:
+    """One choice's state."""
+
+    def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
+        self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
+        self._shows_reasoning = speech.shows_reasoning
+        self._answer_id = f"{call_id}/{choice}"
+        self._n_calls = 0
+        self.n_reasoning = 0
+        """Tokens of reasoning, its markers among them."""
+
+    def take(self, news: News) -> list[Event]:
+        """Return what the client is told by a batch; neighbours of a kind are one event."""
+        found: list[Event] = []
+        for delta in news.deltas:
+            thought = self._splitter.thinking
+            found += self._splitter.feed(delta.text)
+            if thought or self._splitter.thinking:
+                self.n_reasoning += delta.n_tokens
+        if news.end is not None and news.end.error is None:
+            found += self._at_end(news.end)
+        self._n_calls += sum(isinstance(event, CallEnded) for event in found)
+        if not self._shows_reasoning:
+            found = [event for event in found if not isinstance(event, Reasoning)]
+        return merged(found)
+
+    def finish_reason(self, end: End) -> str | None:
+        """Return why the answer ended, in the words of the API."""
+        return "tool_calls" if self._n_calls and end.finish_reason == "stop" else end.finish_reason
+
+    def tool_call_id(self, index: int) -> str:
+        """Return the id of a call; no other has it, in this answer or elsewhere."""
+        number = int.from_bytes(blake2b(f"{self._answer_id}/{index}".encode(), digest_size=8).digest())
+        chars = []
+        for _ in range(N_ID_CHARS):
+            number, rest = divmod(number, len(ID_CHARS))
+            chars.append(ID_CHARS[rest])
+        return "".join(chars)
+
+    def _at_end(self, end: End) -> list[Event]:
+        found = self._splitter.end()
+        if end.finish_reason == "length":
+            # A call that was cut short, like any other part of an answer; `length` says so.
+            found = [event for event in found if not isinstance(event, CallBroken)]
+        return found
+
+
+def turns_of(speech: Speech | None, call_id: str, n_choices: int) -> list[Turn]:
+    """Return a turn for every choice of a call; none where answers are text and nothing else."""
+    return [] if speech is None else [Turn(speech, call_id, choice) for choice in range(n_choices)]
+
+
+def merged(events: Iterable[Event]) -> list[Event]:
+    """Join the texts of neighbours of the same kind."""
+    found: list[Event] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, Content) and isinstance(last, Content):
+            found[-1] = Content(last.text + event.text)
+        elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
+            found[-1] = Reasoning(last.text + event.text)
+        elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
+            found[-1] = Arguments(last.index, last.text + event.text)
+        else:
+            found.append(event)
+    return found
+
+
+def delta_of(event: Event, turn: Turn) -> dict[str, Any] | None:
+    """Return an event as the delta of a chunk; None where clients are not told."""
+    match event:
+        case Content(text) | CallBroken(_, text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text, "reasoning": text}
+        case CallBegun(index, name, _):
+            function = {"name": name, "arguments": ""}
+            begun = {"index": index, "id": turn.tool_call_id(index), "type": "function", "function": function}
+            return {"tool_calls": [begun]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case CallEnded():
+            return None
+
+
+def message_of(answer: Answer, turn: Turn) -> dict[str, Any]:
+    """Return a whole answer as a message."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
+    if answer.reasoning:
+        message |= {"reasoning_content": answer.reasoning, "reasoning": answer.reasoning}
+    if answer.calls:
+        message["content"] = answer.content or None
+        message["tool_calls"] = [
+            {
+                "id": turn.tool_call_id(index),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in answer.calls.items()
+        ]
+    return message

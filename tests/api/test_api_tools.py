@@ -1,0 +1,315 @@
+"""Tools and reasoning over HTTP: what the model is told, and its answers taken apart, streaming or not."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from fake_client import ends_with, says
+
+from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.errors import DeadlineExceededError
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "weather in Łódź?"}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "d", "parameters": PARAMETERS, "strict": True},
+}
+CLOCK = {"type": "function", "function": {"name": "now"}}
+ASK = {"model": "fake", "messages": [USER], "tools": [WEATHER, CLOCK]}
+ONE = (
+    "<tool",
+    "_call>\n{",
+    '"name": "get_w',
+    'eather", "arguments": {"city"',
+    ': "Łó',
+    'dź"}}\n</tool_c',
+    "all>",
+)
+TWO = (*ONE, "\n<tool_call>\n", '{"name": "now", "arguments": {}}', "\n</tool_call>")
+THINKS = Format(calls=GENERIC, reasoning_start="<think>", reasoning_end="</think>", padded=True)
+
+
+async def streamed(openai, **fields):
+    """Return the final message and all chunks of a stream."""
+    chunks, calls, content, reasoning = [], {}, "", ""
+    async for chunk in await openai.chat.completions.create(**ASK | {"stream": True} | fields):
+        chunks.append(chunk)
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+            for part in choice.delta.tool_calls or ():
+                where = (choice.index, part.index)
+                if part.function.name:
+                    assert part.index == sum(one == choice.index for one, _ in calls)
+                    calls[where] = [part.id, part.function.name, part.function.arguments]
+                else:
+                    assert part.id is None
+                    calls[where][2] += part.function.arguments
+    reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    return content, reasoning, list(calls.values()), reasons, chunks
+
+
+# What the model is told
+
+
+async def test_the_template_gets_the_tools_without_what_is_for_the_server(post, client):
+    assert (await post(CHAT, ASK)).status == 200
+    told = {key: value for key, value in WEATHER["function"].items() if key != "strict"}
+    assert client.tools == [[{"type": "function", "function": told}, CLOCK]]
+
+
+@pytest.mark.parametrize("fields", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
+async def test_a_model_that_may_not_call_hears_of_no_tool(post, client, fields):
+    client.script = says(*ONE)
+    answer = (await post(CHAT, ASK | fields)).json["choices"][0]
+    assert client.tools == [[]]
+    assert answer["message"]["content"] == "".join(ONE)
+    assert answer["finish_reason"] == "stop"
+    assert "tool_calls" not in answer["message"]
+
+
+async def test_calls_results_and_reasoning_of_earlier_turns_reach_the_template(post, client):
+    call = {"id": "abc", "type": "function", "function": {"name": "now", "arguments": ""}}
+    history = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm", "refusal": None},
+        {"role": "tool", "tool_call_id": "abc", "content": "noon"},
+        {"role": "tool", "tool_call_id": "other", "content": "dusk", "name": "later"},
+    ]
+    assert (await post(CHAT, ASK | {"messages": history})).status == 200
+    told = {"id": "abc", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    assert client.messages == [
+        [
+            USER,
+            {"role": "assistant", "content": "", "tool_calls": [told], "reasoning_content": "hm"},
+            {"role": "tool", "content": "noon", "tool_call_id": "abc", "name": "now"},
+            {"role": "tool", "content": "dusk", "tool_call_id": "other", "name": "later"},
+        ]
+    ]
+
+
+async def test_a_model_without_a_place_for_tools_is_told_in_words(post, client):
+    client.form = Format(calls=GENERIC, native=False, renders_calls=False)
+    client.the_card = replace(client.card, n_ctx_slot=512)
+    assert (await post(CHAT, ASK)).status == 200
+    assert client.tools == [None]
+    assert '"name": "get_weather"' in client.messages[0][0]["content"]
+    assert "strict" not in client.messages[0][0]["content"]
+
+
+async def test_variables_of_the_template(post, client):
+    fields = {"chat_template_kwargs": {"enable_thinking": True, "x": [1]}, "reasoning_effort": "none"}
+    assert (await post(CHAT, ASK | fields)).status == 200
+    assert client.endings == [
+        {
+            "add_generation_prompt": True,
+            "enable_thinking": True,  # what is said with more words holds
+            "thinking": False,
+            "reasoning_effort": "none",
+            "x": [1],
+        }
+    ]
+
+
+REFUSED = [
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [CLOCK, {"type": "custom", "custom": {}}]}, "tools[1].type"),
+    ({"tools": [CLOCK, CLOCK]}, "tools[1].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]},
+        "tools[0].function.parameters",
+    ),
+    ({"tools": [{**CLOCK, "x": i} for i in range(513)]}, "tools"),
+    ({"tools": "now"}, "tools"),
+    ({"tool_choice": "always"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"tools": None, "tool_choice": "required"}, "tool_choice"),
+    ({"tools": None, "tool_choice": {"type": "function", "function": {"name": "now"}}}, "tool_choice"),
+    ({"messages": [USER, {**USER, "tool_calls": [{"function": {"name": "x"}}]}]}, "messages[1].tool_calls"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}]},
+        "messages[0].tool_calls[0].function.name",
+    ),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"reasoning_effort": "extreme"}, "reasoning_effort"),
+    ({"reasoning_format": "xml"}, "reasoning_format"),
+    ({"reasoning_budget": -2}, "reasoning_budget"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+async def test_what_cannot_be_used_is_named(post, client, fields, param):
+    wire = await post(CHAT, ASK | fields)
+    assert (wire.status, wire.json["error"]["param"]) == (400, param)
+    assert client.requests == []
+
+
+@pytest.mark.parametrize("name", ["tools", "tool_choice", "reasoning_budget", "chat_template_kwargs"])
+async def test_plain_completions_have_no_tools(post, name):
+    wire = await post("/v1/completions", {"prompt": "x", name: {"a": 1}})
+    assert (wire.status, wire.json["error"]["code"]) == (400, "unsupported_parameter")
+
+
+# What the client is told
+
+
+async def test_a_whole_answer_with_calls(openai, client):
+    client.script = says("Let me", " look.\n", *TWO)
+    answer = await openai.chat.completions.create(**ASK)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "Let me look."
+    calls = choice.message.tool_calls
+    assert [(call.type, call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+        ("function", "get_weather", {"city": "Łódź"}),
+        ("function", "now", {}),
+    ]
+    assert len({call.id for call in calls}) == 2
+    assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
+
+
+async def test_an_answer_that_only_calls_has_no_content(post, client):
+    client.script = says(*ONE)
+    message = (await post(CHAT, ASK)).json["choices"][0]["message"]
+    assert message["content"] is None
+    assert "reasoning_content" not in message
+
+
+async def test_a_stream_names_the_function_first_and_then_its_arguments(openai, client):
+    client.script = says("Let me", " look.\n", *TWO)
+    content, _, calls, reasons, chunks = await streamed(openai)
+    assert content == "Let me look."
+    assert [(name, json.loads(arguments)) for _, name, arguments in calls] == [
+        ("get_weather", {"city": "Łódź"}),
+        ("now", {}),
+    ]
+    assert reasons == ["tool_calls"]
+    parts = [part for chunk in chunks for choice in chunk.choices for part in choice.delta.tool_calls or ()]
+    assert (parts[0].type, parts[0].function.name, parts[0].function.arguments) == (
+        "function",
+        "get_weather",
+        "",
+    )
+    assert len([part for part in parts if part.index == 0]) > 3  # as they are generated, not at the end
+
+
+async def test_streamed_and_whole_answers_of_every_choice_agree(openai, client):
+    client.script = says("Hm. ", *TWO)
+    content, _, calls, reasons, _ = await streamed(openai, n=3)
+    whole = await openai.chat.completions.create(**ASK | {"n": 3})
+    assert reasons == ["tool_calls"] * 3
+    assert content == "".join(choice.message.content for choice in whole.choices)
+    told = [call for choice in whole.choices for call in choice.message.tool_calls]
+    named = [[call.function.name, call.function.arguments] for call in told]
+    assert sorted(call[1:] for call in calls) == sorted(named)
+    assert len({call.id for call in told}) == len({call_id for call_id, *_ in calls}) == 6
+
+
+async def test_an_agents_loop(openai, client):
+    client.script = says(*ONE)
+    first = await openai.chat.completions.create(**ASK)
+    message = first.choices[0].message
+    client.script = says("It is", " sunny.")
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}
+    second = await openai.chat.completions.create(**ASK | {"messages": [USER, message, result]})
+    assert second.choices[0].message.content == "It is sunny."
+    assert client.messages[-1][2]["name"] == "get_weather"
+
+
+async def test_text_that_is_no_call_is_content(openai, client):
+    client.script = says("<tool_call>", "\nnot JSON")
+    content, _, calls, reasons, _ = await streamed(openai)
+    assert (content, calls, reasons) == ("<tool_call>\nnot JSON", [], ["stop"])
+    whole = await openai.chat.completions.create(**ASK)
+    assert whole.choices[0].message.content == content
+
+
+async def test_a_call_that_breaks_off_is_content(openai, client):
+    client.script = says('<tool_call>{"name": "now", "arguments": {"a"', " ? }}")
+    whole = await openai.chat.completions.create(**ASK)
+    assert whole.choices[0].message.tool_calls is None
+    assert whole.choices[0].message.content == '<tool_call>{"name": "now", "arguments": {"a" ? }}'
+    assert whole.choices[0].finish_reason == "stop"
+
+
+async def test_a_call_that_the_length_cuts_is_a_cut_call(openai, client):
+    client.script = says(*ONE[:5], reason="length")
+    content, _, calls, reasons, _ = await streamed(openai)
+    assert (content, reasons) == ("", ["length"])
+    assert calls[0][1:] == ["get_weather", '{"city": "Łó']
+    whole = await openai.chat.completions.create(**ASK)
+    call = whole.choices[0].message.tool_calls[0]
+    assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Łó')
+
+
+async def test_an_error_in_a_call_is_told_like_any_other(post, client):
+    client.script = ends_with(DeadlineExceededError(1.0), *ONE[:5])
+    wire = await post(CHAT, ASK | {"stream": True})
+    assert b'"code":"deadline_exceeded"' in wire.body.replace(b" ", b"")
+    assert b'finish_reason":"' not in wire.body
+
+
+# Reasoning
+
+
+async def test_reasoning_is_apart_from_the_answer(openai, client):
+    client.form = THINKS
+    client.script = says("<think>\n", "They want", " it.\n", "</think>", "\n\n", "It is", " noon.")
+    whole = await openai.chat.completions.create(**ASK)
+    message = whole.choices[0].message
+    assert (message.reasoning_content, message.reasoning) == ("They want it.", "They want it.")
+    assert message.content == "It is noon."
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 4
+    content, reasoning, _, _, chunks = await streamed(openai, stream_options={"include_usage": True})
+    assert (content, reasoning) == ("It is noon.", "They want it.")
+    assert chunks[-1].usage.completion_tokens_details.reasoning_tokens == 4
+
+
+async def test_reasoning_that_the_prompt_has_opened(openai, client):
+    client.form = THINKS
+    client.script = says("They want", " it.\n", "</think>", "\n\nIt is noon.")
+    ask = {"messages": [{"role": "user", "content": "x <think>"}], "tools": None}
+    whole = await openai.chat.completions.create(**ASK | ask)
+    assert whole.choices[0].message.reasoning_content == "They want it."
+    assert whole.choices[0].message.content == "It is noon."
+
+
+async def test_reasoning_before_a_call(openai, client):
+    client.form = THINKS
+    client.script = says("<think>", "hm", "</think>\n", *ONE)
+    content, reasoning, calls, reasons, _ = await streamed(openai)
+    assert (content, reasoning, calls[0][1], reasons) == ("", "hm", "get_weather", ["tool_calls"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "reasoning"),
+    [
+        ({"reasoning_format": "none"}, "<think>hm</think> yes", None),
+        ({"include_reasoning": False}, "yes", None),
+        ({"reasoning_format": "auto"}, "yes", "hm"),
+        ({"reasoning_format": "deepseek"}, "yes", "hm"),
+    ],
+)
+async def test_where_reasoning_goes(post, client, fields, content, reasoning):
+    client.form = THINKS
+    client.script = says("<think>", "hm", "</think>", " yes")
+    message = (await post(CHAT, ASK | fields)).json["choices"][0]["message"]
+    assert (message["content"], message.get("reasoning_content")) == (content, reasoning)
+
+
+async def test_logprobs_of_all_tokens_come_once(openai, client):
+    client.form = THINKS
+    client.script = says("<think>", "hm", "</think>", " yes")
+    *_, chunks = await streamed(openai, logprobs=True)
+    told = [choice.logprobs for chunk in chunks for choice in chunk.choices if choice.logprobs]
+    assert [item.token for one in told for item in one.content] == ["<think>", "hm", "</think>", " yes"]
+    whole = await openai.chat.completions.create(**ASK | {"logprobs": True})
+    assert len(whole.choices[0].logprobs.content) == 4
