@@ -50,6 +50,8 @@ class EngineSettings(BaseSettings):
     model_aliases: Annotated[tuple[str, ...], NoDecode] = ()
     vocab_gguf: Path | None = None
     """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
+    chat_template: Path | None = None
+    """A Jinja file in place of the chat template that came with the model."""
     cache_dir: Path | None = None
     scripted_tick_s: float = Field(default=0.02, ge=0)
     """Seconds from one forward pass to the next of builtin:scripted, the model that only pretends."""

@@ -40,13 +40,15 @@ END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
 
 
-def load_words(path: Path | None) -> Words:
+def load_words(path: Path | None, chat_template: str | None) -> Words:
     """Load only the vocabulary of the engine's model file; None is the scripted model."""
     if path is None:
-        return ByteVocab()
+        return ByteVocab(chat_template)
     from cobali_ray.backend.vocab import Vocab
 
-    return Vocab.load(path)
+    words = Vocab.load(path, chat_template)
+    _ = words.form  # found out now, so that no request waits for it
+    return words
 
 
 class ServeEngineClient:
@@ -86,7 +88,9 @@ class ServeEngineClient:
                     "n_ingress", "engine and ingress are on different nodes, but tokens travel by ipc"
                 )
             loop = asyncio.get_running_loop()
-            self._words = await loop.run_in_executor(self._pool, load_words, found["path"])
+            self._words = await loop.run_in_executor(
+                self._pool, load_words, found["path"], found["chat_template"]
+            )
             self._card = found["card"]
             self._link.start()
             self._log.info("ingress_ready", model=self._card.model_id)

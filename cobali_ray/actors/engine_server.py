@@ -25,7 +25,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
-from cobali_ray.engine.opening import MonotonicClock, model_path, open_engine
+from cobali_ray.engine.opening import MonotonicClock, chat_template, model_path, open_engine
 from cobali_ray.errors import BadRequestError, CobaliError, EventsLostError, InternalError, RefusedError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
@@ -59,7 +59,7 @@ class EngineServer:
         configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
         self._settings, self._engine_id = settings, engine_id
-        self._path = model_path(settings)
+        self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
@@ -162,11 +162,12 @@ class EngineServer:
             del self._done[request.request_id]
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: id, the model's card and file, node, process, readers."""
+        """Return what an ingress needs to know: the engine's id, process and readers, the model and its node."""
         return {
             "engine_id": self._engine_id,
             "card": self._card,
             "path": self._path,
+            "chat_template": self._chat_template,
             "pid": os.getpid(),
             "n_readers": self._pusher.n_readers,
             "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",

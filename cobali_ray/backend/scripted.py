@@ -191,10 +191,13 @@ class ScriptedBackend:
 class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
+    def __init__(self, chat_template: str | None = None) -> None:
+        self._chat_template = chat_template
+
     @cached_property
     def chat(self) -> ChatTemplate:
-        """The messages one below the other."""
-        return ChatTemplate(_ONE_BELOW_THE_OTHER)
+        """The messages one below the other, unless a template was given."""
+        return ChatTemplate(self._chat_template or _ONE_BELOW_THE_OTHER)
 
     @cached_property
     def form(self) -> Format:

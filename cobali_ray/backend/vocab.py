@@ -44,7 +44,7 @@ class Specials(NamedTuple):
 class Vocab:
     """A model's vocabulary. Its functions are thread-safe, so an ingress may use it from a pool."""
 
-    def __init__(self, model: Any, *, owned: bool = False) -> None:
+    def __init__(self, model: Any, *, owned: bool = False, chat_template: str | None = None) -> None:
         self._lc = lc = library.load()
         self._model, self._owned = model, owned
         self._vocab = lc.llama_model_get_vocab(model)
@@ -55,7 +55,8 @@ class Vocab:
         template = lc.llama_model_chat_template(model, None)
         self.has_chat_template = bool(template)
         bos, eos = lc.llama_vocab_bos(self._vocab), lc.llama_vocab_eos(self._vocab)
-        source = template.decode("utf-8", "replace") if template else CHATML
+        own = template.decode("utf-8", "replace") if template else CHATML
+        source = own if chat_template is None else chat_template
         self.chat = ChatTemplate(source, bos=self._name(bos), eos=self._name(eos))
         if self.chat.unreadable:  # plain completions need no template, so the model is served
             _log.warning("chat_template", detail=f"it cannot be read: {self.chat.unreadable}")
@@ -66,8 +67,11 @@ class Vocab:
         return derive(self.chat)
 
     @classmethod
-    def load(cls, path: Path) -> Vocab:
-        """Load only the vocabulary of a GGUF file. Raises ModelNotFoundError."""
+    def load(cls, path: Path, chat_template: str | None = None) -> Vocab:
+        """Load only the vocabulary of a GGUF file; a template given is in place of its own.
+
+        Raises ModelNotFoundError.
+        """
         lc = library.load()
         params = lc.llama_model_default_params()
         params.vocab_only = True
@@ -75,7 +79,7 @@ class Vocab:
         model = lc.llama_model_load_from_file(str(path).encode(), params)
         if not model:
             raise ModelNotFoundError("model", f"llama.cpp cannot read {path}: {library.errors()}")
-        return cls(model, owned=True)
+        return cls(model, owned=True, chat_template=chat_template)
 
     def close(self) -> None:
         """Free the model if this object loaded it."""

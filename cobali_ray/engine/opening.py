@@ -11,10 +11,12 @@ from cobali_ray.backend import threads
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
+from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.context import settled
 from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
@@ -39,6 +41,19 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     return resolve(
         settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
     )
+
+
+def chat_template(settings: EngineSettings) -> str | None:
+    """Return the chat template that was set in place of the model's. Raises ConfigError."""
+    if settings.chat_template is None:
+        return None
+    try:
+        source = settings.chat_template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("chat_template", f"{settings.chat_template} cannot be read: {error}") from error
+    if unreadable := ChatTemplate(source).unreadable:
+        raise ConfigError("chat_template", f"{settings.chat_template} is no Jinja template: {unreadable}")
+    return source
 
 
 def open_engine(

@@ -22,6 +22,7 @@ from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
+    ConfigError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -451,6 +452,27 @@ async def test_before_the_engine_answers_everything_is_loading():
     finally:
         s.client.close()
         s.handle.server.__del__()
+
+
+async def test_a_template_that_was_set_reaches_the_ingress(tmp_path):
+    (tmp_path / "mine.jinja").write_text("{{ messages[0].content }}!", encoding="utf-8")
+    s = Setup(chat_template=tmp_path / "mine.jinja")
+    try:
+        await s.connect()
+        assert s.client.words.chat.render([{"role": "user", "content": "hi"}]) == "hi!"
+    finally:
+        s.client.close()
+        s.handle.server.__del__()
+
+
+@pytest.mark.parametrize("source", [None, b"\xff", b"{% if %}"])
+def test_a_template_that_cannot_be_used_names_the_setting(tmp_path, source):
+    path = tmp_path / "mine.jinja"
+    if source is not None:
+        path.write_bytes(source)
+    with pytest.raises(ConfigError, match="mine.jinja") as caught:
+        Setup(chat_template=path)
+    assert caught.value.setting == "chat_template"
 
 
 async def test_an_engine_that_cannot_be_served_says_why():

@@ -17,7 +17,7 @@ from cobali_ray.bench.load.target import Job, Target
 Send: TypeAlias = Callable[[Job, float], Awaitable[Exchange]]
 """Sends a job that was due at a time; returns what came back, whatever happened."""
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_TEXT = re.compile(rb'"delta":{"content"|"text":"')
+_TEXT = re.compile(rb'"delta":{"(?:content|reasoning_content|tool_calls)"|"text":"')
 
 
 class Timer(Protocol):
