@@ -162,7 +162,7 @@ class EngineServer:
             del self._done[request.request_id]
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: the engine's id, process and readers, the model and its node."""
+        """Return what an ingress needs to know: id, process and readers, the model and its node."""
         return {
             "engine_id": self._engine_id,
             "card": self._card,

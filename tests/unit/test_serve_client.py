@@ -470,7 +470,7 @@ def test_a_template_that_cannot_be_used_names_the_setting(tmp_path, source):
     path = tmp_path / "mine.jinja"
     if source is not None:
         path.write_bytes(source)
-    with pytest.raises(ConfigError, match="mine.jinja") as caught:
+    with pytest.raises(ConfigError, match=r"mine\.jinja") as caught:
         Setup(chat_template=path)
     assert caught.value.setting == "chat_template"
 
