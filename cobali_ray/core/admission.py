@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
-from cobali_ray.errors import InvalidParameterError, PromptTooLongError, QueueFullError
+from cobali_ray.errors import PromptTooLongError, QueueFullError
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -36,9 +36,7 @@ def fit(request: Request, n_most: int) -> Request:
 def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Request:
     """Return the request as it can be served. Raises BadRequestError for what never could be."""
     request = fit(request, limits.n_most)
-    if min(request.prompt) < 0 or max(request.prompt) >= n_vocab:
-        raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
-    request.sampling.check_tokens(n_vocab)
+    request.check_tokens(n_vocab)
     return request
 
 

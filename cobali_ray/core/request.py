@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,12 +16,22 @@ MAX_STOP_TOKENS = 128
 MAX_BAD_WORDS = 128
 MAX_ALLOWED_TOKENS = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
+MAX_TRIGGERS = 128
+"""Of one grammar. Each is looked for in every token until one is found."""
+MAX_SHOWN_TOKENS = 128
+MAX_CLOSING_TOKENS = 128
 
 
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
     if not (low < value <= high or (value == low and not open_low)):  # NaN is neither
         bracket = "(" if open_low else "["
         raise InvalidParameterError(param, f"{param} must be in {bracket}{low:g}, {high:g}], got {value}")
+
+
+def _require_tokens(param: str, tokens: Sequence[int], n_vocab: int) -> None:
+    if tokens and (min(tokens) < 0 or max(tokens) >= n_vocab):
+        wrong = next(token for token in tokens if not 0 <= token < n_vocab)
+        raise InvalidParameterError(param, f"{param}: token id {wrong} is not in 0 .. {n_vocab - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +112,7 @@ class SamplingParams:
             "allowed_token_ids": self.allowed_token_ids,
         }
         for name, tokens in lists.items():
-            if tokens and (min(tokens) < 0 or max(tokens) >= n_vocab):
-                wrong = next(token for token in tokens if not 0 <= token < n_vocab)
-                raise InvalidParameterError(name, f"{name}: token id {wrong} is not in 0 .. {n_vocab - 1}")
+            _require_tokens(name, tokens, n_vocab)
 
 
 NEUTRAL = SamplingParams()
@@ -143,6 +151,51 @@ class Grammar(NamedTuple):
     """For whoever compiles it; opaque to the engine."""
     param: str
     """The field it came with."""
+    triggers: tuple[str, ...] = ()
+    """Texts of the answer, shown tokens among them; behind the first that appears it begins to hold.
+
+    None: from the beginning.
+    """
+
+    def check(self) -> None:
+        """Raise InvalidParameterError for triggers that nobody should look for."""
+        param, triggers = self.param, self.triggers
+        if len(triggers) > MAX_TRIGGERS:
+            raise InvalidParameterError(
+                param, f"{param}: at most {MAX_TRIGGERS} triggers, got {len(triggers)}"
+            )
+        if any(len(text) > MAX_STOP_CHARS for text in triggers):
+            raise InvalidParameterError(
+                param, f"{param}: triggers must not exceed {MAX_STOP_CHARS} characters"
+            )
+        if not all(triggers):
+            raise InvalidParameterError(param, f"{param}: triggers must not be empty")
+
+
+class ReasoningBudget(NamedTuple):
+    """How long an answer may reason before it is made to end that."""
+
+    n_tokens: int
+    """Between the text that begins it and the one that ends it."""
+    start: str
+    """The text that begins it, at the beginning of the answer; "" where the prompt has begun it."""
+    end: str
+    """The text that ends it."""
+    closing: tuple[int, ...]
+    """Tokens that are forced then."""
+
+    def check(self) -> None:
+        """Raise InvalidParameterError for a budget that nobody can keep."""
+        _require("reasoning_budget", self.n_tokens, low=0, high=2**31 - 1)
+        problem = None
+        if not self.end:
+            problem = "the text that ends reasoning must not be empty"
+        elif max(len(self.start), len(self.end)) > MAX_STOP_CHARS:
+            problem = f"the texts around reasoning must not exceed {MAX_STOP_CHARS} characters"
+        elif not 0 < len(self.closing) <= MAX_CLOSING_TOKENS:
+            problem = f"1 to {MAX_CLOSING_TOKENS} tokens close reasoning, got {len(self.closing)}"
+        if problem:
+            raise InvalidParameterError("reasoning_budget", f"reasoning_budget: {problem}")
 
 
 class TraceLink(NamedTuple):
@@ -166,6 +219,9 @@ class Request:
     include_stop: bool = False
     """Show the stop string, or the stop token, that ended the answer."""
     grammar: Grammar | None = None
+    shown_tokens: tuple[int, ...] = ()
+    """Control tokens whose text the answer shows; those that end it never do."""
+    reasoning_budget: ReasoningBudget | None = None
     timeout_s: float | None = None
     reply_to: str = ""
     """Where the events of this request go; opaque to the engine."""
@@ -187,6 +243,25 @@ class Request:
             raise InvalidParameterError("stop", f"stop strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", "stop strings must not be empty")
+        if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
+            n_shown = len(self.shown_tokens)
+            raise InvalidParameterError(
+                "shown_tokens",
+                f"shown_tokens must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}",
+            )
+        if self.grammar is not None:
+            self.grammar.check()
+        if self.reasoning_budget is not None:
+            self.reasoning_budget.check()
+
+    def check_tokens(self, n_vocab: int) -> None:
+        """Raise InvalidParameterError for a token, in any of the lists, that a vocabulary does not have."""
+        if min(self.prompt) < 0 or max(self.prompt) >= n_vocab:
+            raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
+        self.sampling.check_tokens(n_vocab)
+        _require_tokens("shown_tokens", self.shown_tokens, n_vocab)
+        if self.reasoning_budget is not None:
+            _require_tokens("reasoning_budget", self.reasoning_budget.closing, n_vocab)
 
     @property
     def n_prompt(self) -> int:

@@ -1,5 +1,6 @@
 """The pure core, case by case."""
 
+import pickle
 import time
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,7 +11,7 @@ from cobali_ray.core.admission import DrainRate, Occupancy, admit, check_request
 from cobali_ray.core.lifecycle import TRANSITIONS, Change, Status, advance
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span, plan_chunks
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.core.stopping import StopScanner
 from cobali_ray.core.text import TextStream
 from cobali_ray.errors import (
@@ -193,9 +194,47 @@ def test_a_prompt_must_leave_room_for_an_answer():
 def test_token_ids_must_exist():
     with pytest.raises(InvalidParameterError, match="0 \\.\\. 2"):
         check_request(request(4), limits(), n_vocab=3)
-    biased = request(2, sampling=SamplingParams(logit_bias=((7, 1.0),)))
-    with pytest.raises(InvalidParameterError, match="token id 7"):
-        check_request(biased, limits(), n_vocab=3)
+    for changes in (
+        {"sampling": SamplingParams(logit_bias=((7, 1.0),))},
+        {"shown_tokens": (0, 7)},
+        {"reasoning_budget": ReasoningBudget(9, "<a>", "</a>", (1, 7))},
+    ):
+        with pytest.raises(InvalidParameterError, match="token id 7"):
+            check_request(request(2, **changes), limits(), n_vocab=3)
+
+
+BUDGET = ReasoningBudget(4, "<think>", "</think>", (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        pytest.param({"grammar": Grammar("", "tools", ("a",) * 129)}, "tools", id="triggers"),
+        pytest.param({"grammar": Grammar("", "tools", ("a", ""))}, "tools", id="empty-trigger"),
+        pytest.param({"grammar": Grammar("", "tools", ("a" * 1001,))}, "tools", id="long-trigger"),
+        pytest.param({"shown_tokens": (1,) * 129}, "shown_tokens", id="shown"),
+        pytest.param({"reasoning_budget": BUDGET._replace(n_tokens=-1)}, "reasoning_budget", id="negative"),
+        pytest.param({"reasoning_budget": BUDGET._replace(start="a" * 1001)}, "reasoning_budget", id="start"),
+        pytest.param({"reasoning_budget": BUDGET._replace(end="")}, "reasoning_budget", id="no-end"),
+        pytest.param({"reasoning_budget": BUDGET._replace(closing=())}, "reasoning_budget", id="no-closing"),
+        pytest.param(
+            {"reasoning_budget": BUDGET._replace(closing=(1,) * 129)}, "reasoning_budget", id="long"
+        ),
+    ],
+)
+def test_what_holds_an_answer_is_bounded(changes, param):
+    with pytest.raises(InvalidParameterError) as error:
+        request(**changes)
+    assert error.value.param == param
+
+
+def test_what_holds_an_answer_reaches_the_engine():
+    """The door gives it on, and so does the way between processes."""
+    asked = request(
+        2, 500, grammar=Grammar("start: X", "tools", ("<a>",)), shown_tokens=(3, 4), reasoning_budget=BUDGET
+    )
+    served = check_request(pickle.loads(pickle.dumps(asked)), limits(), n_vocab=9)
+    assert served == replace(asked, max_tokens=62)
 
 
 @pytest.mark.parametrize(
