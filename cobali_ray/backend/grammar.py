@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 from cobali_ray.errors import InvalidParameterError
 
@@ -162,14 +163,10 @@ class Grammars:
         self,
         *,
         n_vocab: int,
-        end_tokens: frozenset[int],
-        piece: Callable[[int], bytes],
-        name: Callable[[int], str],
+        pieces: Pieces,
         tokenize: Callable[[str], list[int]],
     ) -> None:
-        """`piece` gives what a token shows in an answer, `name` what it is called where it shows nothing."""
-        self._n_vocab, self._end_tokens = n_vocab, end_tokens
-        self._piece, self._name, self._tokenize = piece, name, tokenize
+        self._n_vocab, self._pieces, self._tokenize = n_vocab, pieces, tokenize
         self._compiled = lru_cache(maxsize=N_CACHED)(self._compile)
 
     def warm(self) -> None:
@@ -179,7 +176,7 @@ class Grammars:
     def matcher(self, grammar: Grammar) -> Matcher:
         """Return a matcher at the beginning. Raises InvalidParameterError where that cannot be used."""
         copy = self._compiled(grammar).deep_copy()
-        return Matcher(copy, n_vocab=self._n_vocab, end_token=min(self._end_tokens, default=-1))
+        return Matcher(copy, n_vocab=self._n_vocab, end_token=min(self._pieces.end_tokens, default=-1))
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         tokenizer = self._tokenizer
@@ -190,8 +187,9 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        wrapper = TokenizerWrapper(_Tokens(self))
-        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=sorted(self._end_tokens) or None)
+        ends = sorted(self._pieces.end_tokens)
+        wrapper = TokenizerWrapper(_Tokens(self._n_vocab, self._pieces, self._tokenize))
+        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=ends or None)
 
 
 class _Tokens:
@@ -199,14 +197,14 @@ class _Tokens:
 
     bos_token_id = None
 
-    def __init__(self, grammars: Grammars) -> None:
-        ends = grammars._end_tokens  # noqa: SLF001 its other half
+    def __init__(self, n_vocab: int, pieces: Pieces, tokenize: Callable[[str], list[int]]) -> None:
+        ends = pieces.end_tokens
         self.eos_token_id = min(ends, default=0)
-        self._tokenize = grammars._tokenize  # noqa: SLF001
+        self._tokenize = tokenize
         self.tokens: list[bytes] = []
-        for token in range(grammars._n_vocab):  # noqa: SLF001
-            piece = b"" if token in ends else grammars._piece(token)  # noqa: SLF001
-            self.tokens.append(piece or _SPECIAL + (grammars._name(token) or f"<[{token}]>").encode())  # noqa: SLF001
+        for token in range(n_vocab):
+            piece = b"" if token in ends else pieces.of(token)
+            self.tokens.append(piece or _SPECIAL + (pieces.name(token) or f"<[{token}]>").encode())
         self.special_token_ids: Sequence[int] = [
             token for token, text in enumerate(self.tokens) if text.startswith(_SPECIAL)
         ]

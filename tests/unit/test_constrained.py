@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from cobali_ray.backend import grammar as grammar_module
 from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
 from cobali_ray.core.events import Delta, End
@@ -31,9 +32,7 @@ WAIT_S = 20
 def byte_grammars():
     return Grammars(
         n_vocab=N_VOCAB,
-        end_tokens=END,
-        piece=lambda token: bytes([token]) if token < 256 else b"",
-        name=lambda token: "",
+        pieces=Pieces(lambda token: bytes([token]) if token < 256 else b"", lambda token: "", END),
         tokenize=ByteVocab().tokenize,
     )
 
@@ -310,9 +309,7 @@ def test_an_end_token_is_refused_before_the_answer_is_whole():
 def test_every_end_token_is_an_end():
     two = Grammars(
         n_vocab=N_VOCAB,
-        end_tokens=frozenset({256, 257}),
-        piece=lambda token: bytes([token % 256]),
-        name=lambda token: f"<{token}>",
+        pieces=Pieces(lambda token: bytes([token % 256]), "<{}>".format, frozenset({256, 257})),
         tokenize=ByteVocab().tokenize,
     )
     matcher = two.matcher(grammar("regex", "a+"))
