@@ -122,7 +122,7 @@ class Engine:
                 entropy=self._entropy,
             )
             if request.grammar is not None and ready:
-                row.matcher = self.grammars.matcher(request.grammar)
+                row.matcher = self.grammars.matcher(request.grammar, request.shown_tokens)
         except BadRequestError as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on

@@ -430,19 +430,19 @@ class Gated:
 
     def __init__(self, grammars):
         self.grammars, self.begun, self.may_go = grammars, threading.Event(), threading.Event()
-        self.at_work = False
+        self.at_work, self.shown = False, ()
 
     def warm(self):
         self.grammars.warm()
 
-    def matcher(self, asked):
-        self.at_work = True
+    def matcher(self, asked, shown=()):
+        self.at_work, self.shown = True, shown
         self.begun.set()
         assert self.may_go.wait(WAIT_S)
         self.at_work = False
         if asked.text == "raise":
             raise RuntimeError("a bug")
-        return self.grammars.matcher(asked)
+        return self.grammars.matcher(asked, shown)
 
 
 class Loop:
@@ -488,8 +488,9 @@ def loop():
 
 
 def test_who_waits_for_a_grammar_stops_nobody(loop):
-    loop.submit("bound", grammar("choice", ["yes", "no"]))
+    loop.submit("bound", grammar("choice", ["yes", "no"]), shown_tokens=(257,))
     assert loop.gated.begun.wait(WAIT_S)
+    assert loop.gated.shown == (257,)
     for i in range(3):  # behind it in the queue
         loop.submit(f"free{i}")
         assert loop.end(f"free{i}").finish_reason == "length"
