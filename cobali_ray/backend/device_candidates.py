@@ -39,6 +39,8 @@ class DeviceCandidates:
         self._chains = self._new_chains()
         self._whole = set(range(n_slots))
         """Slots whose rows are needed whole."""
+        self._free: dict[int, RowSampler] = {}
+        """Slots whose rows are needed whole as soon as a grammar begins to hold."""
 
     @property
     def attached(self) -> bool:
@@ -56,8 +58,11 @@ class DeviceCandidates:
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
         """Note what a slot's next rows are for."""
+        self._free.pop(slot_id, None)
         if row.suffices(self.n):
             self._whole.discard(slot_id)
+            if row.matcher is not None:
+                self._free[slot_id] = row
         else:
             self._whole.add(slot_id)
 
@@ -65,6 +70,9 @@ class DeviceCandidates:
         """Attach or detach the chains as the coming pass needs, which gives rows of these slots, if any."""
         if not sampled:
             return
+        for slot_id in [slot_id for slot_id, row in self._free.items() if not row.suffices(self.n)]:
+            del self._free[slot_id]
+            self._whole.add(slot_id)
         before = self.attached
         attached = self._attachment.decide(whole=not self._whole.isdisjoint(sampled))
         if attached and not before:

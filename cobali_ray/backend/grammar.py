@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +16,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
+from cobali_ray.core.stopping import Search
 from cobali_ray.errors import InvalidParameterError
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
@@ -121,26 +124,73 @@ def _deeply(work: Callable[[], _ResultT]) -> _ResultT:
 
 
 class Matcher:
-    """Where one sequence stands in its grammar. Used by one thread."""
+    """Where one sequence stands in its grammar. Used by one thread.
 
-    def __init__(self, matcher: LLMatcher, *, n_vocab: int, end_token: int) -> None:
+    Until a trigger has appeared in the answer everything is allowed. The grammar is told bytes, so it takes
+    what a token holds behind the trigger, and the text of a shown control token, by tokens that spell them.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        *,
+        n_vocab: int,
+        end_token: int,
+        triggers: Sequence[str] = (),
+        piece: Callable[[int], bytes] = lambda _: b"",
+        spell: Callable[[bytes], list[int] | None] = lambda _: None,
+        spellings: Mapping[int, list[int]] = MappingProxyType({}),
+    ) -> None:
+        """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
         self._matcher, self._n_vocab, self.end_token = matcher, n_vocab, end_token
+        self._piece, self._spell, self._spellings = piece, spell, spellings
+        self._searches = [Search(_chars(trigger.encode())) for trigger in triggers]
+        self.holds = not triggers
+        """Whether the grammar holds by now."""
         self.complete = False
         """Whether nothing but an end may follow."""
 
     def allows(self, token: int) -> bool:
         """Tell whether a token may come next."""
-        return bool(self._matcher.validate_tokens([token]))
+        return not self.holds or self._takes([token]) or self._takes_spelt(token)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Mark the tokens that may come next: (n_vocab,)."""
+        """Mark the tokens that may come next, where the grammar holds: (n_vocab,)."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+        allowed = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+        for token in self._spellings:
+            allowed[token] |= self._takes_spelt(token)
+        return allowed
 
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""
-        self._matcher.consume_token(token)
+        if not self.holds:
+            self._listen(self._piece(token))
+            return
+        spelling = self._spellings.get(token)
+        if spelling is None or self._takes([token]):
+            self._matcher.consume_token(token)
+        else:
+            self._matcher.consume_tokens(spelling)
         self.complete = self._matcher.is_stopped()
+
+    def _listen(self, piece: bytes) -> None:
+        """Begin behind the first trigger after which the grammar takes the rest of the token."""
+        text = _chars(piece)
+        ends = [end for search in self._searches for end in search.ends(text)]
+        for end in sorted(ends):
+            rest = self._spell(piece[end:])
+            if rest is not None and self._takes(rest):
+                self._matcher.consume_tokens(rest)
+                self.holds, self.complete = True, self._matcher.is_stopped()
+                return
+
+    def _takes(self, tokens: list[int]) -> bool:
+        return bool(self._matcher.validate_tokens(tokens) == len(tokens))
+
+    def _takes_spelt(self, token: int) -> bool:
+        spelling = self._spellings.get(token)
+        return spelling is not None and self._takes(spelling)
 
     @property
     def may_end(self) -> bool:
@@ -155,6 +205,11 @@ class Matcher:
         return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
 
 
+def _chars(data: bytes) -> str:
+    """Return bytes as a text of one character each, to search in."""
+    return data.decode("latin-1")
+
+
 class Grammars:
     """Compiles grammars for one vocabulary. Any thread may call it."""
 
@@ -162,36 +217,62 @@ class Grammars:
         self,
         *,
         n_vocab: int,
-        end_tokens: frozenset[int],
-        piece: Callable[[int], bytes],
-        name: Callable[[int], str],
+        pieces: Pieces,
         tokenize: Callable[[str], list[int]],
     ) -> None:
-        """`piece` gives what a token shows in an answer, `name` what it is called where it shows nothing."""
-        self._n_vocab, self._end_tokens = n_vocab, end_tokens
-        self._piece, self._name, self._tokenize = piece, name, tokenize
+        self._n_vocab, self._pieces, self._tokenize = n_vocab, pieces, tokenize
         self._compiled = lru_cache(maxsize=N_CACHED)(self._compile)
 
     def warm(self) -> None:
         """Make what all grammars need, which takes a second for a large vocabulary."""
-        _ = self._tokenizer
+        _ = self._tokenizer, self._by_byte
 
-    def matcher(self, grammar: Grammar) -> Matcher:
-        """Return a matcher at the beginning. Raises InvalidParameterError where that cannot be used."""
-        copy = self._compiled(grammar).deep_copy()
-        return Matcher(copy, n_vocab=self._n_vocab, end_token=min(self._end_tokens, default=-1))
+    def matcher(self, grammar: Grammar, shown: Sequence[int] = ()) -> Matcher:
+        """Return a matcher at the beginning of an answer that shows these control tokens.
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
+        Raises InvalidParameterError where the grammar cannot be used.
+        """
+        copy = self._compiled(grammar.text, grammar.param).deep_copy()
+        pieces, spellings = self._pieces, {}
+        for token in shown:
+            if (piece := pieces.of(token, shown)) and (spelling := self._spell(piece)):
+                spellings[token] = spelling
+        return Matcher(
+            copy,
+            n_vocab=self._n_vocab,
+            end_token=min(pieces.end_tokens, default=-1),
+            triggers=grammar.triggers,
+            piece=partial(pieces.of, shown=frozenset(shown)),
+            spell=self._spell,
+            spellings=spellings,
+        )
+
+    def _compile(self, text: str, param: str) -> LLMatcher:
         tokenizer = self._tokenizer
-        matcher = _deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0))
+        matcher = _deeply(lambda: LLMatcher(tokenizer, text, log_level=0))
         if matcher.is_error():
-            raise _refusal(grammar.param, matcher.get_error())
+            raise _refusal(param, matcher.get_error())
         return matcher
+
+    def _spell(self, data: bytes) -> list[int] | None:
+        """Return tokens of one byte each that say the same; None for a byte that no token is."""
+        by_byte = self._by_byte
+        tokens = [by_byte.get(byte, -1) for byte in data]
+        return None if -1 in tokens else tokens
+
+    @cached_property
+    def _by_byte(self) -> dict[int, int]:
+        ends = self._pieces.end_tokens
+        of_one = (
+            (piece, token) for token in range(self._n_vocab) if len(piece := self._pieces.of(token)) == 1
+        )
+        return {piece[0]: token for piece, token in of_one if token not in ends}
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        wrapper = TokenizerWrapper(_Tokens(self))
-        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=sorted(self._end_tokens) or None)
+        ends = sorted(self._pieces.end_tokens)
+        wrapper = TokenizerWrapper(_Tokens(self._n_vocab, self._pieces, self._tokenize))
+        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=ends or None)
 
 
 class _Tokens:
@@ -199,14 +280,14 @@ class _Tokens:
 
     bos_token_id = None
 
-    def __init__(self, grammars: Grammars) -> None:
-        ends = grammars._end_tokens  # noqa: SLF001 its other half
+    def __init__(self, n_vocab: int, pieces: Pieces, tokenize: Callable[[str], list[int]]) -> None:
+        ends = pieces.end_tokens
         self.eos_token_id = min(ends, default=0)
-        self._tokenize = grammars._tokenize  # noqa: SLF001
+        self._tokenize = tokenize
         self.tokens: list[bytes] = []
-        for token in range(grammars._n_vocab):  # noqa: SLF001
-            piece = b"" if token in ends else grammars._piece(token)  # noqa: SLF001
-            self.tokens.append(piece or _SPECIAL + (grammars._name(token) or f"<[{token}]>").encode())  # noqa: SLF001
+        for token in range(n_vocab):
+            piece = b"" if token in ends else pieces.of(token)
+            self.tokens.append(piece or _SPECIAL + (pieces.name(token) or f"<[{token}]>").encode())
         self.special_token_ids: Sequence[int] = [
             token for token, text in enumerate(self.tokens) if text.startswith(_SPECIAL)
         ]

@@ -87,10 +87,10 @@ class RowSampler:
     def suffices(self, n: int) -> bool:
         """Tell whether the `n` likeliest tokens of a row, as the model gave it, decide what is drawn.
 
-        Under a grammar they never do: it may allow none of them.
+        Where a grammar holds they never do: it may allow none of them.
         """
         enough = self._n_likeliest is not None and (self._n_likeliest <= n or n == self._n_vocab)
-        return enough and self.matcher is None
+        return enough and (self.matcher is None or not self.matcher.holds)
 
     def patch_candidates(self, values: NDArray[np.float32], ids: NDArray[np.int32]) -> None:
         """Do what `patch` does, in place, to the likeliest tokens of a row; only where they suffice."""

@@ -76,6 +76,18 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
     return sampled
 
 
+def take_token(sampled: Sampled, i: int, row: RowSampler, token: int) -> None:
+    """Note the token drawn for row `i`, with the row and its grammar."""
+    if row.matcher is not None:
+        row.matcher.take(token)
+        if (problem := row.matcher.problem) is not None:
+            sampled.tokens[i], sampled.failed[i] = -1, problem
+            return
+        if row.matcher.complete:
+            sampled.complete.append(i)
+    row.take(token)
+
+
 class _Tick:
     """The rows of one call, on their way to tokens."""
 
@@ -104,7 +116,7 @@ class _Tick:
             self._report(i, row_raw, undo.get(i, []))
         for i, (row, token) in enumerate(zip(rows, tokens, strict=True)):
             if token >= 0:
-                self._take(i, row, token)
+                take_token(self._sampled, i, row, token)
 
     def _draw(self, picks: list[int]) -> None:
         """Draw a token for each of these rows, by their routes."""
@@ -141,17 +153,6 @@ class _Tick:
                 # Only an end may follow, and the request has banned it: there is no more to say all the same.
                 del failed[i]
                 tokens[i] = matcher.end_token
-
-    def _take(self, i: int, row: RowSampler, token: int) -> None:
-        """Note the token drawn for row `i`."""
-        if row.matcher is not None:
-            row.matcher.take(token)
-            if (problem := row.matcher.problem) is not None:
-                self._sampled.tokens[i], self._sampled.failed[i] = -1, problem
-                return
-            if row.matcher.complete:
-                self._sampled.complete.append(i)
-        row.take(token)
 
     def _scratch_row(self) -> NDArray[np.float32]:
         if self._scratch is None:

@@ -10,7 +10,7 @@ import numpy as np
 from cobali_ray.backend.candidates import sort_candidates
 from cobali_ray.backend.chain import draw_tokens
 from cobali_ray.backend.row_sampler import Route
-from cobali_ray.backend.sampling import Sampled, why_failed
+from cobali_ray.backend.sampling import Sampled, take_token, why_failed
 from cobali_ray.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def sample_candidates(
             _take_likeliest(values, ids, peaks, greedy, sampled.tokens)
         for width, picks in top.items():
             _draw_top(values[picks], ids[picks], picks, [rows[i] for i in picks], width, sampled.tokens)
-    for row, token in zip(rows, sampled.tokens, strict=True):
+    for i, (row, token) in enumerate(zip(rows, sampled.tokens, strict=True)):
         if token >= 0:
-            row.take(token)
+            take_token(sampled, i, row, token)
     return sampled
 
 

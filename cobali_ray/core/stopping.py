@@ -1,4 +1,4 @@
-"""Stop strings across deltas."""
+"""Stop strings across deltas, and the search that finds any string in pieces of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StopScanner:
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._include = include
-        self._searches = [_Search(stop) for stop in stops]
+        self._searches = [Search(stop) for stop in stops]
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
@@ -38,7 +38,7 @@ class StopScanner:
         return held
 
 
-class _Search:
+class Search:
     """Looks for one string in text that comes in pieces, each character once.
 
     Source: Knuth, Morris, Pratt, "Fast pattern matching in strings", 1977.
@@ -60,13 +60,25 @@ class _Search:
         return n + 1 if self.stop[n] == char else 0
 
     def feed(self, text: str) -> int:
-        """Return how many characters of `text` complete the string; 0 if they do not."""
+        """Return how many characters of `text` complete the string; 0 if they do not.
+
+        The next text is what follows those, or the whole one.
+        """
         n, length = self.n_matched, len(self.stop)
         if n == 0 and self.stop[0] not in text:  # what nearly all text is like
             return 0
         for i, char in enumerate(text, 1):
             n = self._step(n, char)
             if n == length:
+                self.n_matched = self._fallbacks[n - 1]
                 return i
         self.n_matched = n
         return 0
+
+    def ends(self, text: str) -> list[int]:
+        """Return every place in `text` at which the string is complete."""
+        found, at = [], 0
+        while n := self.feed(text[at:]):
+            at += n
+            found.append(at)
+        return found

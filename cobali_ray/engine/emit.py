@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import TokenLogprobs
 from cobali_ray.core.events import Delta, TokenLogprob
 from cobali_ray.core.sequence import Sequence
@@ -12,8 +13,8 @@ from cobali_ray.core.sequence import Sequence
 class Emitter:
     """Turns one sampled token into the text that became certain by it."""
 
-    def __init__(self, piece: Callable[[int], bytes], end_tokens: frozenset[int]) -> None:
-        self._piece, self._end_tokens = piece, end_tokens
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
         self._ascii: dict[int, str] = {}
         """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
@@ -27,10 +28,11 @@ class Emitter:
                 n_tokens, sequence.held = sequence.held + 1, 0
                 return Delta(sequence.request_id, known, n_tokens), False
         sequence.held += 1
+        shown = sequence.request.shown_tokens
         if logprobs is not None:
-            sequence.held_logprobs.append(self._named(token, logprobs))
-        piece = b"" if self._is_silent(sequence, token) else self._piece(token)
-        if piece and piece.isascii():
+            sequence.held_logprobs.append(self._named(token, logprobs, shown))
+        piece = b"" if self._is_silent(sequence, token) else self._pieces.of(token, shown)
+        if piece and piece.isascii() and token not in shown:
             self._ascii[token] = piece.decode("ascii")
         text, hit = sequence.stops.feed(sequence.text.feed(piece))
         if sequence.ending and not hit:
@@ -45,13 +47,13 @@ class Emitter:
 
     def _is_silent(self, sequence: Sequence, token: int) -> bool:
         """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
-        if token in self._end_tokens:
+        if token in self._pieces.end_tokens:
             return True
         # A token that completes a grammar ends the sequence as well, and has text.
         stops = sequence.ending == "stop" and token in sequence.end_tokens
         return stops and not sequence.request.include_stop
 
-    def _named(self, token: int, logprobs: TokenLogprobs) -> TokenLogprob:
-        piece = self._piece
-        top = tuple((other, piece(other), logprob) for other, logprob in logprobs.top)
-        return TokenLogprob(token, piece(token), logprobs.logprob, top)
+    def _named(self, token: int, logprobs: TokenLogprobs, shown: Collection[int]) -> TokenLogprob:
+        of = self._pieces.of
+        top = tuple((other, of(other, shown), logprob) for other, logprob in logprobs.top)
+        return TokenLogprob(token, of(token, shown), logprobs.logprob, top)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.grammar import Grammars, Matcher
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs
 from cobali_ray.core import instructions as told
@@ -56,14 +57,15 @@ class Engine:
             limits, end_tokens=backend.end_tokens, pacer=pacer, select=select, check_every=check_every
         )
         words = backend.words
+        pieces = Pieces(
+            backend.piece, lambda token: words.detokenize([token], special=True), backend.end_tokens
+        )
         self.grammars = Grammars(
             n_vocab=backend.n_vocab,
-            end_tokens=backend.end_tokens,
-            piece=backend.piece,
-            name=lambda token: words.detokenize([token], special=True),
+            pieces=pieces,
             tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
         )
-        self._emitter = Emitter(backend.piece, backend.end_tokens)
+        self._emitter = Emitter(pieces)
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
         """What is to be computed next."""
@@ -120,7 +122,7 @@ class Engine:
                 entropy=self._entropy,
             )
             if request.grammar is not None and ready:
-                row.matcher = self.grammars.matcher(request.grammar)
+                row.matcher = self.grammars.matcher(request.grammar, request.shown_tokens)
         except BadRequestError as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on

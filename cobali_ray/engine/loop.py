@@ -112,7 +112,7 @@ class EngineLoop:
             return
         found: Matcher | CobaliError
         try:
-            found = engine.grammars.matcher(grammar)
+            found = engine.grammars.matcher(grammar, sequence.request.shown_tokens)
         except CobaliError as error:
             found = error
         except Exception as error:  # the thread has others to compile for, and this request must end

@@ -3,6 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.scripted import END_TOKEN
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -38,7 +39,7 @@ def said(emitter_of, answer, stop):
 
 
 def new_emitter(_=0):
-    return Emitter(PIECES.__getitem__, frozenset({END_TOKEN}))
+    return Emitter(Pieces(PIECES.__getitem__, "<{}>".format, frozenset({END_TOKEN})))
 
 
 @given(answers, answers, st.sampled_from([(), ("of",), ("a\n",)]))

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from cobali_ray.backend import grammar as grammar_module
 from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
 from cobali_ray.core.events import Delta, End
@@ -31,9 +32,7 @@ WAIT_S = 20
 def byte_grammars():
     return Grammars(
         n_vocab=N_VOCAB,
-        end_tokens=END,
-        piece=lambda token: bytes([token]) if token < 256 else b"",
-        name=lambda token: "",
+        pieces=Pieces(lambda token: bytes([token]) if token < 256 else b"", lambda token: "", END),
         tokenize=ByteVocab().tokenize,
     )
 
@@ -310,9 +309,7 @@ def test_an_end_token_is_refused_before_the_answer_is_whole():
 def test_every_end_token_is_an_end():
     two = Grammars(
         n_vocab=N_VOCAB,
-        end_tokens=frozenset({256, 257}),
-        piece=lambda token: bytes([token % 256]),
-        name=lambda token: f"<{token}>",
+        pieces=Pieces(lambda token: bytes([token % 256]), "<{}>".format, frozenset({256, 257})),
         tokenize=ByteVocab().tokenize,
     )
     matcher = two.matcher(grammar("regex", "a+"))
@@ -433,19 +430,19 @@ class Gated:
 
     def __init__(self, grammars):
         self.grammars, self.begun, self.may_go = grammars, threading.Event(), threading.Event()
-        self.at_work = False
+        self.at_work, self.shown = False, ()
 
     def warm(self):
         self.grammars.warm()
 
-    def matcher(self, asked):
-        self.at_work = True
+    def matcher(self, asked, shown=()):
+        self.at_work, self.shown = True, shown
         self.begun.set()
         assert self.may_go.wait(WAIT_S)
         self.at_work = False
         if asked.text == "raise":
             raise RuntimeError("a bug")
-        return self.grammars.matcher(asked)
+        return self.grammars.matcher(asked, shown)
 
 
 class Loop:
@@ -491,8 +488,9 @@ def loop():
 
 
 def test_who_waits_for_a_grammar_stops_nobody(loop):
-    loop.submit("bound", grammar("choice", ["yes", "no"]))
+    loop.submit("bound", grammar("choice", ["yes", "no"]), shown_tokens=(257,))
     assert loop.gated.begun.wait(WAIT_S)
+    assert loop.gated.shown == (257,)
     for i in range(3):  # behind it in the queue
         loop.submit(f"free{i}")
         assert loop.end(f"free{i}").finish_reason == "length"

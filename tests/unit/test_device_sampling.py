@@ -234,6 +234,27 @@ def test_chains_are_attached_once_and_freed_once():
     assert library.live == set()
 
 
+def test_a_grammar_that_begins_to_hold_needs_whole_rows_from_then_on():
+    library = Library()
+    device = DeviceCandidates(library, n_slots=2, n_vocab=N_VOCAB)
+    library.attached = dict(enumerate(sorted(library.live)))
+    rows = [sampler(), sampler()]
+    rows[1].matcher = SimpleNamespace(holds=False)
+    for slot_id, row in enumerate(rows):
+        device.expect(slot_id, row)
+    device.prepare("context", [0, 1])
+    assert device.attached
+    rows[1].matcher.holds = True
+    device.prepare("context", [0])
+    assert device.attached, "slot 1 gives no row"
+    device.prepare("context", [0, 1])
+    assert not device.attached
+    device.expect(1, sampler())
+    for _ in range(3 * PATIENCE):
+        device.prepare("context", [0, 1])
+    assert device.attached, "its slot is another's"
+
+
 def test_slots_nobody_spoke_for_give_whole_rows():
     library = Library()
     device = DeviceCandidates(library, n_slots=2, n_vocab=N_VOCAB)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.core.events import Delta, End, RequestStats
@@ -96,7 +97,7 @@ def scheduling_steps() -> Iterator[Step]:
 def _publishing_steps() -> Iterator[Step]:
     request = Request(request_id="chatcmpl-0", prompt=(1,), max_tokens=1 << 20)
     sequences = [Sequence(request, arrived_s=0.0) for _ in range(16)]
-    emitter = Emitter(lambda _: b" word", frozenset())
+    emitter = Emitter(Pieces(lambda _: b" word", str, frozenset()))
     yield Step(
         "emit 16 tokens", lambda: [emitter.emit(s, 5, None) for s in sequences], 1, "48 with detokenising"
     )
