@@ -100,7 +100,7 @@ class Generation:
         # The template writes the model's opening tokens itself.
         prompt = self._tokenize(found.text, body, source, gone, add_special=False)
         origin = self._origin("chat", source, body)
-        return chat_call(body, prompt, replace(origin, speech=found.speech))
+        return chat_call(body, prompt, replace(origin, speech=found.speech, reasoning_budget=found.budget))
 
     def _completion(self, source: Source, raw: bytes, gone: Gone) -> Call:
         body = parse(CompletionBody, raw)

@@ -10,7 +10,9 @@ from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.tools import Offer, offer_of, shown
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
+from cobali_ray.chat.format import Format
 from cobali_ray.chat.generic import tell
+from cobali_ray.core.request import ReasoningBudget
 from cobali_ray.errors import InvalidParameterError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -33,6 +35,7 @@ class ChatPrompt(NamedTuple):
     offer: Offer
     speech: Speech | None
     """None: answers are text and nothing else."""
+    budget: ReasoningBudget | None
     ignored: tuple[str, ...]
     """Names of fields that changed nothing."""
 
@@ -48,7 +51,7 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
         **ending_of(body),
         **_variables(body),
     )
-    return ChatPrompt(text, offer, _speech(body, words, text, offer), ignored)
+    return ChatPrompt(text, offer, _speech(body, form, text, offer), _budget(body, words, text), ignored)
 
 
 def _variables(body: ChatBody) -> dict[str, Any]:
@@ -71,14 +74,22 @@ def _variables(body: ChatBody) -> dict[str, Any]:
     return off | {"reasoning_effort": effort} | given
 
 
-def _speech(body: ChatBody, words: Words, text: str, offer: Offer) -> Speech | None:
+def _budget(body: ChatBody, words: Words, text: str) -> ReasoningBudget | None:
+    n_tokens = body.reasoning_budget
+    marks = words.form.reasoning_marks(text)
+    if n_tokens is None or n_tokens < 0 or marks is None:
+        return None
+    closing = words.tokenize(marks.closing, add_special=False, parse_special=True)
+    return ReasoningBudget(n_tokens, marks.start, marks.end, tuple(closing))
+
+
+def _speech(body: ChatBody, form: Format, text: str, offer: Offer) -> Speech | None:
     chosen = body.reasoning_format or "auto"
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
         raise InvalidParameterError(
             "reasoning_format", f"reasoning_format must be one of {known}, got {chosen[:32]!r}"
         )
-    form = words.form
     if chosen == "none":
         form = replace(form, reasoning_start="", reasoning_end="")
     if form.plain and not offer.callable:

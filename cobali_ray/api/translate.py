@@ -19,7 +19,14 @@ from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
-from cobali_ray.core.request import MAX_BAD_WORDS, MAX_STOP_CHARS, Grammar, Request, TraceLink
+from cobali_ray.core.request import (
+    MAX_BAD_WORDS,
+    MAX_STOP_CHARS,
+    Grammar,
+    ReasoningBudget,
+    Request,
+    TraceLink,
+)
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, UnknownModelError
 
@@ -67,6 +74,8 @@ class Origin:
     """Those of the body, as tokens."""
     grammar: Grammar | None = None
     speech: Speech | None = None
+    reasoning_budget: ReasoningBudget | None = None
+    shown_tokens: tuple[int, ...] = ()
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -150,6 +159,8 @@ def _call(
                 stop=body.stop,
                 include_stop=bool(body.include_stop_str_in_output),
                 grammar=origin.grammar,
+                shown_tokens=origin.shown_tokens,
+                reasoning_budget=origin.reasoning_budget,
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 received_s=origin.received_s,

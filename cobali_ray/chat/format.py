@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
@@ -77,6 +77,16 @@ class CallFormat:
     """What strings stand in, instead of quotes and escapes; then keys stand bare."""
 
 
+class ReasoningMarks(NamedTuple):
+    """The texts around the reasoning of one answer."""
+
+    start: str
+    """"" where the prompt has begun it."""
+    end: str
+    closing: str
+    """What has to be written to end it and go on with the answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """What the parts of a model's answer look like."""
@@ -109,6 +119,18 @@ class Format:
     def opens_reasoning(self, prompt: str) -> bool:
         """Tell whether the answer to this prompt begins inside reasoning."""
         return bool(self.reasoning_start) and prompt.rstrip().endswith(self.reasoning_start)
+
+    def reasoning_marks(self, prompt: str) -> ReasoningMarks | None:
+        """Return what stands around the reasoning of an answer to this prompt; None where nothing does."""
+        if self.calls.kind is Kind.CHANNELS:
+            head, end = f"{self.calls.start}analysis{self.calls.name_end}", "<|end|>"
+            return ReasoningMarks(
+                head, end, f"{end}<|start|>assistant{self.calls.start}final{self.calls.name_end}"
+            )
+        if not self.reasoning_end:
+            return None
+        start = "" if self.opens_reasoning(prompt) else self.reasoning_start
+        return ReasoningMarks(start, self.reasoning_end, self.reasoning_end)
 
     def follows_reasoning(self, prompt: str) -> bool:
         """Tell whether the prompt has reasoning, mostly an empty one, that it also closes."""

@@ -305,6 +305,25 @@ async def test_where_reasoning_goes(post, client, fields, content, reasoning):
     assert (message["content"], message.get("reasoning_content")) == (content, reasoning)
 
 
+@pytest.mark.parametrize(
+    ("form", "question", "budget"),
+    [
+        pytest.param(THINKS, "x", (20, "<think>", "</think>"), id="the-model-may-begin-it"),
+        pytest.param(THINKS, "x <think>", (20, "", "</think>"), id="the-prompt-has-begun-it"),
+        pytest.param(Format(calls=GENERIC), "x", None, id="no-reasoning-to-bound"),
+    ],
+)
+async def test_a_budget_of_reasoning_reaches_the_engine(post, client, form, question, budget):
+    client.form = form
+    ask = ASK | {"messages": [{"role": "user", "content": question}], "reasoning_budget": 20}
+    assert (await post(CHAT, ask)).status == 200
+    asked = client.requests[0].reasoning_budget
+    assert (asked and asked[:3]) == budget
+    assert asked is None or client.detokenize(asked.closing) == "</think>"
+    assert (await post(CHAT, ask | {"reasoning_budget": -1})).status == 200
+    assert client.requests[1].reasoning_budget is None
+
+
 async def test_logprobs_of_all_tokens_come_once(openai, client):
     client.form = THINKS
     client.script = says("<think>", "hm", "</think>", " yes")
