@@ -12,8 +12,18 @@ LIMIT_BYTES = 8 << 20
 HANG_UPS = (None, None, None, "in the body", "after the body", "after the first bytes")
 KEYS = (
     "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty",
-    "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma",
+    "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma", "tool_choice", "parallel_tool_calls",
+    "reasoning_effort", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "response_format",
 )  # fmt: skip
+SCHEMAS: tuple[object, ...] = (
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]},
+    {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False},
+    {"type": "object"},
+    {"$ref": "#/x"},
+    {"type": "array", "uniqueItems": True},
+    None,
+)
+CHOICES = ("auto", "none", "required", {"type": "function", "function": {"name": "f0"}})
 UNITS = ("word ", "a", " ", "\n", "é漢😀", "9", '"\\')
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 GETS = (
@@ -187,7 +197,32 @@ class Cases:
         few |= self._random.choice(
             ({}, {}, {"logprobs": True, "top_logprobs": 20}, {"stop": [self._text(3) or "x"]})
         )
-        return few | {"messages": [{"role": "user", "content": self._text(40)}]}
+        few |= self._random.choice(({}, {}, self._tools(), self._schema()))
+        messages: list[dict[str, object]] = [{"role": "user", "content": self._text(40)}]
+        if self._random.random() < 0.1:
+            call = {"id": "c", "type": "function", "function": {"name": "f0", "arguments": self._text(9)}}
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": "c", "content": self._text(9)})
+        return few | {"messages": messages}
+
+    def _tools(self) -> dict[str, object]:
+        pick = self._random.choice
+        names = [f"f{i}" for i in range(pick((1, 2, 30)))]
+        tools = [
+            {"type": "function", "function": {"name": name, "parameters": pick(SCHEMAS)}} for name in names
+        ]
+        return {
+            "tools": tools,
+            "tool_choice": pick(CHOICES),
+            "parallel_tool_calls": pick((True, False, None)),
+            "reasoning_budget": pick((None, 0, 5, -1)),
+            "reasoning_effort": pick((None, "none", "high")),
+        }
+
+    def _schema(self) -> dict[str, object]:
+        schema, strict = self._random.choice(SCHEMAS), self._random.random() < 0.5
+        named = {"name": "x", "schema": schema, "strict": strict}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def _encoded(self, body: dict[str, object]) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         ascii_only = self._random.random() < 0.5
