@@ -48,7 +48,16 @@ def budget(n_tokens, base=BUDGET):
             BUDGET._replace(start="\n<think>\n", end="\n</t>\n\n"),
             "<think>ab</t>defghijk",
             "<think>ab</t>defghijk",
-            id="white-space-around-does-not-count",
+            id="white-space-around-the-end-does-not-count",
+        ),
+        pytest.param(
+            BUDGET._replace(start="\n<think>\n"),
+            "<think>abcdefghijk",
+            "<think>abcd</t>ijk",
+            id="white-space-around-the-start-does-not-count",
+        ),
+        pytest.param(
+            BUDGET, "<think>abc<<<<<<", "<think>abc<<</t>", id="at-the-beginning-of-the-marker-for-ever"
         ),
         pytest.param(
             ReasoningBudget(2, "<think>", "</call>", (ord("\n"), CALL_END)),
