@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
-from cobali_ray.core.stopping import Search
+from cobali_ray.core.stopping import Search, chars
 from cobali_ray.errors import InvalidParameterError
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
@@ -144,7 +144,7 @@ class Matcher:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
         self._matcher, self._n_vocab, self.end_token = matcher, n_vocab, end_token
         self._piece, self._spell, self._spellings = piece, spell, spellings
-        self._searches = [Search(_chars(trigger.encode())) for trigger in triggers]
+        self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
         self.holds = not triggers
         """Whether the grammar holds by now."""
         self.complete = False
@@ -176,7 +176,7 @@ class Matcher:
 
     def _listen(self, piece: bytes) -> None:
         """Begin behind the first trigger after which the grammar takes the rest of the token."""
-        text = _chars(piece)
+        text = chars(piece)
         ends = [end for search in self._searches for end in search.ends(text)]
         for end in sorted(ends):
             rest = self._spell(piece[end:])
@@ -203,11 +203,6 @@ class Matcher:
         if not self._matcher.is_error():
             return None
         return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
-
-
-def _chars(data: bytes) -> str:
-    """Return bytes as a text of one character each, to search in."""
-    return data.decode("latin-1")
 
 
 class Grammars:
@@ -242,7 +237,7 @@ class Grammars:
             n_vocab=self._n_vocab,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
-            piece=partial(pieces.of, shown=frozenset(shown)),
+            piece=partial(pieces.of, shown=shown),
             spell=self._spell,
             spellings=spellings,
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from cobali_ray.backend.grammar import Matcher
     from cobali_ray.backend.patches import Change
+    from cobali_ray.core.reasoning import Reasoning
     from cobali_ray.core.request import SamplingParams
 
 _MAX_TOP_WIDTH = 1024
@@ -63,6 +64,8 @@ class RowSampler:
         self.n_sampled = 0
         self.matcher: Matcher | None = None
         """Where its answer stands in the grammar it must follow, if any."""
+        self.reasoning: Reasoning | None = None
+        """Where its answer stands in its reasoning, if that is bounded."""
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
         top_k = params.top_k if 0 < params.top_k < n_vocab else 0
@@ -79,6 +82,18 @@ class RowSampler:
             seed = entropy() if params.seed is None else params.seed
             # Random takes the absolute value of its seed, so -1 and 1 would be one.
             self._random = random.Random(2 * seed if seed >= 0 else -2 * seed - 1)
+
+    def forced(self) -> int | None:
+        """Return the token that comes next whatever the row says, if there is one.
+
+        What the grammar refuses is not forced, and neither is what would have followed.
+        """
+        if self.reasoning is None or (token := self.reasoning.forced) is None:
+            return None
+        if self.matcher is None or self.matcher.allows(token):
+            return token
+        self.reasoning.give_up()
+        return None
 
     def patch(self, row: NDArray[np.float32]) -> list[Change]:
         """Apply bias, penalties and bans to the row in place; give what undoes it, latest last."""
@@ -106,6 +121,8 @@ class RowSampler:
         """Note the token drawn."""
         self.n_sampled += 1
         self._patches.take(token)
+        if self.reasoning is not None:
+            self.reasoning.take(token)
 
 
 def _n_likeliest(params: SamplingParams, route: Route, top_k: int, n_lowered: int | None) -> int | None:

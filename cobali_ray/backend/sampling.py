@@ -64,7 +64,7 @@ def sample_rows(logits: NDArray[np.float32], rows: Sequence[RowSampler]) -> Samp
 
     A row with a grammar is drawn like any other. Only if its grammar refuses the token, all that it refuses
     is taken out of the row and the next random number draws again: without truncations that is exactly the
-    model's distribution given that the grammar allows it.
+    model's distribution given that the grammar allows it. A row whose next token is forced is not drawn.
     """
     if logits.ndim != 2 or logits.shape[0] != len(rows) or logits.dtype != np.float32:
         raise InvariantError(f"{logits.dtype} logits of shape {logits.shape} for {len(rows)} rows")
@@ -104,6 +104,9 @@ class _Tick:
         for i, row in enumerate(rows):
             if i in raw and math.isnan(raw[i].log_total):
                 self._fail(i, float(logits[i].max()))
+                continue
+            if (forced := row.forced()) is not None:
+                tokens[i] = forced
                 continue
             if not row.untouched and (changes := row.patch(logits[i])):
                 undo[i] = changes

@@ -44,11 +44,15 @@ def sample_candidates(
     top: dict[int, list[int]] = {}
     with np.errstate(all="ignore"):
         for i, row in enumerate(rows):
-            if not row.untouched:
+            if (forced := row.forced()) is not None:
+                sampled.tokens[i] = forced
+            elif not row.untouched:
                 row.patch_candidates(values[i], ids[i])
         peaks = values.max(axis=1)  # NaN, if there is one
         sound = np.isfinite(peaks).tolist()
         for i, row in enumerate(rows):
+            if sampled.tokens[i] >= 0:
+                continue
             if not sound[i]:
                 sampled.failed[i] = why_failed(float(peaks[i]))
             elif row.route is Route.GREEDY:

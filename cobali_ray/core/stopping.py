@@ -82,3 +82,8 @@ class Search:
             at += n
             found.append(at)
         return found
+
+
+def chars(data: bytes) -> str:
+    """Return bytes as a text of one character each, to search in."""
+    return data.decode("latin-1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
@@ -18,6 +19,7 @@ from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan
+from cobali_ray.core.reasoning import Reasoning
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
@@ -57,7 +59,7 @@ class Engine:
             limits, end_tokens=backend.end_tokens, pacer=pacer, select=select, check_every=check_every
         )
         words = backend.words
-        pieces = Pieces(
+        self._pieces = pieces = Pieces(
             backend.piece, lambda token: words.detokenize([token], special=True), backend.end_tokens
         )
         self.grammars = Grammars(
@@ -121,6 +123,8 @@ class Engine:
                 n_vocab=self.backend.n_vocab,
                 entropy=self._entropy,
             )
+            if (budget := request.reasoning_budget) is not None:
+                row.reasoning = Reasoning(budget, partial(self._pieces.of, shown=request.shown_tokens))
             if request.grammar is not None and ready:
                 row.matcher = self.grammars.matcher(request.grammar, request.shown_tokens)
         except BadRequestError as error:
