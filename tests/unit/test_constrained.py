@@ -425,6 +425,21 @@ def test_grammars_are_compiled_once(monkeypatch):
     assert second.allows(ord("o")), "each stands where it stands"
 
 
+def test_what_was_judged_is_not_judged_again(monkeypatch):
+    """A verdict holds for a text and how it is meant, not for where it stands in a body."""
+    sound = json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True})
+    first = check("p", "json_schema", sound)
+    with pytest.raises(InvalidParameterError):
+        check("p", "json_schema", sound, strict=True)
+    monkeypatch.setattr(grammar_module, "LLMatcher", None)
+    again = check("elsewhere", "json_schema", sound)
+    assert again.grammar == Grammar(first.grammar.text, "elsewhere")
+    assert (first.ignored, again.ignored) == (("p.uniqueItems",), ("elsewhere.uniqueItems",))
+    with pytest.raises(InvalidParameterError, match=r"elsewhere cannot be used: .*uniqueItems") as caught:
+        check("elsewhere", "json_schema", sound, strict=True)
+    assert caught.value.param == "elsewhere"
+
+
 # -- while a grammar is compiled ------------------------------------------------------------------------
 
 
