@@ -33,10 +33,13 @@ STACK_BYTES = 512 << 20
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
 N_CACHED = 64
-"""Compiled grammars that are kept."""
+"""Grammars that are kept: as checked, and as compiled."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
+_EIGHT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_BOUNDS = np.where(_EIGHT, np.float32(np.inf), np.float32(-np.inf))
+"""For each byte of a mask, the least upper bounds of eight tokens: none, or -inf."""
 _KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
 _KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
 
@@ -60,15 +63,28 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     """
     if len(text) > MAX_CHARS:
         raise InvalidParameterError(param, f"{param} has more than {MAX_CHARS} characters")
+    judged = _judged(kind, text, strict=strict, compact=compact)
+    if isinstance(judged, str):
+        raise _refusal(param, judged)
+    grammar, ignored = judged
+    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
+
+
+@lru_cache(maxsize=N_CACHED)
+def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
+    """Return the grammar and the keys that it ignores, or why llguidance refuses it.
+
+    Clients send the same schema with every request, and to check it takes a thread of its own.
+    """
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
         failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
     except ValueError as error:
-        raise _refusal(param, str(error)) from None
+        return str(error)
     if failed:
-        raise _refusal(param, messages[0])
+        return messages[0]
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
-    return Checked(Grammar(grammar, param), tuple(dict.fromkeys(f"{param}.{key}" for key in ignored)))
+    return grammar, tuple(dict.fromkeys(ignored))
 
 
 def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
@@ -161,6 +177,15 @@ class Matcher:
         for token in self._spellings:
             allowed[token] |= self._takes_spelt(token)
         return allowed
+
+    def restrict(self, row: NDArray[np.float32]) -> None:
+        """Make the logits of all tokens that may not come next -inf; a NaN stays one.
+
+        Without a branch per token: of 152 thousand a masked copy takes 40 to 650 microseconds, this 40.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        bounds = _BOUNDS.take(bits, axis=0, mode="clip").reshape(-1)
+        np.minimum(row, bounds[: len(row)], out=row)
 
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""

@@ -149,7 +149,7 @@ class _Tick:
         tokens, failed = self._sampled.tokens, self._sampled.failed
         for i, matcher in refused:
             tokens[i] = -1
-            np.copyto(self._logits[i], -np.inf, where=~matcher.allowed())
+            matcher.restrict(self._logits[i])
         self._draw([i for i, _ in refused])
         for i, matcher in refused:
             if failed.get(i) == _MASKED and matcher.may_end:

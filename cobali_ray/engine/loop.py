@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,8 @@ _log = structlog.get_logger(__name__)
 _MAX_FAILURES = 3
 _N_COMPILERS = 2
 """Threads that compile grammars, so that a costly one does not hold up all others."""
+_NICENESS = 10
+"""Of these threads: the model's, which all wait for the slowest of them, go first."""
 _T = TypeVar("_T")
 
 
@@ -72,7 +76,9 @@ class EngineLoop:
         self._n_entered = self._n_entered_tokens = 0
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
-        self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar")
+        self._compilers = ThreadPoolExecutor(
+            _N_COMPILERS, thread_name_prefix="grammar", initializer=_give_way
+        )
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
 
     # -- from outside -----------------------------------------------------------------------------------
@@ -286,6 +292,12 @@ class EngineLoop:
             if isinstance(event, End):
                 self._saw_end(event)
         self._sink(batch)
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, and of those that it makes."""
+    if sys.platform == "linux":  # elsewhere it is the whole process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _complain(event: str) -> None:

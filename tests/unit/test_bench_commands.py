@@ -72,6 +72,17 @@ def test_prefill(bench):
     assert len(report["plots"]) == 3
 
 
+def test_constrained(bench):
+    report = bench("constrained", "--quick", "--slots", "4", *SCRIPTED)
+    draws, gaps = report["tables"]
+    refused = {row[0]: row[1] for row in draws["rows"]}
+    assert refused["fits by itself"] == "0.0%"
+    assert refused["all refused"] == "100.0%"
+    assert [row[0] for row in gaps["rows"]] == ["none", "compiling"]
+    assert report["samples"]["gaps"]["rounds"]["compiling"][0]["compiled"] >= 1
+    assert len(report["plots"]) == 2
+
+
 def test_overlap(bench):
     report = bench("overlap", "--quick", "--tick-ms", "2", "--slots", "4", *SCRIPTED)
     assert [row[:2] for row in report["tables"][0]["rows"]] == [

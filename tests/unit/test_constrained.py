@@ -1,8 +1,10 @@
 """Answers under a grammar: valid, drawn as the model would, ended when complete, refused when unusable."""
 
 import json
+import os
 import queue
 import random
+import sys
 import threading
 
 import numpy as np
@@ -422,6 +424,39 @@ def test_grammars_are_compiled_once(monkeypatch):
     assert second.allows(ord("o")), "each stands where it stands"
 
 
+def test_what_was_judged_is_not_judged_again(monkeypatch):
+    """A verdict holds for a text and how it is meant, not for where it stands in a body."""
+    sound = json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True})
+    first = check("p", "json_schema", sound)
+    with pytest.raises(InvalidParameterError):
+        check("p", "json_schema", sound, strict=True)
+    monkeypatch.setattr(grammar_module, "LLMatcher", None)
+    again = check("elsewhere", "json_schema", sound)
+    assert again.grammar == Grammar(first.grammar.text, "elsewhere")
+    assert (first.ignored, again.ignored) == (("p.uniqueItems",), ("elsewhere.uniqueItems",))
+    with pytest.raises(InvalidParameterError, match=r"elsewhere cannot be used: .*uniqueItems") as caught:
+        check("elsewhere", "json_schema", sound, strict=True)
+    assert caught.value.param == "elsewhere"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_is_restricted_to_what_is_allowed(seed):
+    """Bit for bit: what is allowed keeps its logit, also -0.0 and -inf, and all else has none."""
+    rng = np.random.default_rng(seed)
+    matcher = GRAMMARS.matcher(grammar("json_schema", {"type": "object"}))
+    for token in b'{"a b": [1'[: seed % 10]:
+        matcher.take(token)
+    values = rng.normal(0, 1e6, N_VOCAB).astype(np.float32)
+    values[rng.integers(0, N_VOCAB, 20)] = -0.0
+    values[rng.integers(0, N_VOCAB, 20)] = -np.inf
+    expected = values.copy()
+    for token in range(N_VOCAB):
+        if not matcher.allows(token):
+            expected[token] = -np.inf
+    matcher.restrict(values)
+    assert values.tobytes() == expected.tobytes()
+
+
 # -- while a grammar is compiled ------------------------------------------------------------------------
 
 
@@ -509,6 +544,24 @@ def test_a_grammar_that_fails_in_the_engine_ends_its_request_alone(loop, text):
     assert text == "raise" or error.param == "guided_grammar"
     loop.submit("good", grammar("choice", ["yes"]))
     assert loop.end("good").finish_reason == "stop"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+def test_compiling_gives_way_to_the_ticks(loop, monkeypatch):
+    """Also in the thread with the deep stack. The model's threads wait for the slowest of them."""
+    found, real = [], grammar_module.LLMatcher
+
+    def compiled(*args, **kwargs):
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return real(*args, **kwargs)
+
+    loop.gated.may_go.set()
+    asked = grammar("regex", "(yes|no) of its own")
+    monkeypatch.setattr(grammar_module, "LLMatcher", compiled)
+    loop.submit("bound", asked)
+    assert loop.end("bound").error is None
+    (tick,) = (thread for thread in threading.enumerate() if thread.name == "tick")
+    assert found[0] > os.getpriority(os.PRIO_PROCESS, tick.native_id)
 
 
 def test_a_cancelled_request_needs_no_grammar_any_more(loop):
