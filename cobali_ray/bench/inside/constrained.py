@@ -325,10 +325,10 @@ class Streams:
         engine = open_engine(self._settings, sink)
         compile_grammar = engine.grammars.matcher
 
-        def timed(grammar: Grammar) -> Matcher:  # in the thread that compiles
+        def timed(grammar: Grammar, shown: Sequence[int] = ()) -> Matcher:  # in the thread that compiles
             began = time.perf_counter()
             try:
-                return compile_grammar(grammar)
+                return compile_grammar(grammar, shown)
             finally:
                 self._compiled_s.put(time.perf_counter() - began)
 
