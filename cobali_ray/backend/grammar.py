@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from cobali_ray.core.request import Grammar
 from cobali_ray.errors import InvalidParameterError
 
-Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
-"""What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts."""
+Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
+"""What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
 
 MAX_CHARS = 200_000
 """Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
@@ -84,6 +84,8 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+    if kind == "llguidance":
+        return text
     if text.count("::=") > MAX_GBNF_RULES:
         raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:

@@ -24,6 +24,11 @@ class Words(Protocol):
     """A vocabulary: text to tokens and back, and the chat template. Thread-safe."""
 
     @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        ...
+
+    @property
     def chat(self) -> ChatTemplate:
         """The template, with the names of the tokens that it writes."""
         ...

@@ -190,6 +190,8 @@ class ScriptedBackend:
 class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
+    end_tokens = frozenset({END_TOKEN})
+
     @cached_property
     def chat(self) -> ChatTemplate:
         """The messages one below the other."""
