@@ -634,9 +634,9 @@ def _from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
     if (scalar := as_json(text)) is not None and not _is_rather_string(scalar, schema):
         return json.loads(scalar)
     kinds = _kinds(schema)
-    return (
-        text if text or "string" in kinds else [] if "array" in kinds else {} if "object" in kinds else text
-    )
+    if text.strip() or "string" in kinds:
+        return text
+    return [] if "array" in kinds else {} if "object" in kinds else text
 
 
 def _element_bounds(text: str, mark: str, match: re.Match[str]) -> tuple[int, int]:
