@@ -20,7 +20,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.intake import Intake, Source
 from cobali_ray.api.openapi import generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of
-from cobali_ray.api.prompt import prompt_of
+from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import Reply, StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
@@ -35,8 +35,9 @@ from cobali_ray.api.translate import (
     completion_call,
     prompts_of,
 )
-from cobali_ray.backend.grammar import check
+from cobali_ray.backend.grammar import Checked, Kind, check
 from cobali_ray.backend.port import Gone
+from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import PromptTooLongError, TooManyTokensError
@@ -99,8 +100,14 @@ class Generation:
         source.account.ignore(found.ignored)
         # The template writes the model's opening tokens itself.
         prompt = self._tokenize(found.text, body, source, gone, add_special=False)
-        origin = self._origin("chat", source, body)
-        return chat_call(body, prompt, replace(origin, speech=found.speech, reasoning_budget=found.budget))
+        origin = replace(
+            self._origin("chat", source, body),
+            grammar=self._chat_grammar(body, source, found),
+            speech=found.speech,
+            shown_tokens=found.shown_tokens,
+            reasoning_budget=found.budget,
+        )
+        return chat_call(body, prompt, origin)
 
     def _completion(self, source: Source, raw: bytes, gone: Gone) -> Call:
         body = parse(CompletionBody, raw)
@@ -118,7 +125,8 @@ class Generation:
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
-        return completion_call(body, tokens, echoes, self._origin("text_completion", source, body))
+        origin = self._origin("text_completion", source, body)
+        return completion_call(body, tokens, echoes, replace(origin, grammar=self._grammar(body, source)))
 
     def _tokenize(
         self, text: str, body: GenerationBody, source: Source, gone: Gone, *, add_special: bool
@@ -150,6 +158,32 @@ class Generation:
         source.account.ignore(ignored)
         return grammar
 
+    def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
+        """Do the same for an answer that may reason before it, or call tools."""
+        answer, offer, words = self._grammar(body, source), found.offer, source.words
+        if not offer.callable:
+            if answer is None or words.form.plain:
+                return answer
+            text = after_reasoning(words.form, found.text, answer.text, special=words.markers)
+            return answer._replace(text=text)
+        held = call_grammar(
+            words.form,
+            offer.callable,
+            check=self._check_schema,
+            special=words.markers,
+            prompt=found.text,
+            required=offer.required,
+            parallel=offer.parallel,
+            answer=None if answer is None else answer.text,
+        )
+        if held is None:
+            return None
+        source.account.ignore(held.ignored)
+        return Grammar(held.text, "tools", held.triggers)
+
+    def _check_schema(self, param: str, kind: Kind, text: str, *, strict: bool = False) -> Checked:
+        return check(param, kind, text, strict=strict or self._settings.strict)
+
     def _origin(self, operation: str, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span
         return Origin(
@@ -157,7 +191,6 @@ class Generation:
             created=self._clock.unix(),
             card=source.card,
             settings=self._settings,
-            grammar=self._grammar(body, source),
             received_s=source.account.received_s,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),

@@ -35,6 +35,8 @@ class ChatPrompt(NamedTuple):
     offer: Offer
     speech: Speech | None
     """None: answers are text and nothing else."""
+    shown_tokens: tuple[int, ...]
+    """Control tokens in markers that `speech` has to see."""
     budget: ReasoningBudget | None
     ignored: tuple[str, ...]
     """Names of fields that changed nothing."""
@@ -51,7 +53,9 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
         **ending_of(body),
         **_variables(body),
     )
-    return ChatPrompt(text, offer, _speech(body, form, text, offer), _budget(body, words, text), ignored)
+    speech = _speech(body, form, text, offer)
+    shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
+    return ChatPrompt(text, offer, speech, tuple(shown_tokens), _budget(body, words, text), ignored)
 
 
 def _variables(body: ChatBody) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from cobali_ray.core.request import Grammar
 from cobali_ray.core.stopping import Search, chars
 from cobali_ray.errors import InvalidParameterError
 
-Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar"]
-"""What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts."""
+Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
+"""What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
 
 MAX_CHARS = 200_000
 """Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
@@ -33,7 +33,9 @@ STACK_BYTES = 512 << 20
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
 N_CACHED = 64
-"""Grammars that are kept: as checked, and as compiled."""
+"""Compiled grammars that are kept."""
+N_JUDGED = 512
+"""Grammars of which is remembered what llguidance said; every tool has one."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
@@ -70,7 +72,7 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
 
 
-@lru_cache(maxsize=N_CACHED)
+@lru_cache(maxsize=N_JUDGED)
 def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
     """Return the grammar and the keys that it ignores, or why llguidance refuses it.
 
@@ -103,6 +105,8 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+    if kind == "llguidance":
+        return text
     if text.count("::=") > MAX_GBNF_RULES:
         raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
@@ -25,6 +26,11 @@ class Words(Protocol):
     """A vocabulary: text to tokens and back, and the chat template. Thread-safe."""
 
     @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        ...
+
+    @property
     def chat(self) -> ChatTemplate:
         """The template, with the names of the tokens that it writes."""
         ...
@@ -32,6 +38,11 @@ class Words(Protocol):
     @property
     def form(self) -> Format:
         """How the template has the model write reasoning and tool calls."""
+        ...
+
+    @property
+    def markers(self) -> Markers:
+        """The texts around these, as the vocabulary has them."""
         ...
 
     def tokenize(

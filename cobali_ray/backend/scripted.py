@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.chat.format import Format, derive
@@ -191,6 +192,8 @@ class ScriptedBackend:
 class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
+    end_tokens = frozenset({END_TOKEN})
+
     def __init__(self, chat_template: str | None = None) -> None:
         self._chat_template = chat_template
 
@@ -203,6 +206,11 @@ class ByteVocab:
     def form(self) -> Format:
         """The generic one."""
         return derive(self.chat)
+
+    @cached_property
+    def markers(self) -> Markers:
+        """The texts around reasoning and calls, as this vocabulary has them."""
+        return Markers(self)
 
     def tokenize(
         self,

@@ -12,6 +12,7 @@ import structlog
 
 from cobali_ray.backend import library
 from cobali_ray.backend.cutting import find_specials, parts
+from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, never
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import CHATML, ChatTemplate
@@ -65,6 +66,11 @@ class Vocab:
     def form(self) -> Format:
         """How the template has the model write reasoning and tool calls; some renderings find it out."""
         return derive(self.chat)
+
+    @cached_property
+    def markers(self) -> Markers:
+        """The texts around reasoning and calls, as this vocabulary has them."""
+        return Markers(self)
 
     @classmethod
     def load(cls, path: Path, chat_template: str | None = None) -> Vocab:

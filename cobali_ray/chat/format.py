@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
@@ -35,6 +35,13 @@ class Kind(StrEnum):
     """`[name(key=value, ...), ...]`"""
     CHANNELS = "channels"
     """Messages with a header that names a channel and a recipient; the arguments are the body."""
+
+
+ID, NUMBER = "\x00", "\x01"
+"""What stands for a call's id and its number among the texts around its name."""
+HARMONY = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
+"""The tokens that messages on channels are put together from, but for those that end the answer."""
+_NAMING = re.compile(r"\(\?P<(name|id)>\.\+\??\)|(\\d\+)|((?:\\[^d]|[^\\()?])+)|\(\?:|\)\??")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,10 @@ class CallFormat:
     """"" where the name is the key of the arguments."""
     arguments_field: str = "arguments"
     id_field: str = ""
+    fields: tuple[str, ...] = ()
+    """All fields in the template's order; () are the name and the arguments."""
+    joined: Literal["", "list", "lines"] = ""
+    """How several JSON calls stand between one `start` and `end`; "" where each has its own."""
 
     key_start: str = ""
     string_start: str = ""
@@ -72,9 +83,22 @@ class CallFormat:
     """With its white space, like `string_start`."""
     cdata: bool = False
     """Whether a string may stand in `<![CDATA[` and `]]>`."""
+    python: bool = False
+    """Whether lists and objects are written as Python shows them."""
 
     quote: str = ""
     """What strings stand in, instead of quotes and escapes; then keys stand bare."""
+
+    def around_name(self) -> tuple[list[str], list[str]]:
+        """Return what stands before a name and behind it: texts, `ID` and `NUMBER`."""
+        before, behind = list[str](), list[str]()
+        parts = before
+        for name, number, words in _NAMING.findall(self.naming):
+            if name == "name":
+                parts = behind
+            elif name or number or words:
+                parts.append(ID if name else NUMBER if number else re.sub(r"\\(.)", r"\1", words))
+        return before, behind
 
 
 class ReasoningMarks(NamedTuple):
@@ -115,6 +139,18 @@ class Format:
         """Whether an answer without calls is text and nothing else."""
         around = (self.reasoning_start, self.content_start, self.content_end, *self.noise)
         return not any(around) and self.calls.kind is not Kind.CHANNELS
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Every marker of an answer; of control tokens in them, the answer has to show the text."""
+        calls = self.calls
+        found = [calls.section_start, calls.section_end, calls.start, calls.name_end, calls.end]
+        found += [part for side in calls.around_name() for part in side if part not in (ID, NUMBER)]
+        found += [calls.key_start, calls.string_start, *calls.json_starts, calls.value_end, calls.quote]
+        found += [self.reasoning_start, self.reasoning_end, self.content_start, self.content_end]
+        found += [marker.replace("{name}", "") for marker in self.noise]
+        found += HARMONY if calls.kind is Kind.CHANNELS else ()
+        return tuple(dict.fromkeys(marker for marker in found if marker))
 
     def opens_reasoning(self, prompt: str) -> bool:
         """Tell whether the answer to this prompt begins inside reasoning."""
@@ -254,11 +290,11 @@ OWN = MappingProxyType(
         ),
         "Granite 3.3": Own(
             _has("respond only with <|tool_call|> followed by a JSON list"),
-            CallFormat(kind=Kind.JSON, start="<|tool_call|>"),
+            CallFormat(kind=Kind.JSON, start="<|tool_call|>", joined="list"),
         ),
         "Phi-4": Own(
             _has("<|tool|>", "<|/tool|>"),
-            CallFormat(kind=Kind.JSON, start="<|tool_call|>", end="<|/tool_call|>"),
+            CallFormat(kind=Kind.JSON, start="<|tool_call|>", end="<|/tool_call|>", joined="list"),
         ),
     }
 )
@@ -274,7 +310,6 @@ _KEYS = ("kkone_x", "kktwo_y")
 _VALUES = ("vvone x", "vvtwo y")
 _IDS = ("abcd00001", "wxyz00002")
 _CONTENT, _THOUGHT = "ttcontent", "rrthought"
-_ID, _INDEX = "\x00", "\x01"
 _USER = {"role": "user", "content": "uuquestion"}
 _TAG = re.compile(r"<[^<>\s][^<>]*>|\[/?[A-Z_]+\]")
 _TOOLS: tuple[dict[str, Any], ...] = tuple(
@@ -384,7 +419,7 @@ def _calls(probe: _Probe) -> CallFormat | None:
     try:
         if objects and _NAMES[0] in one[slice(*objects[0][:2])]:
             start, end, value = objects[0]
-            found = _json(one[:start], value, _rest(one[end:], probe))
+            found = _json(one[:start], value, _rest(one[end:], probe), two)
         else:
             found = _tag_json(probe, one, two, objects[0]) if objects else _tags(probe, one, two)
     except (ValueError, IndexError):  # the name or the arguments are not where these formats have them
@@ -395,7 +430,7 @@ def _calls(probe: _Probe) -> CallFormat | None:
     return replace(found, parallel=parallel)
 
 
-def _json(before: str, value: Any, after: str) -> CallFormat:
+def _json(before: str, value: Any, after: str, two: str | None) -> CallFormat:
     call = value[0] if isinstance(value, list) else value
     if not isinstance(call, dict) or _NAMES[0] not in (*call, *call.values()):
         raise ValueError("the name is not a field of the object")
@@ -408,10 +443,14 @@ def _json(before: str, value: Any, after: str) -> CallFormat:
         elif _KEYS[0] in str(item):
             fields["arguments_field"] = "" if key == _NAMES[0] else key
     tag = _TAG.match(after)
+    start = before.strip()
+    shared = two is not None and bool(start) and two.count(start) == 1
     return CallFormat(
         kind=Kind.JSON,
-        start=before.strip(),
+        start=start,
         end=tag[0] if tag else after,
+        fields=tuple(call) if fields["name_field"] else (),
+        joined="list" if isinstance(value, list) else "lines" if shared else "",
         **fields,
     )
 
@@ -451,6 +490,7 @@ def _tags(probe: _Probe, one: str, two: str | None) -> CallFormat:
         ),
         value_end=value_end,
         cdata="<![CDATA[" in probe.source,
+        python="['x']" in (probe.turn(_call(0, {_KEYS[0]: ["x"], _KEYS[1]: _VALUES[1]})) or ""),
     )
     after = _rest(tail, probe)
     if two is None:
@@ -513,19 +553,19 @@ def _repeated(
 
 def _header(before: str, behind: str) -> dict[str, Any]:
     """Split what stands around a name into the literal before all fields, the fields and the one behind."""
-    first, id_mark, before_name = before.partition(_ID)
+    first, id_mark, before_name = before.partition(ID)
     naming = "(?P<name>.+?)"
     if id_mark:
         naming = f"(?:(?P<id>.+?){re.escape(before_name)})?" + naming
-    fields = re.split(f"([{_ID}{_INDEX}])", behind)
+    fields = re.split(f"([{ID}{NUMBER}])", behind)
     for literal, mark in zip(fields[:-1:2], fields[1::2], strict=True):
-        naming += f"(?:{re.escape(literal)}" + (r"(?P<id>.+?))?" if mark == _ID else r"\d+)?")
+        naming += f"(?:{re.escape(literal)}" + (r"(?P<id>.+?))?" if mark == ID else r"\d+)?")
     return {"start": first.strip(), "naming": naming, "name_end": fields[-1].strip()}
 
 
 def _with_ids(*texts: str) -> tuple[str, ...]:
     for call_id in _IDS:
-        texts = tuple(text.replace(call_id, _ID) for text in texts)
+        texts = tuple(text.replace(call_id, ID) for text in texts)
     return texts
 
 
@@ -534,7 +574,7 @@ def _with_index(one: str, other: str) -> str:
     for match in re.finditer(r"\d+", one):
         number = str(int(match[0]) + 1)
         if one[: match.start()] + number + one[match.end() :] == other:
-            return one[: match.start()] + _INDEX + one[match.end() :]
+            return one[: match.start()] + NUMBER + one[match.end() :]
     return one
 
 

@@ -592,14 +592,28 @@ def _string(parts: list[str]) -> str:
 def _converted(raw: str, schema: Any) -> str:
     """Return the JSON of a value whose text is JSON, Python, or a string as it stands."""
     found = as_json(raw)
-    kinds = schema.get("type") if isinstance(schema, Mapping) else None
-    if (
-        found is None
-        or raw.strip().startswith("'")
-        or (isinstance(kinds, list) and _kind(found) not in kinds)
-    ):
+    if found is None or raw.strip().startswith("'") or _is_rather_string(found, schema):
         return json.dumps(raw, ensure_ascii=False)
     return found
+
+
+def _is_rather_string(value: str, schema: Any) -> bool:
+    """Tell whether a schema takes strings but not what this JSON is."""
+    kinds, kind = _kinds(schema), _kind(value)
+    return "string" in kinds and kind not in kinds and not (kind == "integer" and "number" in kinds)
+
+
+def _kinds(schema: Any) -> set[str]:
+    """Return the kinds of values that a schema takes, as far as it says so itself."""
+    if not isinstance(schema, Mapping):
+        return set()
+    if "type" in schema:
+        return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+    if isinstance(choices := schema.get("enum"), Sequence):
+        return {_kind(json.dumps(choice)) for choice in choices}
+    branches = schema.get("anyOf") or schema.get("oneOf") or ()
+    found = [_kinds(branch) for branch in branches] if isinstance(branches, Sequence) else []
+    return set[str]().union(*found) if all(found) else set()
 
 
 def _kind(text: str) -> str:
@@ -622,10 +636,12 @@ def _from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
         return [value for _, value in found] if all(key == "item" for key, _ in found) else dict(found)
     if _is_string(schema):
         return text
-    if (scalar := as_json(text)) is not None:
+    if (scalar := as_json(text)) is not None and not _is_rather_string(scalar, schema):
         return json.loads(scalar)
-    empty: dict[Any, Any] = {"array": [], "object": {}}
-    return empty.get(schema.get("type"), text) if isinstance(schema, Mapping) else text
+    kinds = _kinds(schema)
+    if text.strip() or "string" in kinds:
+        return text
+    return [] if "array" in kinds else {} if "object" in kinds else text
 
 
 def _element_bounds(text: str, mark: str, match: re.Match[str]) -> tuple[int, int]:

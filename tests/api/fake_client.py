@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import suppress
 
+from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
@@ -64,6 +65,7 @@ class FakeClient:
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)
+        self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
 
     @property

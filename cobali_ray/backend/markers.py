@@ -1,0 +1,41 @@
+"""Markers: texts such as `<tool_call>` as a vocabulary has them, with its control tokens in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cobali_ray.backend.port import Words
+
+N_CACHED = 1024
+"""Markers that are remembered; some have the name of a tool in them."""
+
+
+class Markers:
+    """Cuts markers into plain text and control tokens, for one vocabulary. Thread-safe."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+        self._cached = lru_cache(maxsize=N_CACHED)(self._cut)
+
+    def __call__(self, marker: str) -> tuple[str | int, ...]:
+        """Return plain texts and ids of control tokens; without tokens that end the answer."""
+        return self._cached(marker)
+
+    def _cut(self, marker: str) -> tuple[str | int, ...]:
+        words, rest = self._words, marker
+        found: list[str | int] = []
+        for token in words.tokenize(marker, add_special=False):
+            text = words.detokenize([token])
+            if words.detokenize([token], special=False) or text not in rest or not text:
+                continue
+            plain, _, rest = rest.partition(text)
+            found += [plain] if plain else []
+            found += [token] if token not in words.end_tokens else []
+        return (*found, rest) if rest else tuple(found)
+
+    def shown(self, markers: Iterable[str]) -> frozenset[int]:
+        """Return the control tokens that these texts are made of: an answer has to show them to be read."""
+        return frozenset(piece for marker in markers for piece in self(marker) if isinstance(piece, int))

@@ -1,0 +1,75 @@
+"""Answers under call grammars, over a vocabulary of bytes and the control tokens that a test wants."""
+
+import re
+
+from cobali_ray.backend.grammar import Grammars
+from cobali_ray.core.request import Grammar
+
+N_BYTES = 256
+END = 400
+LOOKS_SPECIAL = re.compile(
+    r"<[|\uff5c]\w[^<>]*>|<\w[^<>]*[|\uff5c]>|\[/?[A-Z_]+\]|</?think>|\uff5cDSML\uff5c"
+)
+
+
+class Vocabulary:
+    """A token for every byte and one for each of these texts, which shows nothing."""
+
+    def __init__(self, controls=()):
+        self.ids = {text: N_BYTES + i for i, text in enumerate(controls)}
+        self.names = {token: text for text, token in self.ids.items()}
+        found = sorted(self.ids, key=len, reverse=True)
+        self._cut = re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+        self._grammars = Grammars(
+            n_vocab=END + 1,
+            end_tokens=frozenset({END}),
+            piece=lambda token: bytes([token]) if token < N_BYTES else b"",
+            name=lambda token: self.names.get(token, ""),
+            tokenize=lambda text: list(text.encode()),
+        )
+
+    def special(self, marker):
+        parts = self._cut.split(marker) if self._cut else [marker]
+        return [self.ids.get(part, part) for part in parts if part]
+
+    def tokens(self, text):
+        return [
+            token
+            for part in self.special(text)
+            for token in ([part] if isinstance(part, int) else part.encode())
+        ]
+
+    def text(self, tokens):
+        """Return what an answer of these tokens shows."""
+        return b"".join(self.names[t].encode() if t >= N_BYTES else bytes([t]) for t in tokens).decode()
+
+    def refusal(self, grammar, text):
+        """Return "" if this is a whole answer, else where it is refused."""
+        matcher, tokens = self.matcher(grammar), self.tokens(text)
+        for i, token in enumerate(tokens):
+            if not matcher.allows(token):
+                return f"{self.text(tokens[:i])!r}, then {self.text(tokens[i:])!r}"
+            matcher.take(token)
+        return "" if matcher.may_end else "more should follow"
+
+    def written(self, grammar, rng, *, n_most=1500, start=""):
+        """Return a random answer that goes on from this start; None if it takes more tokens."""
+        matcher, tokens = self.matcher(grammar), self.tokens(start)
+        for token in tokens:
+            matcher.take(token)
+        while not matcher.complete and len(tokens) < n_most:
+            if matcher.may_end and rng.random() < 0.5:
+                break
+            allowed = matcher.allowed()[:END].nonzero()[0]
+            token = int(rng.choice(allowed))
+            tokens.append(token)
+            matcher.take(token)
+        return self.text(tokens) if matcher.may_end else None
+
+    def matcher(self, grammar):
+        return self._grammars.matcher(Grammar(grammar, "tools"))
+
+
+def controls_of(form):
+    """Return what might be control tokens among a format's markers."""
+    return sorted({found for marker in form.markers for found in LOOKS_SPECIAL.findall(marker)})
