@@ -1,8 +1,8 @@
 """The real server over a stand-in for the model that knows what a good model would say.
 
-`python -m tests.clients.teacher` serves on loopback, prints its address and ends with its input. The template is
-a Qwen model's, so that calls and reasoning are read from text and grammars hold them; an answer that the grammar
-does not allow goes on with whatever ends it soonest.
+`python -m tests.clients.teacher` serves on loopback, prints its address and ends with its input. The template
+is a Qwen model's, so calls and reasoning are read and held as those of a model are. What the grammar does not
+allow goes on with whatever ends it soonest. The server is `strict`: fields that it does not know are errors.
 """
 
 import json
@@ -55,7 +55,9 @@ def says(prompt):
     called = [json.loads(call) for call in CALL.findall(later)]
     calls = [call for tool in tools for call in calls_of(tool, known) if call not in called]
     if calls:
-        return spoken(question) + "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
+        return spoken(question) + "\n".join(
+            f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls
+        )
     if "JSON" in question:
         return json.dumps({name: values[0] for name, values in known.items() if values})
     if results := RESULT.findall(later):
@@ -65,13 +67,14 @@ def says(prompt):
 
 def calls_of(tool, known):
     """Return the calls of a tool that can be made with what is known: one for each value."""
+    name = tool["function"]["name"]
     names = list(tool["function"].get("parameters", {}).get("properties", {}))
+    if name.startswith("transfer_to"):  # another agent knows more
+        return [{"name": name, "arguments": {}}]
     if not names or not all(known.get(name) for name in names):
         return []
     rows = zip(*(known[name] for name in names), strict=False)
-    return [
-        {"name": tool["function"]["name"], "arguments": dict(zip(names, row, strict=True))} for row in rows
-    ]
+    return [{"name": name, "arguments": dict(zip(names, row, strict=True))} for row in rows]
 
 
 def spoken(question):
@@ -88,7 +91,12 @@ class Teacher(ScriptedBackend):
         super().__init__(**settings)
         self.words = ByteVocab(TEMPLATE.read_text())
         self._heard = [bytearray() for _ in range(self.n_slots)]
-        rank = {**dict.fromkeys(b"0123456789", 3.0), **dict.fromkeys(b'"]}', 6.0), END_TOKEN: 9.0}
+        rank = {
+            **dict.fromkeys(b"013456789", 3.0),
+            ord("2"): 4.0,
+            **dict.fromkeys(b'"]}', 6.0),
+            END_TOKEN: 9.0,
+        }
         self._anything = np.full(N_VOCAB, -50.0, np.float32)
         self._anything[32:127] = 0.0
         for token, logit in rank.items():
@@ -127,7 +135,8 @@ def main():
     opening.ScriptedBackend = Teacher
     settings = {"n_ctx": 16384, "prefill_chunk": 4096, "token_budget": None, "scripted_tick_s": 0.001}
     with Site(model_id="tiny", chat_template=TEMPLATE, strict=True, **settings) as site:
-        print(site.url, flush=True)
+        sys.stdout.write(f"{site.url}\n")
+        sys.stdout.flush()
         sys.stdin.read()
 
 

@@ -8,8 +8,8 @@ import pytest
 from instructor.core import InstructorRetryException
 from openai import AsyncOpenAI, OpenAI
 from pydantic import AfterValidator, BaseModel
+from shapes import ADA, Order, Person
 
-ADA = "Ada is 36 years old. Answer in JSON."
 MODES = [
     instructor.Mode.TOOLS,
     instructor.Mode.TOOLS_STRICT,
@@ -17,13 +17,6 @@ MODES = [
     instructor.Mode.JSON_SCHEMA,
     instructor.Mode.MD_JSON,
 ]
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
 
 
 def born(age):
@@ -98,3 +91,14 @@ async def test_parallel_calls(url, model):
         max_retries=0,
     )
     assert [(one.name, one.age) for one in found] == [("Ada", 36), ("Bob", 7)]
+
+
+@pytest.mark.parametrize(
+    "mode", [instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA]
+)
+def test_a_schema_of_many_shapes(ask, mode):
+    assert isinstance(ask(mode, "An order, please.", Order), Order)
+
+
+def test_the_documented_example(run_example):
+    assert "Ada" in run_example("instructor")

@@ -8,17 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from openai import BadRequestError
-from pydantic import BaseModel
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
-ADA = "Ada is 36 years old. Answer in JSON."
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
+from shapes import ADA, BOTH, OSLO, Order, Person, Report
 
 
 @pytest.fixture
@@ -119,3 +109,23 @@ async def test_async(chat, weather):
     bound = chat.bind_tools([tool(weather)], tool_choice="any")
     chunks = [chunk async for chunk in bound.astream(OSLO)]
     assert [call["name"] for call in reduce(add, chunks).tool_calls] == ["get_weather"]
+
+
+@pytest.mark.parametrize("method", ["function_calling", "json_schema"])
+def test_a_strict_schema_of_many_shapes(chat, method):
+    one = chat.with_structured_output(Order, method=method, strict=True)
+    assert isinstance(one.invoke("An order, please."), Order)
+
+
+@pytest.mark.scripted
+def test_tools_beside_a_schema(chat, weather):
+    get_weather = tool(weather)
+    bound = chat.bind_tools([get_weather], response_format=Report, strict=True)
+    messages = [HumanMessage(f"{OSLO} Answer in JSON.")]
+    messages.append(bound.invoke(messages))
+    messages += [get_weather.invoke(call) for call in messages[-1].tool_calls]
+    assert bound.invoke(messages).additional_kwargs["parsed"] == Report(city="Oslo", degrees=4)
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("langchain-openai")

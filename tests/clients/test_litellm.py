@@ -4,24 +4,7 @@ import json
 
 import litellm
 import pytest
-from pydantic import BaseModel
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Return the weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
+from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person
 
 
 @pytest.fixture(params=["openai", "hosted_vllm", "litellm_proxy"])
@@ -45,7 +28,9 @@ def whole(complete, messages, **more):
 
 
 def streamed(complete, messages, **more):
-    chunks = list(complete(messages, tools=[WEATHER], stream=True, stream_options={"include_usage": True}, **more))
+    chunks = list(
+        complete(messages, tools=[WEATHER], stream=True, stream_options={"include_usage": True}, **more)
+    )
     built = litellm.stream_chunk_builder(chunks)
     assert built.usage.completion_tokens > 0
     return built.choices[0].message
@@ -70,7 +55,7 @@ def test_a_loop(complete, weather, turn, question, cities):
 
 
 def test_structured_output(complete):
-    answer = complete("Ada is 36 years old. Answer in JSON.", response_format=Person)
+    answer = complete(ADA, response_format=Person)
     assert isinstance(Person.model_validate_json(answer.choices[0].message.content), Person)
 
 
@@ -79,7 +64,10 @@ def test_structured_output(complete):
 def test_calls_behind_reasoning_and_text(complete, turn):
     message = turn(complete, f"Think first. {BOTH}")
     assert message.reasoning_content == "A tool knows that."
-    assert [call.function.arguments for call in message.tool_calls] == ['{"city": "Oslo"}', '{"city": "Rome"}']
+    assert [call.function.arguments for call in message.tool_calls] == [
+        '{"city": "Oslo"}',
+        '{"city": "Rome"}',
+    ]
     message = turn(complete, f"Say so. {OSLO}")
     assert (message.content, len(message.tool_calls)) == ("One moment, please.", 1)
 
@@ -102,3 +90,12 @@ def test_a_call_that_must_be(complete, turn, choice):
 def test_an_error_is_the_packages_own(complete):
     with pytest.raises(litellm.BadRequestError, match="max_tokens"):
         complete("hi", max_tokens=-1)
+
+
+def test_a_strict_schema_of_many_shapes(complete):
+    answer = complete("An order, please.", response_format=Order)
+    assert Order.model_validate_json(answer.choices[0].message.content)
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("litellm")

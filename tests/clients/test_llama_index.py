@@ -6,17 +6,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from openai import BadRequestError
-from pydantic import BaseModel
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
-ADA = "Ada is 36 years old. Answer in JSON."
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
+from shapes import ADA, BOTH, OSLO, Order, Person
 
 
 @pytest.fixture
@@ -95,3 +85,13 @@ def test_an_error_is_the_packages_own(llm):
     with pytest.raises(BadRequestError) as raised:
         llm().chat([ChatMessage("hi")], tool_choice="required")
     assert raised.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_schema_of_many_shapes(llm, structured):
+    one = llm(should_use_structured_outputs=structured).as_structured_llm(Order)
+    assert isinstance(one.chat([ChatMessage("An order, please.")]).raw, Order)
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("llama-index")

@@ -5,29 +5,7 @@ import json
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Return the weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-        "strict": True,
-    },
-}
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
+from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person, Report
 
 
 class GetWeather(BaseModel):
@@ -89,16 +67,15 @@ def test_a_function_of_pydantic_is_parsed(chats):
 
 
 def test_an_answer_is_parsed(chats):
-    said = "Ada is 36 years old. Answer in JSON."
-    assert isinstance(chats.parse(said, response_format=Person).choices[0].message.parsed, Person)
-    with chats.stream(said, response_format=Person) as stream:
+    assert isinstance(chats.parse(ADA, response_format=Person).choices[0].message.parsed, Person)
+    with chats.stream(ADA, response_format=Person) as stream:
         parsed = stream.get_final_completion().choices[0].message.parsed
     assert isinstance(parsed, Person)
 
 
 @pytest.mark.scripted
 def test_the_parsed_answer_is_the_one_that_was_given(chats):
-    answer = chats.parse("Ada is 36 years old. Answer in JSON.", response_format=Person)
+    answer = chats.parse(ADA, response_format=Person)
     assert answer.choices[0].message.parsed == Person(name="Ada", age=36)
 
 
@@ -108,7 +85,10 @@ def test_reasoning_stands_before_a_call_and_once(chats, turn):
     message = turn(chats, [{"role": "user", "content": f"Think first. {BOTH}"}])
     assert message.content in {None, ""}
     assert message.reasoning_content == "A tool knows that."
-    assert [call.function.arguments for call in message.tool_calls] == ['{"city": "Oslo"}', '{"city": "Rome"}']
+    assert [call.function.arguments for call in message.tool_calls] == [
+        '{"city": "Oslo"}',
+        '{"city": "Rome"}',
+    ]
 
 
 @pytest.mark.scripted
@@ -140,7 +120,11 @@ def test_only_one_call_at_a_time(chats):
 
 
 def test_a_tool_message_in_parts(chats):
-    call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'}}
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city":"Oslo"}'},
+    }
     said = [
         {"role": "developer", "content": "Be brief.", "name": "boss"},
         {"role": "user", "content": [{"type": "text", "text": OSLO}], "name": "ann"},
@@ -168,3 +152,32 @@ async def test_async(url, model):
             model=model, messages=[{"role": "user", "content": OSLO}], tools=[WEATHER], tool_choice="required"
         )
     assert answer.choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_strict_schema_of_many_shapes(chats, stream):
+    if stream:
+        with chats.stream("An order, please.", response_format=Order) as chunks:
+            answer = chunks.get_final_completion()
+    else:
+        answer = chats.parse("An order, please.", response_format=Order)
+    assert isinstance(answer.choices[0].message.parsed, Order)
+    tool = pydantic_function_tool(Order)
+    (call,) = chats.parse("An order!", tools=[tool], tool_choice="required").choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Order)
+
+
+@pytest.mark.scripted
+def test_tools_beside_a_schema(chats, weather):
+    messages = [{"role": "user", "content": f"{OSLO} Answer in JSON."}]
+    message = chats.parse(messages, tools=[WEATHER], response_format=Report).choices[0].message
+    (call,) = message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": weather(**call.function.parsed_arguments)}
+    message = (
+        chats.parse([*messages, message, result], tools=[WEATHER], response_format=Report).choices[0].message
+    )
+    assert message.parsed == Report(city="Oslo", degrees=4)
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("openai")

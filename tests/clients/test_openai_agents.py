@@ -11,18 +11,9 @@ from agents import (
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI, BadRequestError
-from pydantic import BaseModel
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
+from shapes import ADA, BOTH, OSLO, Order, Person, Report
 
 set_tracing_disabled(True)
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
 
 
 @pytest.fixture
@@ -64,14 +55,14 @@ async def test_a_loop(agent, weather, turn, question, cities):
 
 @pytest.mark.parametrize("turn", [whole, streamed])
 async def test_structured_output(agent, turn):
-    result = await turn(agent(output_type=Person), "Ada is 36 years old. Answer in JSON.")
+    result = await turn(agent(output_type=Person), ADA)
     assert isinstance(result.final_output, Person)
 
 
 @pytest.mark.scripted
 @pytest.mark.parametrize("turn", [whole, streamed])
 async def test_structured_output_is_what_was_said(agent, turn):
-    result = await turn(agent(output_type=Person), "Ada is 36 years old. Answer in JSON.")
+    result = await turn(agent(output_type=Person), ADA)
     assert result.final_output == Person(name="Ada", age=36)
 
 
@@ -109,17 +100,38 @@ async def test_a_call_that_must_be(agent, choice):
     settings = {"tool_choice": choice, "parallel_tool_calls": False}
     one = agent(settings, tools=[get_weather], tool_use_behavior="stop_on_first_tool")
     result = await whole(one, "Hello!")
-    assert [item.raw_item.name for item in result.new_items if isinstance(item, ToolCallItem)] == ["get_weather"]
+    assert [item.raw_item.name for item in result.new_items if isinstance(item, ToolCallItem)] == [
+        "get_weather"
+    ]
 
 
 @pytest.mark.scripted
 async def test_one_agent_hands_over_to_another(agent, weather):
     other = agent(tools=[function_tool(weather)], handoff_description="Knows the weather.")
     result = await whole(agent(handoffs=[other]), OSLO)
-    assert result.final_output  # the stand-in hands over to nobody; that it is offered is no error
+    assert result.last_agent is other
+    assert result.final_output.endswith("4 degrees and sunny in Oslo.")
 
 
 async def test_an_error_is_the_packages_own(agent):
     with pytest.raises(BadRequestError) as raised:
         await whole(agent({"extra_body": {"tool_choice": "required"}}), "hi")
     assert raised.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("turn", [whole, streamed])
+async def test_a_strict_schema_of_many_shapes(agent, turn):
+    result = await turn(agent(output_type=Order), "An order, please.")
+    assert isinstance(result.final_output, Order)
+
+
+@pytest.mark.scripted
+@pytest.mark.parametrize("turn", [whole, streamed])
+async def test_tools_beside_a_schema(agent, weather, turn):
+    one = agent(tools=[function_tool(weather)], output_type=Report)
+    result = await turn(one, f"{OSLO} Answer in JSON.")
+    assert (result.final_output, weather.asked) == (Report(city="Oslo", degrees=4), ["Oslo"])
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("openai-agents")

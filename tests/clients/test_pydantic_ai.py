@@ -1,29 +1,11 @@
 """pydantic-ai: an agent with a tool, structured output in its three ways, streams."""
 
 import pytest
-from pydantic import BaseModel
 from pydantic_ai import Agent, ModelHTTPError, ModelRetry, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.messages import ThinkingPart, ToolCallPart
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-OSLO, BOTH = "What is the weather in Oslo?", "What is the weather in Oslo and Rome?"
-ADA = "Ada is 36 years old. Answer in JSON."
-
-
-class Person(BaseModel):
-    """Somebody."""
-
-    name: str
-    age: int
-
-
-class Report(BaseModel):
-    """The weather of one city."""
-
-    city: str
-    degrees: int
-
+from shapes import ADA, BOTH, OSLO, Order, Person, Report
 
 WAYS = [ToolOutput, NativeOutput, PromptedOutput]
 
@@ -73,8 +55,8 @@ async def test_structured_output_is_what_was_said(agent, turn, way):
 
 @pytest.mark.parametrize("way", [ToolOutput, NativeOutput])
 async def test_strict_schemas_hold(agent, way):
-    output, _ = await whole(agent(output_type=way(Person, strict=True)), ADA)
-    assert isinstance(output, Person)
+    output, _ = await whole(agent(output_type=way(Order, strict=True)), "An order, please.")
+    assert isinstance(output, Order)
 
 
 @pytest.mark.scripted
@@ -84,6 +66,14 @@ async def test_a_tool_and_then_structured_output(agent, weather, turn):
     assert output == Report(city="Oslo", degrees=4)
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
     assert [call.tool_name for call in calls] == ["get_weather", "final_result"]
+
+
+@pytest.mark.scripted
+@pytest.mark.parametrize("way", [NativeOutput, PromptedOutput])
+@pytest.mark.parametrize("turn", [whole, streamed])
+async def test_tools_beside_a_schema(agent, weather, turn, way):
+    output, _ = await turn(agent(tools=[weather], output_type=way(Report)), f"{OSLO} Answer in JSON.")
+    assert (output, weather.asked) == (Report(city="Oslo", degrees=4), ["Oslo"])
 
 
 @pytest.mark.scripted
@@ -127,3 +117,7 @@ async def test_an_error_is_the_packages_own(agent):
     with pytest.raises(ModelHTTPError) as raised:
         await agent().run("hi", model_settings={"extra_body": {"tool_choice": "required"}})
     assert raised.value.status_code == 400
+
+
+def test_the_documented_example(run_example):
+    assert "4 degrees" in run_example("pydantic-ai")
