@@ -3,6 +3,7 @@
 import re
 
 from cobali_ray.backend.grammar import Grammars
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 
 N_BYTES = 256
@@ -22,9 +23,11 @@ class Vocabulary:
         self._cut = re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
         self._grammars = Grammars(
             n_vocab=END + 1,
-            end_tokens=frozenset({END}),
-            piece=lambda token: bytes([token]) if token < N_BYTES else b"",
-            name=lambda token: self.names.get(token, ""),
+            pieces=Pieces(
+                lambda token: bytes([token]) if token < N_BYTES else b"",
+                lambda token: self.names.get(token, ""),
+                frozenset({END}),
+            ),
             tokenize=lambda text: list(text.encode()),
         )
 
