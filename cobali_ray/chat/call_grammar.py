@@ -89,7 +89,10 @@ def call_grammar(
 def after_reasoning(form: Format, prompt: str, answer: str, *, special: Special) -> str:
     """Return the grammar of an answer that may reason, or must if the prompt says so, before it is held."""
     rules = Rules(special)
-    return rules.text(joined(_reasoning(form, rules, prompt), _content(form, rules, prompt, answer)))
+    before, content = _reasoning(form, rules, prompt), _content(form, rules, prompt, answer)
+    if not before and form.padded:
+        before = rules.space
+    return rules.text(joined(before, content)) if before or form.content_start else answer
 
 
 def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
@@ -104,12 +107,12 @@ def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
     end = joined(rules.until(ANY_TEXT, form.reasoning_end), speaker, rules.space)
     if form.opens_reasoning(prompt):
         return end
-    found = []
-    if form.reasoning_start:
-        found.append(joined(rules.space, rules.marker(form.reasoning_start), end))
-    if not form.follows_reasoning(prompt):
-        found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))
-    return optional(one_of(found)) if found else ""
+    if form.follows_reasoning(prompt):
+        return rules.space
+    starts = [form.reasoning_start] if form.reasoning_start else []
+    found = [joined(rules.space, rules.marker(start), end) for start in starts]
+    found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))  # nothing to reason
+    return optional(one_of(found))
 
 
 def _recipients(form: Format) -> tuple[str, str]:
@@ -231,7 +234,7 @@ class _Calls:
                 return calls.section_start, calls.section_start, joined(one, last, self._more(again))
             return calls.section_start, calls.section_start, joined(one, self._more(one), last)
         one = joined(call, closing)
-        trigger = "" if calls.known_only else calls.start.split("\n")[-1]
+        trigger = "" if calls.known_only else calls.starts[-1]
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
