@@ -152,6 +152,7 @@ class _Calls:
         self._form, self._calls, self._rules, self._check = form, form.calls, rules, check
         self._functions, self._several = functions, several
         self.ignored: list[str] = []
+        self._schemas: dict[tuple[str, bool], Checked] = {}
 
     def turn(self, primer: str) -> str:
         """Return all calls of a turn; `primer` is what the prompt has of the first marker."""
@@ -278,7 +279,7 @@ class _Calls:
     def _arguments(self, i: int, function: Mapping[str, Any]) -> str:
         param, strict = f"tools[{i}].function.parameters", function.get("strict") is True
         root = _root(function.get("parameters"))
-        checked = self._check(param, "json_schema", json.dumps(root), strict=strict)
+        checked = self._schema(param, root, strict=strict)
         self.ignored += checked.ignored
         calls, rules = self._calls, self._rules
         if calls.kind in (Kind.JSON, Kind.CHANNELS) or (calls.kind is Kind.TAG_JSON and not calls.quote):
@@ -287,9 +288,8 @@ class _Calls:
         def json_of(schema: Any) -> str:
             shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
-            return rules.grammar(check(param, "json_schema", json.dumps(schema), strict=strict).grammar.text)
+            return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
 
-        check = self._check
         writer = Arguments(calls, rules, json_of, root)
         written = writer.written()
         if writer.ignored and strict:
@@ -299,6 +299,13 @@ class _Calls:
             )
         self.ignored += [f"{param}.{key}" for key in writer.ignored]
         return written
+
+    def _schema(self, param: str, schema: Any, *, strict: bool) -> Checked:
+        """Compile a schema; those of most numbers are alike."""
+        text = json.dumps(schema)
+        if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:
+            self._schemas[text, strict] = self._check(param, "json_schema", text, strict=strict)
+        return self._schemas[text, strict]
 
 
 _HEADS = ("<|channel|>commentary", "")

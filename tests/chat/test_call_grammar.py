@@ -494,3 +494,28 @@ def test_the_end_of_an_answer_is_no_part_of_it():
     vocabulary.ends = {"<|call|>"}
     held = hold(form_of(name), vocabulary, CITY, required=True)
     assert vocabulary.refusal(held.text, text.removesuffix("<|call|>")) == ""
+
+
+TEXTS = {
+    "choice": {"enum": ['a"b', "x\ny/z", "", "it's {<b>}", "☃"]},
+    "word": {"type": "string", "pattern": "^[a-f]{2,4}$"},
+    "part": {"type": "string", "pattern": "[0-9]-[0-9]", "maxLength": 5},
+    "long": {"type": "string", "minLength": 2, "maxLength": 50_000},
+}
+
+
+@pytest.mark.parametrize("family", ["Qwen3-Coder", "DeepSeek V3.2", "Gemma 4", "MiniMax M3", "Qwen 2.5"])
+def test_strings_are_held_to_choices_patterns_and_lengths(family):
+    form, rng = form_of(FAMILIES[family][0]), random.Random(family)
+    vocabulary = vocabulary_of(form)
+    for key in ("choice", "word", "part"):
+        tools = [tool("say", {key: TEXTS[key]}, required=[key])]
+        held = hold(form, vocabulary, tools, only="say")
+        assert held.ignored == ()
+        found = [vocabulary.written(held.text, rng) for _ in range(12)]
+        for text in (text for text in found if text is not None):
+            ((name, arguments),) = calls_in(form, text, tools)
+            assert name == "say"
+            Draft202012Validator(tools[0]["function"]["parameters"]).validate(arguments)
+        assert any(found)
+    assert hold(form, vocabulary, [tool("say", {"long": TEXTS["long"]})], only="say")
