@@ -89,7 +89,10 @@ def call_grammar(
 def after_reasoning(form: Format, prompt: str, answer: str, *, special: Special) -> str:
     """Return the grammar of an answer that may reason, or must if the prompt says so, before it is held."""
     rules = Rules(special)
-    return rules.text(joined(_reasoning(form, rules, prompt), _content(form, rules, prompt, answer)))
+    before, content = _reasoning(form, rules, prompt), _content(form, rules, prompt, answer)
+    if not before and form.padded:
+        before = rules.space
+    return rules.text(joined(before, content)) if before or form.content_start else answer
 
 
 def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
@@ -104,12 +107,12 @@ def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
     end = joined(rules.until(ANY_TEXT, form.reasoning_end), speaker, rules.space)
     if form.opens_reasoning(prompt):
         return end
-    found = []
-    if form.reasoning_start:
-        found.append(joined(rules.space, rules.marker(form.reasoning_start), end))
-    if not form.follows_reasoning(prompt):
-        found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))
-    return optional(one_of(found)) if found else ""
+    if form.follows_reasoning(prompt):
+        return rules.space
+    starts = [form.reasoning_start] if form.reasoning_start else []
+    found = [joined(rules.space, rules.marker(start), end) for start in starts]
+    found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))  # nothing to reason
+    return optional(one_of(found))
 
 
 def _recipients(form: Format) -> tuple[str, str]:
@@ -149,6 +152,7 @@ class _Calls:
         self._form, self._calls, self._rules, self._check = form, form.calls, rules, check
         self._functions, self._several = functions, several
         self.ignored: list[str] = []
+        self._schemas: dict[tuple[str, bool], Checked] = {}
 
     def turn(self, primer: str) -> str:
         """Return all calls of a turn; `primer` is what the prompt has of the first marker."""
@@ -231,7 +235,7 @@ class _Calls:
                 return calls.section_start, calls.section_start, joined(one, last, self._more(again))
             return calls.section_start, calls.section_start, joined(one, self._more(one), last)
         one = joined(call, closing)
-        trigger = "" if calls.known_only else calls.start.split("\n")[-1]
+        trigger = "" if calls.known_only else calls.starts[-1]
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
@@ -275,7 +279,7 @@ class _Calls:
     def _arguments(self, i: int, function: Mapping[str, Any]) -> str:
         param, strict = f"tools[{i}].function.parameters", function.get("strict") is True
         root = _root(function.get("parameters"))
-        checked = self._check(param, "json_schema", json.dumps(root), strict=strict)
+        checked = self._schema(param, root, strict=strict)
         self.ignored += checked.ignored
         calls, rules = self._calls, self._rules
         if calls.kind in (Kind.JSON, Kind.CHANNELS) or (calls.kind is Kind.TAG_JSON and not calls.quote):
@@ -284,9 +288,8 @@ class _Calls:
         def json_of(schema: Any) -> str:
             shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
-            return rules.grammar(check(param, "json_schema", json.dumps(schema), strict=strict).grammar.text)
+            return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
 
-        check = self._check
         writer = Arguments(calls, rules, json_of, root)
         written = writer.written()
         if writer.ignored and strict:
@@ -296,6 +299,13 @@ class _Calls:
             )
         self.ignored += [f"{param}.{key}" for key in writer.ignored]
         return written
+
+    def _schema(self, param: str, schema: Any, *, strict: bool) -> Checked:
+        """Compile a schema; those of most numbers are alike."""
+        text = json.dumps(schema)
+        if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:
+            self._schemas[text, strict] = self._check(param, "json_schema", text, strict=strict)
+        return self._schemas[text, strict]
 
 
 _HEADS = ("<|channel|>commentary", "")
