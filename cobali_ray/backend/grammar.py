@@ -234,6 +234,12 @@ class Matcher:
         return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
 
 
+def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
+    """Return tokens of one byte each that say the same; None for a byte that no token is."""
+    tokens = [by_byte.get(byte, -1) for byte in data]
+    return None if -1 in tokens else tokens
+
+
 class Grammars:
     """Compiles grammars for one vocabulary. Any thread may call it."""
 
@@ -257,9 +263,9 @@ class Grammars:
         Raises InvalidParameterError where the grammar cannot be used.
         """
         copy = self._compiled(grammar.text, grammar.param).deep_copy()
-        pieces, spellings = self._pieces, {}
+        pieces, spell, spellings = self._pieces, partial(_spell, self._by_byte), {}
         for token in shown:
-            if (piece := pieces.of(token, shown)) and (spelling := self._spell(piece)):
+            if (piece := pieces.of(token, shown)) and (spelling := spell(piece)):
                 spellings[token] = spelling
         return Matcher(
             copy,
@@ -267,7 +273,7 @@ class Grammars:
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             piece=partial(pieces.of, shown=shown),
-            spell=self._spell,
+            spell=spell,
             spellings=spellings,
         )
 
@@ -278,14 +284,9 @@ class Grammars:
             raise _refusal(param, matcher.get_error())
         return matcher
 
-    def _spell(self, data: bytes) -> list[int] | None:
-        """Return tokens of one byte each that say the same; None for a byte that no token is."""
-        by_byte = self._by_byte
-        tokens = [by_byte.get(byte, -1) for byte in data]
-        return None if -1 in tokens else tokens
-
     @cached_property
     def _by_byte(self) -> dict[int, int]:
+        """The tokens of one byte, by what they say."""
         ends = self._pieces.end_tokens
         of_one = (
             (piece, token) for token in range(self._n_vocab) if len(piece := self._pieces.of(token)) == 1
