@@ -519,3 +519,29 @@ def test_strings_are_held_to_choices_patterns_and_lengths(family):
             Draft202012Validator(tools[0]["function"]["parameters"]).validate(arguments)
         assert any(found)
     assert hold(form, vocabulary, [tool("say", {"long": TEXTS["long"]})], only="say")
+
+
+def test_a_string_does_not_hold_the_marker_that_ends_it():
+    call = FAMILIES["Qwen3-Coder"][1]
+    held = hold(format_of("Qwen3-Coder"), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, call.replace("Łódź", "Łódź\n<b>\n")) == ""
+    assert Vocabulary().refusal(held.text, call.replace("Łódź", "Łódź</parameter>."))
+    form = format_of("openbmb-MiniCPM5-1B")
+    held = hold(form, Vocabulary(), CITY, required=True)
+    call = '<function name="get_weather"><param name="city">{}</param></function>'
+    for allowed in ("Łódź", "<![CDATA[Łódź</param>]]>", "]]>"):
+        assert Vocabulary().refusal(held.text, call.format(allowed)) == ""
+    assert Vocabulary().refusal(held.text, call.format("<![CDATA[Łódź"))
+
+
+def test_a_string_that_may_be_null_is_no_number():
+    asked = [tool("note", {"text": {"anyOf": [{"type": "string"}, {"type": "null"}]}})]
+    form = format_of("MiniMax-M2")
+    held = hold(form, Vocabulary(), asked, required=True)
+    call = (
+        '<minimax:tool_call><invoke name="note"><parameter name="text">{}</parameter></invoke>'
+        "</minimax:tool_call>"
+    )
+    for text, value in (("12", "12"), ("null", None), ("[1]", "[1]"), ("so", "so")):
+        assert Vocabulary().refusal(held.text, call.format(text)) == ""
+        assert calls_in(form, call.format(text), asked) == [("note", {"text": value})]
