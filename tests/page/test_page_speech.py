@@ -143,10 +143,15 @@ def test_tool_calls_are_shown_as_code(make_page, site):
     voice.end("tool_calls", completion_tokens=20)
     expect(calls).to_have_text(['weather({"city": "Oslo"})', "now({})"])
     expect(page.locator(".badge")).to_have_text("tool_calls")
-    expect(page.get_by_role("article")).not_to_contain_text("It ended before the answer began.")
     say(page, "well?")
     expect(page.get_by_role("article")).to_have_count(2)
     assert voice.sent[1]["messages"] == [{"role": "user", "content": "well?"}], "no call without a result"
+    voice.say(reasoning_content="Hm.")
+    voice.call(0, "now", "{}")
+    voice.end("tool_calls", completion_tokens=9)
+    answer = page.get_by_role("article").last
+    expect(answer.locator(".badge")).to_have_text("tool_calls")
+    expect(answer).not_to_contain_text("It ended before the answer began.")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
