@@ -29,6 +29,8 @@ STACK_BYTES = 512 << 20
 """The deepest chain of rules that fits MAX_CHARS takes 100 MB; only what is used becomes memory."""
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
+ESCAPES = 'nrbtf\\"'
+"""What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 N_CACHED = 64
 """Grammars that are kept: as checked, and as compiled."""
 
@@ -94,6 +96,7 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
                 "coerce_one_of": not strict,
                 "whitespace_flexible": not compact,
                 "whitespace_pattern": None if compact else WHITE_SPACE,
+                "json_allowed_escapes": ESCAPES,
             },
         )
     if kind == "regex":

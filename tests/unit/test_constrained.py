@@ -145,6 +145,26 @@ def test_random_logits_give_valid_json(schema, seed, params):
             )
 
 
+SPELT = [
+    pytest.param({"properties": {"a": {"type": "integer"}}}, r'{"\u0061":', id="letter"),
+    pytest.param({"properties": {"a\n": {"type": "integer"}}}, r'{"a\u000a":', id="control"),
+    pytest.param({"patternProperties": {".*": {"type": "integer"}}}, r'{"\u93d2":', id="pattern"),
+    pytest.param({"properties": {"a/": {"type": "integer"}}}, r'{"a\/":', id="slash"),
+]
+
+
+@pytest.mark.parametrize(("schema", "key"), SPELT)
+def test_no_key_is_spelt_so_that_its_schema_does_not_hold(schema, key):
+    matcher = GRAMMARS.matcher(grammar("json_schema", {"type": "object", **schema}, strict=True))
+    taken = []
+    for token in key.encode():
+        if not matcher.allows(token):
+            break
+        matcher.take(token)
+        taken.append(token)
+    assert bytes(taken).endswith(b"\\"), "up to where it would be spelt otherwise"
+
+
 def test_white_space_does_not_go_on_for_ever():
     """A model that would write nothing else comes to an end all the same."""
     asked = grammar("json_schema", {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2})
