@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from cobali_ray.backend import grammar as grammar_module
 from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
-from cobali_ray.backend.sampling import RowSampler, sample_rows
+from cobali_ray.backend.sampling import RowSampler, restrict, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.limits import EngineLimits
@@ -476,7 +476,7 @@ def test_a_row_is_restricted_to_what_is_allowed(seed):
     for token in range(N_VOCAB):
         if not matcher.allows(token):
             expected[token] = -np.inf
-    matcher.restrict(values)
+    restrict(values, matcher.allowed())
     assert values.tobytes() == expected.tobytes()
 
 
