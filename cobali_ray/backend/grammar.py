@@ -148,10 +148,13 @@ class Matcher:
         """Tell whether a token may come next."""
         return bool(self._matcher.validate_tokens([token]))
 
+    def mask(self) -> NDArray[np.uint8]:
+        """Return which tokens may come next, a bit each, eight to a byte, the first one lowest."""
+        return np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+
     def allowed(self) -> NDArray[np.bool_]:
         """Mark the tokens that may come next: (n_vocab,)."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+        return np.unpackbits(self.mask(), count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""

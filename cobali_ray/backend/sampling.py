@@ -58,12 +58,12 @@ def why_failed(peak: float) -> str:
     return _MASKED if peak == -math.inf else _BROKEN
 
 
-def restrict(row: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:
-    """Make all logits of a row -inf that are not allowed; a NaN stays one.
+def restrict(row: NDArray[np.float32], mask: NDArray[np.uint8]) -> None:
+    """Make all logits of a row -inf whose bit in a matcher's mask is 0; a NaN stays one.
 
-    Without a branch per logit: of 152 thousand a masked copy takes 40 to 650 microseconds, this 50.
+    Without a branch per logit: of 152 thousand a masked copy takes 40 to 650 microseconds, this 40.
     """
-    bounds = _BOUNDS.take(np.packbits(allowed, bitorder="little"), axis=0, mode="clip")
+    bounds = _BOUNDS.take(mask, axis=0, mode="clip")
     np.minimum(row, bounds.reshape(-1)[: len(row)], out=row)
 
 
@@ -146,7 +146,7 @@ class _Tick:
         tokens, failed = self._sampled.tokens, self._sampled.failed
         for i, matcher in refused:
             tokens[i] = -1
-            restrict(self._logits[i], matcher.allowed())
+            restrict(self._logits[i], matcher.mask())
         self._draw([i for i, _ in refused])
         for i, matcher in refused:
             if failed.get(i) == _MASKED and matcher.may_end:

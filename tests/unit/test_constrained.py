@@ -476,7 +476,7 @@ def test_a_row_is_restricted_to_what_is_allowed(seed):
     for token in range(N_VOCAB):
         if not matcher.allows(token):
             expected[token] = -np.inf
-    restrict(values, matcher.allowed())
+    restrict(values, matcher.mask())
     assert values.tobytes() == expected.tobytes()
 
 
