@@ -397,11 +397,25 @@ ODD = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 @pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4"])
 def test_keys_that_cannot_be_held_are_refused_or_named(family):
     form = form_of(FAMILIES[family][0])
-    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD})])
-    assert "tools[1].function.parameters.uniqueItems" in loose.ignored
+    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}), tool("sum", {"of": ODD})])
+    assert {f"tools[{i}].function.parameters.uniqueItems" for i in (1, 2)} == set(loose.ignored)
     with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters .*uniqueItems"):
         hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}, strict=True)])
     assert hold(form, Vocabulary(), [tool("count", {"of": {"type": "integer"}}, strict=True)]).ignored == ()
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
+def test_parameters_may_be_a_reference(family):
+    name, text = FAMILIES[family]
+    definitions = {"in": CITY[0]["function"]["parameters"] | {"additionalProperties": False}}
+    parameters = {"$ref": "#/definitions/in", "definitions": definitions}
+    asked = [
+        {"type": "function", "function": {"name": "get_weather", "parameters": parameters, "strict": True}}
+    ]
+    vocabulary = vocabulary_of(form_of(name))
+    held = hold(form_of(name), vocabulary, asked, required=True)
+    assert vocabulary.refusal(held.text, text) == ""
+    assert vocabulary.refusal(held.text, text.replace("city", "town"))
 
 
 @pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
