@@ -210,7 +210,8 @@ class Arguments:
     # Values within each other: Gemma's and Python's
 
     def _value(self, schema: Any) -> str:
-        key = json.dumps([id(self._root), schema], default=str)
+        key = json.dumps(schema)
+        key += json.dumps(self._root) if '"$ref"' in key else ""
         return self._rules.recursive(key, lambda: one_of(list(dict.fromkeys(self._ways(schema)))))
 
     def _ways(self, schema: Any) -> Iterator[str]:

@@ -466,6 +466,25 @@ def test_values_that_refer_to_themselves(family, allowed, refused):
     assert Vocabulary().refusal(held.text, start + refused + end)
 
 
+def test_definitions_belong_to_their_tool():
+    asked = [tool("a", {"x": {"$ref": "#/$defs/x"}}), tool("b", {"x": {"$ref": "#/$defs/x"}})]
+    for one, kind in zip(asked, ("boolean", "integer"), strict=True):
+        one["function"]["parameters"]["$defs"] = {"x": {"type": kind}}
+    held = hold(form_of("google-gemma-4-31B-it"), Vocabulary(), asked, required=True)
+    call = "<|tool_call>call:{}{{x:{}}}<tool_call|>"
+    for name, right, wrong in (("a", "true", "1"), ("b", "1", "true")):
+        assert Vocabulary().refusal(held.text, call.format(name, right)) == ""
+        assert Vocabulary().refusal(held.text, call.format(name, wrong))
+
+
+@pytest.mark.parametrize("family", ["Mistral Nemo", "Mistral Small 3.2"])
+def test_ids_are_such_as_the_template_takes_back(family):
+    name, text = FAMILIES[family]
+    held = hold(form_of(name), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd1234"))
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
+
+
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "LFM 2"])
 def test_arguments_that_nobody_described_are_free(family):
     form, rng = form_of(FAMILIES[family][0]), random.Random(family)
