@@ -255,12 +255,17 @@ class _Calls:
 
     def _named(self, part: str) -> str:
         """Return what stands beside a name: an id, the number of the call, or these very words."""
-        fields = {ID: r"/[A-Za-z0-9_\-]{1,40}/", NUMBER: "/[0-9]{1,3}/"}
+        fields = {ID: f"/{self._ids}/", NUMBER: "/[0-9]{1,3}/"}
         return self._rules.terminal(fields[part]) if part in fields else self._rules.marker(part)
+
+    @property
+    def _ids(self) -> str:
+        """The regular expression of ids; Mistral's templates refuse those of other lengths."""
+        return "[A-Za-z0-9]{9}" if self._calls.start == "[TOOL_CALLS]" else r"[A-Za-z0-9_.\-]{1,40}"
 
     def _json_call(self) -> str:
         calls, rules = self._calls, self._rules
-        space, ids = rules.space, r'/"[A-Za-z0-9_.\-]{1,40}"/'
+        space, ids = rules.space, f'/"{self._ids}"/'
         key_end = joined(space, '":"', space)
         order = calls.fields or (calls.name_field, calls.arguments_field)
         tails = []

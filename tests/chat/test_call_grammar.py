@@ -397,11 +397,25 @@ ODD = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 @pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4"])
 def test_keys_that_cannot_be_held_are_refused_or_named(family):
     form = form_of(FAMILIES[family][0])
-    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD})])
-    assert "tools[1].function.parameters.uniqueItems" in loose.ignored
+    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}), tool("sum", {"of": ODD})])
+    assert {f"tools[{i}].function.parameters.uniqueItems" for i in (1, 2)} == set(loose.ignored)
     with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters .*uniqueItems"):
         hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}, strict=True)])
     assert hold(form, Vocabulary(), [tool("count", {"of": {"type": "integer"}}, strict=True)]).ignored == ()
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
+def test_parameters_may_be_a_reference(family):
+    name, text = FAMILIES[family]
+    definitions = {"in": CITY[0]["function"]["parameters"] | {"additionalProperties": False}}
+    parameters = {"$ref": "#/definitions/in", "definitions": definitions}
+    asked = [
+        {"type": "function", "function": {"name": "get_weather", "parameters": parameters, "strict": True}}
+    ]
+    vocabulary = vocabulary_of(form_of(name))
+    held = hold(form_of(name), vocabulary, asked, required=True)
+    assert vocabulary.refusal(held.text, text) == ""
+    assert vocabulary.refusal(held.text, text.replace("city", "town"))
 
 
 @pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
@@ -450,6 +464,25 @@ def test_values_that_refer_to_themselves(family, allowed, refused):
     assert opening
     assert Vocabulary().refusal(held.text, start + allowed + end) == ""
     assert Vocabulary().refusal(held.text, start + refused + end)
+
+
+def test_definitions_belong_to_their_tool():
+    asked = [tool("a", {"x": {"$ref": "#/$defs/x"}}), tool("b", {"x": {"$ref": "#/$defs/x"}})]
+    for one, kind in zip(asked, ("boolean", "integer"), strict=True):
+        one["function"]["parameters"]["$defs"] = {"x": {"type": kind}}
+    held = hold(form_of("google-gemma-4-31B-it"), Vocabulary(), asked, required=True)
+    call = "<|tool_call>call:{}{{x:{}}}<tool_call|>"
+    for name, right, wrong in (("a", "true", "1"), ("b", "1", "true")):
+        assert Vocabulary().refusal(held.text, call.format(name, right)) == ""
+        assert Vocabulary().refusal(held.text, call.format(name, wrong))
+
+
+@pytest.mark.parametrize("family", ["Mistral Nemo", "Mistral Small 3.2"])
+def test_ids_are_such_as_the_template_takes_back(family):
+    name, text = FAMILIES[family]
+    held = hold(form_of(name), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd1234"))
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "LFM 2"])
