@@ -324,6 +324,15 @@ def _ways(head: str) -> tuple[str, ...]:
     return head, f"{head} json", f"{head} <|constrain|>json"
 
 
+_NOTES = frozenset({"$comment", "deprecated", "description", "examples", "title"})
+"""Keys of a schema that hold answers to nothing; they are most of the text of many."""
+_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+"""Keys whose value has a schema under each name."""
+_SCHEMAS = frozenset(
+    {"additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
+    | {"prefixItems", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+)
+"""Keys whose value is a schema or a list of them."""
 _COMBINES = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "propertyNames"})
 
 
@@ -331,7 +340,7 @@ def _root(parameters: Any) -> dict[str, Any]:
     """Return parameters as the schema of an object that has no properties but those it tells of."""
     if not isinstance(parameters, Mapping):
         return {"type": "object"}
-    root = {**parameters, "type": "object"}
+    root = {**_bare(parameters), "type": "object"}
     known = root.get("properties")
     if (
         isinstance(known, Mapping)
@@ -341,3 +350,18 @@ def _root(parameters: Any) -> dict[str, Any]:
     ):
         root["additionalProperties"] = False
     return root
+
+
+def _bare(schema: Any) -> Any:
+    """Return a schema, or a list of them, without what is for readers."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    bare = {key: value for key, value in schema.items() if key not in _NOTES}
+    for key, value in bare.items():
+        if key in _SCHEMAS:
+            bare[key] = _bare(value)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            bare[key] = {name: _bare(one) for name, one in value.items()}
+    return bare

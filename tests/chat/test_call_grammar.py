@@ -26,7 +26,7 @@ from held import Vocabulary, controls_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
-from cobali_ray.chat.format import GENERIC, Kind, derive
+from cobali_ray.chat.format import GENERIC, Format, Kind, derive
 from cobali_ray.chat.generic import written
 from cobali_ray.chat.splitter import Answer, CallBroken
 from cobali_ray.chat.template import ChatTemplate
@@ -578,3 +578,25 @@ def test_a_string_that_may_be_null_is_no_number():
     for text, value in (("12", "12"), ("null", None), ("[1]", "[1]"), ("so", "so")):
         assert Vocabulary().refusal(held.text, call.format(text)) == ""
         assert calls_in(form, call.format(text), asked) == [("note", {"text": value})]
+
+
+def test_what_schemas_tell_their_readers_is_no_part_of_the_grammar():
+    note = {"description": "x" * 1000, "title": "T", "examples": ["e"]}
+    item = {"$ref": "#/$defs/t", **note}
+    schema = {
+        **note,
+        "properties": {
+            "description": {"type": "string", "maxLength": 3, **note},  # a property of that name stays
+            "way": {"anyOf": [{"enum": ["a"], **note}, {"type": "array", "items": item}]},
+        },
+        "required": ["description"],
+        "$defs": {"t": {"type": "integer", **note}},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    form, vocabulary = Format(calls=GENERIC), Vocabulary()
+    held = call_grammar(form, [tool], check=check, special=vocabulary.special, prompt="", required=True)
+    assert "xxx" not in held.text
+    assert len(held.text) < 1500
+    for way, fits in (("a", True), ([1], True), ("b", False), (["x"], False)):
+        answer = written(GENERIC, "f", {"description": "abc", "way": way})
+        assert (not vocabulary.refusal(held.text, answer)) is fits
