@@ -62,7 +62,11 @@ def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
             raise UnsupportedParameterError(
                 f"{where}.type", f"{where}: tools of type {kind[:32]!r} are not supported, only function"
             )
-        name = model_of(Tool, raw, where).function.name
+        function = model_of(Tool, raw, where).function
+        name = function.name
+        if (function.parameters or {}).get("type", "object") != "object":
+            param = f"{where}.function.parameters"
+            raise InvalidParameterError(param, f"{param} must be the schema of an object")
         if name in tools:
             raise InvalidParameterError(f"{where}.function.name", f"two tools have the name {name!r}")
         tools[name] = raw

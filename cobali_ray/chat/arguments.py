@@ -50,12 +50,13 @@ class Arguments:
 
     def written(self) -> str:
         """Return what stands between a call's name and its end."""
+        schema = {**self._resolved(self._root), "type": "object"}
         if self._calls.kind in (Kind.TAGS, Kind.ELEMENTS):
-            self._tell(self._root, _KEYS["object"])
-            return self._properties(self._root)
+            self._tell(schema, _KEYS["object"])
+            return self._properties(schema)
         if self._calls.kind is Kind.PYTHON:
-            return joined('"("', self._listed(self._root, lambda key: joined(key, '"="')), '")"')
-        return self._object(self._root)
+            return joined('"("', self._listed(schema, lambda key: joined(key, '"="')), '")"')
+        return self._object(schema)
 
     # What a schema says
 
@@ -209,7 +210,8 @@ class Arguments:
     # Values within each other: Gemma's and Python's
 
     def _value(self, schema: Any) -> str:
-        key = json.dumps([id(self._root), schema], default=str)
+        key = json.dumps(schema)
+        key += json.dumps(self._root) if '"$ref"' in key else ""
         return self._rules.recursive(key, lambda: one_of(list(dict.fromkeys(self._ways(schema)))))
 
     def _ways(self, schema: Any) -> Iterator[str]:

@@ -89,7 +89,10 @@ def call_grammar(
 def after_reasoning(form: Format, prompt: str, answer: str, *, special: Special) -> str:
     """Return the grammar of an answer that may reason, or must if the prompt says so, before it is held."""
     rules = Rules(special)
-    return rules.text(joined(_reasoning(form, rules, prompt), _content(form, rules, prompt, answer)))
+    before, content = _reasoning(form, rules, prompt), _content(form, rules, prompt, answer)
+    if not before and form.padded:
+        before = rules.space
+    return rules.text(joined(before, content)) if before or form.content_start else answer
 
 
 def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
@@ -104,12 +107,12 @@ def _reasoning(form: Format, rules: Rules, prompt: str) -> str:
     end = joined(rules.until(ANY_TEXT, form.reasoning_end), speaker, rules.space)
     if form.opens_reasoning(prompt):
         return end
-    found = []
-    if form.reasoning_start:
-        found.append(joined(rules.space, rules.marker(form.reasoning_start), end))
-    if not form.follows_reasoning(prompt):
-        found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))
-    return optional(one_of(found)) if found else ""
+    if form.follows_reasoning(prompt):
+        return rules.space
+    starts = [form.reasoning_start] if form.reasoning_start else []
+    found = [joined(rules.space, rules.marker(start), end) for start in starts]
+    found.append(joined(rules.space, rules.marker(form.reasoning_end), rules.space))  # nothing to reason
+    return optional(one_of(found))
 
 
 def _recipients(form: Format) -> tuple[str, str]:
@@ -149,6 +152,7 @@ class _Calls:
         self._form, self._calls, self._rules, self._check = form, form.calls, rules, check
         self._functions, self._several = functions, several
         self.ignored: list[str] = []
+        self._schemas: dict[tuple[str, bool], Checked] = {}
 
     def turn(self, primer: str) -> str:
         """Return all calls of a turn; `primer` is what the prompt has of the first marker."""
@@ -231,7 +235,7 @@ class _Calls:
                 return calls.section_start, calls.section_start, joined(one, last, self._more(again))
             return calls.section_start, calls.section_start, joined(one, self._more(one), last)
         one = joined(call, closing)
-        trigger = "" if calls.known_only else calls.start.split("\n")[-1]
+        trigger = "" if calls.known_only else calls.starts[-1]
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
@@ -251,12 +255,17 @@ class _Calls:
 
     def _named(self, part: str) -> str:
         """Return what stands beside a name: an id, the number of the call, or these very words."""
-        fields = {ID: r"/[A-Za-z0-9_\-]{1,40}/", NUMBER: "/[0-9]{1,3}/"}
+        fields = {ID: f"/{self._ids}/", NUMBER: "/[0-9]{1,3}/"}
         return self._rules.terminal(fields[part]) if part in fields else self._rules.marker(part)
+
+    @property
+    def _ids(self) -> str:
+        """The regular expression of ids; Mistral's templates refuse those of other lengths."""
+        return "[A-Za-z0-9]{9}" if self._calls.start == "[TOOL_CALLS]" else r"[A-Za-z0-9_.\-]{1,40}"
 
     def _json_call(self) -> str:
         calls, rules = self._calls, self._rules
-        space, ids = rules.space, r'/"[A-Za-z0-9_.\-]{1,40}"/'
+        space, ids = rules.space, f'/"{self._ids}"/'
         key_end = joined(space, '":"', space)
         order = calls.fields or (calls.name_field, calls.arguments_field)
         tails = []
@@ -275,7 +284,7 @@ class _Calls:
     def _arguments(self, i: int, function: Mapping[str, Any]) -> str:
         param, strict = f"tools[{i}].function.parameters", function.get("strict") is True
         root = _root(function.get("parameters"))
-        checked = self._check(param, "json_schema", json.dumps(root), strict=strict)
+        checked = self._schema(param, root, strict=strict)
         self.ignored += checked.ignored
         calls, rules = self._calls, self._rules
         if calls.kind in (Kind.JSON, Kind.CHANNELS) or (calls.kind is Kind.TAG_JSON and not calls.quote):
@@ -284,9 +293,8 @@ class _Calls:
         def json_of(schema: Any) -> str:
             shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
-            return rules.grammar(check(param, "json_schema", json.dumps(schema), strict=strict).grammar.text)
+            return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
 
-        check = self._check
         writer = Arguments(calls, rules, json_of, root)
         written = writer.written()
         if writer.ignored and strict:
@@ -296,6 +304,13 @@ class _Calls:
             )
         self.ignored += [f"{param}.{key}" for key in writer.ignored]
         return written
+
+    def _schema(self, param: str, schema: Any, *, strict: bool) -> Checked:
+        """Compile a schema; those of most numbers are alike."""
+        text = json.dumps(schema)
+        if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:
+            self._schemas[text, strict] = self._check(param, "json_schema", text, strict=strict)
+        return self._schemas[text, strict]
 
 
 _HEADS = ("<|channel|>commentary", "")
@@ -309,6 +324,15 @@ def _ways(head: str) -> tuple[str, ...]:
     return head, f"{head} json", f"{head} <|constrain|>json"
 
 
+_NOTES = frozenset({"$comment", "deprecated", "description", "examples", "title"})
+"""Keys of a schema that hold answers to nothing; they are most of the text of many."""
+_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+"""Keys whose value has a schema under each name."""
+_SCHEMAS = frozenset(
+    {"additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
+    | {"prefixItems", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+)
+"""Keys whose value is a schema or a list of them."""
 _COMBINES = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "propertyNames"})
 
 
@@ -316,7 +340,7 @@ def _root(parameters: Any) -> dict[str, Any]:
     """Return parameters as the schema of an object that has no properties but those it tells of."""
     if not isinstance(parameters, Mapping):
         return {"type": "object"}
-    root = {**parameters, "type": "object"}
+    root = {**_bare(parameters), "type": "object"}
     known = root.get("properties")
     if (
         isinstance(known, Mapping)
@@ -326,3 +350,18 @@ def _root(parameters: Any) -> dict[str, Any]:
     ):
         root["additionalProperties"] = False
     return root
+
+
+def _bare(schema: Any) -> Any:
+    """Return a schema, or a list of them, without what is for readers."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    bare = {key: value for key, value in schema.items() if key not in _NOTES}
+    for key, value in bare.items():
+        if key in _SCHEMAS:
+            bare[key] = _bare(value)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            bare[key] = {name: _bare(one) for name, one in value.items()}
+    return bare

@@ -89,6 +89,14 @@ class CallFormat:
     quote: str = ""
     """What strings stand in, instead of quotes and escapes; then keys stand bare."""
 
+    @property
+    def starts(self) -> list[str]:
+        """What may open one call: its marker, without white space, and its last tag alone."""
+        found = [self.start]
+        if re.fullmatch(r"<[^\s]*\s+<[^\s]*", self.start):
+            found += [re.sub(r"\s+", "", self.start), self.start.split()[-1]]
+        return found
+
     def around_name(self) -> tuple[list[str], list[str]]:
         """Return what stands before a name and behind it: texts, `ID` and `NUMBER`."""
         before, behind = list[str](), list[str]()

@@ -119,7 +119,7 @@ def times(low: int, high: int | None) -> str:
 
 def escaped(text: str) -> str:
     """Return what stands for this text within a regular expression."""
-    return re.sub(r"[^\w\s]", lambda found: f"\\x{{{ord(found[0]):x}}}", text).replace("\n", "\\n")
+    return re.sub(r"\W", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
 
 
 def _quoted(piece: str | int) -> str:

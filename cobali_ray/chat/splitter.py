@@ -346,7 +346,7 @@ class Splitter(Reader):
 
     def _tagged_calls(self, opener: str, known_only: bool) -> Reading:
         calls = self._calls
-        starts = _starts(calls)
+        starts = calls.starts
         found = opener if opener in starts else ""
         n_calls = 0
         while True:
@@ -550,16 +550,8 @@ class Splitter(Reader):
         sink(text.strip() or "{}")
 
 
-def _starts(calls: CallFormat) -> list[str]:
-    """Return what may open one call: its marker, without white space, and its last tag alone."""
-    found = [calls.start]
-    if re.fullmatch(r"<[^\s]*\s+<[^\s]*", calls.start):
-        found += [re.sub(r"\s+", "", calls.start), calls.start.split()[-1]]
-    return found
-
-
 def _openers(calls: CallFormat) -> list[str]:
-    return [calls.section_start, *_starts(calls)]
+    return [calls.section_start, *calls.starts]
 
 
 def _properties(schema: Any) -> dict[str, Any]:

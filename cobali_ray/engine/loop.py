@@ -36,7 +36,7 @@ _MAX_FAILURES = 3
 _N_COMPILERS = 2
 """Threads that compile grammars, so that a costly one does not hold up all others."""
 _NICENESS = 10
-"""Of these threads: the model's, which all wait for the slowest of them, go first."""
+"""By how much they give way: the model's threads, which all wait for the slowest of them, go first."""
 _T = TypeVar("_T")
 
 
@@ -297,7 +297,7 @@ class EngineLoop:
 def _give_way() -> None:
     """Lower the priority of this thread, and of those that it makes."""
     if sys.platform == "linux":  # elsewhere it is the whole process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.nice(_NICENESS)
 
 
 def _complain(event: str) -> None:

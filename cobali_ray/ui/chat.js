@@ -17,11 +17,15 @@ export function ask(body) {
   const answers = Array.from({ length: nAnswers }, () =>
     makeStore({
       status: "waiting", // then streaming; in the end done, stopped or failed
+      part: null, // what came last: reasoning, text or calls
+      reasoning: "",
       text: "",
+      calls: [], // {name, args}
       nAnswers,
       sentS,
-      ttftS: null, // send to first text, as the client saw it
-      lastS: null, // the last text, then the end
+      ttftS: null, // send to first text or reasoning, as the client saw it
+      reasonedS: 0, // how long it reasoned
+      lastS: null, // the last of these, then the end
       nDeltas: 0,
       finishReason: null,
       usage: null, // of all answers together
@@ -64,16 +68,36 @@ function take(chunk, answers) {
 
 function patchOf({ delta, finish_reason: finishReason }, was) {
   const at = now();
-  const patch = finishReason ? { finishReason, status: "done", lastS: at } : {};
-  if (!delta?.content) return patch;
+  const reasonedS = was.reasonedS + (was.part === "reasoning" ? at - was.lastS : 0);
+  const patch = finishReason ? { finishReason, status: "done", reasonedS, lastS: at } : {};
+  const said = saidOf(delta ?? {}, was);
+  if (!said.part) return patch;
   return {
     status: "streaming",
-    text: was.text + delta.content,
+    ...said,
     nDeltas: was.nDeltas + 1,
     ttftS: was.ttftS ?? at - was.sentS,
+    reasonedS,
     lastS: at,
     ...patch,
   };
+}
+
+/** What a delta adds to its answer; of what there is more than one, the last is the part. */
+function saidOf({ reasoning_content: reasoning, content, tool_calls: pieces }, was) {
+  return {
+    ...(reasoning && { part: "reasoning", reasoning: was.reasoning + reasoning }),
+    ...(content && { part: "text", text: was.text + content }),
+    ...(pieces?.length && { part: "calls", calls: pieces.reduce(withPiece, was.calls) }),
+  };
+}
+
+/** Tool calls, and a piece of one more or of one of them; only its first piece has the name. */
+function withPiece(calls, { index, function: { name, arguments: args = "" } }) {
+  const grown = [...calls];
+  const was = calls[index] ?? { name: "", args: "" };
+  grown[index] = { name: name ?? was.name, args: was.args + args };
+  return grown;
 }
 
 /** End whatever is still open. */

@@ -101,12 +101,13 @@ export function currentBody() {
   return chat ? body : { ...body, n: keepStreams() };
 }
 
+/** The conversation so far. Tool calls are left out: nobody has a result for them. */
 function messagesOf(turns) {
-  const said = turns.map(({ prompt, run }) => ({ prompt, text: run.answers[0].get().text }));
-  return said
-    .filter(({ text }) => text)
-    .flatMap(({ prompt, text }) => [
+  return turns
+    .map(({ prompt, run }) => ({ prompt, ...run.answers[0].get() }))
+    .filter(({ text, reasoning }) => text || reasoning)
+    .flatMap(({ prompt, text, reasoning }) => [
       { role: "user", content: prompt },
-      { role: "assistant", content: text },
+      { role: "assistant", content: text, ...(reasoning && { reasoning_content: reasoning }) },
     ]);
 }

@@ -28,12 +28,12 @@ SCHEMA = {
 UNHELD = {"type": "object", "properties": {"a": {"type": "array", "maxItems": 1, "uniqueItems": True}}}
 
 
-def engine_says(request):
+def engine_says(request, n_ctx=512):
     """Script: what an engine over the scripted backend answers, random logits under the request's grammar."""
     said = []
-    backend = ScriptedBackend(n_slots=1, n_ctx_slot=512, n_batch=512)
+    backend = ScriptedBackend(n_slots=1, n_ctx_slot=n_ctx, n_batch=n_ctx)
     limits = EngineLimits(
-        n_slots=1, n_ctx_slot=512, n_cells=512, token_budget=512, prefill_chunk=512, min_prefix=0
+        n_slots=1, n_ctx_slot=n_ctx, n_cells=n_ctx, token_budget=n_ctx, prefill_chunk=n_ctx, min_prefix=0
     )
     engine = Engine(backend, limits, FakeClock(step_s=0.001), said.append)
     engine.submit(request)

@@ -3,6 +3,7 @@
 import re
 
 from cobali_ray.backend.grammar import Grammars
+from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 
 N_BYTES = 256
@@ -13,35 +14,50 @@ LOOKS_SPECIAL = re.compile(
 
 
 class Vocabulary:
-    """A token for every byte and one for each of these texts, which shows nothing."""
+    """A token for every byte, one for each control token's text, which shows nothing, and merged ones."""
 
-    def __init__(self, controls=()):
+    ends = frozenset()
+
+    def __init__(self, controls=(), merged=()):
+        self._merged = {text.encode(): END - 1 - i for i, text in enumerate(merged)}
+        self._pieces = {token: text for text, token in self._merged.items()}
         self.ids = {text: N_BYTES + i for i, text in enumerate(controls)}
         self.names = {token: text for text, token in self.ids.items()}
         found = sorted(self.ids, key=len, reverse=True)
         self._cut = re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
         self._grammars = Grammars(
             n_vocab=END + 1,
-            end_tokens=frozenset({END}),
-            piece=lambda token: bytes([token]) if token < N_BYTES else b"",
-            name=lambda token: self.names.get(token, ""),
+            pieces=Pieces(
+                lambda token: bytes([token]) if token < N_BYTES else self._pieces.get(token, b""),
+                lambda token: self.names.get(token, ""),
+                frozenset({END}),
+            ),
             tokenize=lambda text: list(text.encode()),
         )
 
     def special(self, marker):
         parts = self._cut.split(marker) if self._cut else [marker]
-        return [self.ids.get(part, part) for part in parts if part]
+        return [self.ids.get(part, part) for part in parts if part and part not in self.ends]
 
     def tokens(self, text):
-        return [
-            token
-            for part in self.special(text)
-            for token in ([part] if isinstance(part, int) else part.encode())
-        ]
+        found = []
+        for part in self.special(text):
+            if isinstance(part, int):
+                found.append(part)
+                continue
+            rest = part.encode()
+            while rest:
+                longest = max((text for text in self._merged if rest.startswith(text)), key=len, default=b"")
+                found.append(self._merged[longest] if longest else rest[0])
+                rest = rest[max(len(longest), 1) :]
+        return found
 
     def text(self, tokens):
         """Return what an answer of these tokens shows."""
-        return b"".join(self.names[t].encode() if t >= N_BYTES else bytes([t]) for t in tokens).decode()
+        return b"".join(self._shown(token) for token in tokens).decode(errors="replace")
+
+    def _shown(self, token):
+        return bytes([token]) if token < N_BYTES else self._pieces.get(token) or self.names[token].encode()
 
     def refusal(self, grammar, text):
         """Return "" if this is a whole answer, else where it is refused."""

@@ -1,15 +1,15 @@
 """Answers held to calls: what templates render is allowed, and all that is allowed is read as valid calls."""
 
+import json
 import random
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tools.install import TEMPLATES
 
 if not any(TEMPLATES.glob("*.jinja")):
     pytest.skip(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev", allow_module_level=True)
-
-import json
 
 from formats import (
     NO_CALLS,
@@ -19,20 +19,141 @@ from formats import (
     answer_text,
     calls_of,
     format_of,
-    read,
     split,
     turn,
 )
 from held import Vocabulary, controls_of
-from jsonschema import Draft202012Validator
 
 from cobali_ray.backend.grammar import check
-from cobali_ray.chat.call_grammar import call_grammar
-from cobali_ray.chat.format import Kind
-from cobali_ray.chat.splitter import CallBroken
+from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
+from cobali_ray.chat.format import GENERIC, Format, Kind, derive
+from cobali_ray.chat.generic import written
+from cobali_ray.chat.splitter import Answer, CallBroken
+from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources
 
 WITH_CALLS = [name for name in sources() if name not in {*NO_CALLS, *NOT_RENDERED}]
+PHI = ChatTemplate(
+    "{% if tools %}<|tool|>{{ tools | tojson }}<|/tool|>{% endif %}"
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
+    "{% if message.tool_calls %}<|tool_call|>["
+    "{% for call in message.tool_calls %}{{ ', ' if not loop.first }}"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "{% endfor %}]<|/tool_call|>{% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def wide(text):
+    """Return DeepSeek's own kind of markers."""
+    return text.replace("|", "\uff5c")
+
+
+FAMILIES = {
+    "Gemma 4": ("google-gemma-4-31B-it", '<|tool_call>call:get_weather{city:<|"|>Łódź<|"|>}<tool_call|>'),
+    "GPT-OSS": (
+        "openai-gpt-oss-120b",
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+            'to=functions.get_weather <|constrain|>json<|message|>{"city": "Łódź"}<|call|>'
+        ),
+    ),
+    "GPT-OSS, as rendered": (
+        "openai-gpt-oss-120b",
+        ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Łódź"}<|call|>',
+    ),
+    "DeepSeek V3.1": (
+        "deepseek-ai-DeepSeek-V3.1",
+        wide(
+            "<|tool▁calls▁begin|><|tool▁call▁begin|>get_weather<|tool▁sep|>"
+            '{"city": "Łódź"}<|tool▁call▁end|><|tool▁calls▁end|>'
+        ),
+    ),
+    "DeepSeek V3.2": (
+        "deepseek-ai-DeepSeek-V3.2",
+        wide(
+            '<|DSML|function_calls>\n<|DSML|invoke name="get_weather">\n'
+            '<|DSML|parameter name="city" string="true">Łódź</|DSML|parameter>\n</|DSML|invoke>\n'
+            "</|DSML|function_calls>"
+        ),
+    ),
+    "Kimi K2": (
+        "moonshotai-Kimi-K2",
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+            '<|tool_call_argument_begin|>{"city": "Łódź"}<|tool_call_end|><|tool_calls_section_end|>'
+        ),
+    ),
+    "Kimi K3": (
+        "Kimi-K3",
+        (
+            '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+            '<|open|>argument key="city" type="string"<|sep|>Łódź<|close|>argument<|sep|>'
+            "<|close|>call<|sep|><|close|>tools<|sep|>"
+        ),
+    ),
+    "GLM 4.6": (
+        "GLM-4.6",
+        "\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Łódź</arg_value>\n</tool_call>",
+    ),
+    "Qwen 2.5": (
+        "Qwen-Qwen2.5-7B-Instruct",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź"}}\n</tool_call>',
+    ),
+    "Qwen3-Coder": (
+        "Qwen3-Coder",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nŁódź\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "Llama 3.1": (
+        "meta-llama-Llama-3.1-8B-Instruct",
+        '{"name": "get_weather", "parameters": {"city": "Łódź"}}',
+    ),
+    "Mistral Nemo": (
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Łódź"}, "id": "abcd12345"}]',
+    ),
+    "Mistral Small 3.2": (
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        '[TOOL_CALLS]get_weather[CALL_ID]abcd12345[ARGS]{"city": "Łódź"}',
+    ),
+    "Ministral 3": (
+        "mistralai-Ministral-3-14B-Reasoning-2512",
+        '[THINK]Hm.[/THINK][TOOL_CALLS]get_weather[ARGS]{"city": "Łódź"}',
+    ),
+    "Command R7B": (
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        (
+            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
+            '"parameters": {"city": "Łódź"}}\n]<|END_ACTION|>'
+        ),
+    ),
+    "MiniMax M2": (
+        "MiniMax-M2",
+        (
+            '<think>\nHm.\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n'
+            '<parameter name="city">Łódź</parameter>\n</invoke>\n</minimax:tool_call>'
+        ),
+    ),
+    "MiniMax M3": (
+        "MiniMax-M3",
+        (
+            ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>Łódź'
+            "]<]minimax[>[</city>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+        ),
+    ),
+    "Phi-4": ("Phi-4", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Łódź"}}]<|/tool_call|>'),
+    "LFM 2": ("LFM2-8B-A1B", "<|tool_call_start|>[get_weather(city='Łódź')]<|tool_call_end|>"),
+    "functionary": ("meetkai-functionary-medium-v3.2", '>>>get_weather\n{"city": "Łódź"}'),
+    "no format": ("google-gemma-2-2b-it", written(GENERIC, "get_weather", {"city": "Łódź"})),
+}
+
+
+def form_of(name):
+    return derive(PHI) if name == "Phi-4" else format_of(name)
+
+
+DISTINCT = list({form_of(name).calls: name for name in [*reversed(sources()), "Phi-4"]}.values())
 
 
 def tool(name, properties, required=(), **more):
@@ -48,7 +169,7 @@ BOUNDED = [
             "city": {"type": "string", "maxLength": 4},
             "days": {"type": "integer", "minimum": 0, "maximum": 99},
             "unit": {"enum": ["celsius", "fahrenheit"]},
-            "note": {"type": ["string", "null"], "maxLength": 3},
+            "note": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
         },
         required=["city", "unit"],
     ),
@@ -57,31 +178,39 @@ BOUNDED = [
         {
             "safe": {"type": "boolean"},
             "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
-            "options": {
-                "type": "object",
-                "properties": {"deep": {"type": "boolean"}, "n": {"enum": [1, 2.5]}},
-                "required": ["deep"],
-                "additionalProperties": False,
-            },
+            "options": {"$ref": "#/$defs/options"},
         },
         required=["options", "tags"],
     ),
     tool("now", {}),
 ]
+BOUNDED[1]["function"]["parameters"]["$defs"] = {
+    "options": {
+        "type": "object",
+        "properties": {"deep": {"type": "boolean"}, "n": {"enum": [1, 2.5]}},
+        "required": ["deep"],
+        "additionalProperties": False,
+    }
+}
 VALIDATORS = {
     one["function"]["name"]: Draft202012Validator(
         one["function"]["parameters"] | {"additionalProperties": False}
     )
     for one in BOUNDED
 }
+CITY = [tool("get_weather", {"city": {"type": "string"}}, required=["city"])]
 
 
 def hold(form, vocabulary, tools=BOUNDED, prompt="", **how):
     return call_grammar(form, tools, check=check, special=vocabulary.special, prompt=prompt, **how)
 
 
+def vocabulary_of(form, *, special=True):
+    return Vocabulary(controls_of(form) if special else ())
+
+
 def rendered(name, rng):
-    """Return a prompt and an answer with calls as the template renders them, and the calls."""
+    """Return a prompt and an answer with calls as the template renders them."""
     form = format_of(name)
     wanted = a_call_set(name, rng)
     if name == "Reka-Edge":  # it escapes letters that need no escape
@@ -100,40 +229,374 @@ def rendered(name, rng):
 @pytest.mark.parametrize("name", WITH_CALLS)
 def test_what_a_template_renders_is_allowed(name, special):
     form, rng = format_of(name), random.Random(name)
-    vocabulary = Vocabulary(controls_of(form) if special else ())
-    for _ in range(4):
+    vocabulary = vocabulary_of(form, special=special)
+    held = hold(form, vocabulary, RENDERED)
+    for _ in range(3):
         prompt, text = rendered(name, rng)
         whole = hold(form, vocabulary, RENDERED, prompt, required=True)
         assert vocabulary.refusal(whole.text, text) == "", text
-        if (held := hold(form, vocabulary, RENDERED, prompt)) is not None:
+        if held is not None:
             text = "<|start|>assistant" + text if form.calls.kind is Kind.CHANNELS else text
             trigger = next(trigger for trigger in held.triggers if trigger in text)
             assert vocabulary.refusal(held.text, text.partition(trigger)[2]) == "", text
 
 
+def calls_in(form, text, tools=BOUNDED):
+    """Return the calls that an answer is read as. Nothing else may be in it."""
+    events = split(form, "", [text], tools)
+    assert not any(isinstance(event, CallBroken) for event in events), text
+    answer = Answer().add(events)
+    assert not answer.content, text
+    found = calls_of(answer)
+    for name, arguments in found:
+        if tools is BOUNDED:
+            VALIDATORS[name].validate(arguments)
+    return found
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_all_that_is_allowed_is_read_as_valid_calls(name):
+    form, rng = form_of(name), random.Random(name)
+    vocabulary = vocabulary_of(form)
+    whole = hold(form, vocabulary, required=True).text
+    single = hold(form, vocabulary, required=True, parallel=False).text
+    named = hold(form, vocabulary, only="search_web").text
+    counts = {
+        grammar: [
+            calls_in(form, text) for _ in range(n) if (text := vocabulary.written(grammar, rng)) is not None
+        ]
+        for grammar, n in ((whole, 9), (single, 6), (named, 6))
+    }
+    assert all(len(found) >= 1 for found in counts[whole])
+    assert all(len(found) == 1 for found in counts[single])
+    assert all([called for called, _ in found] == ["search_web"] for found in counts[named])
+    assert all(counts.values()), "too few came to an end"
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_what_is_held_behind_a_trigger_is_read_as_valid_calls(name):
+    form, rng = form_of(name), random.Random(name)
+    vocabulary = vocabulary_of(form)
+    if (held := hold(form, vocabulary)) is None:
+        assert form.calls.known_only or not form.calls.start
+        return
+    found = []
+    for _ in range(8):
+        trigger = rng.choice(held.triggers)
+        if (rest := vocabulary.written(held.text, rng)) is not None:
+            found.append(calls_in(form, trigger.removeprefix("<|start|>assistant") + rest))
+    assert found
+    assert all(found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_held_to_its_own_format(family):
+    name, text = FAMILIES[family]
+    form = form_of(name)
+    vocabulary = vocabulary_of(form)
+    for how in ({"required": True}, {"only": "get_weather"}):
+        held = hold(form, vocabulary, CITY, **how)
+        end = "<|call|>" if "<|call|>" in vocabulary.ids else ""
+        assert vocabulary.refusal(held.text, text) == ""
+        assert held.triggers == ()
+        for wrong in (
+            text.replace("get_weather", "get_whether"),
+            text.replace("city", "town"),
+            "Sure! " + text,
+            text.removesuffix(end)[:-1],
+        ):
+            assert vocabulary.refusal(held.text, wrong), wrong
+    if "<think>" not in text:
+        assert calls_in(form, text, CITY) == [("get_weather", {"city": "Łódź"})]
+
+
+def test_no_trigger_without_a_marker():
+    for name in ("meta-llama-Llama-3.1-8B-Instruct", "meetkai-functionary-medium-v3.2"):
+        assert hold(format_of(name), Vocabulary()) is None
+
+
+def test_an_answer_that_is_no_call_may_have_a_shape_of_its_own():
+    shape = check(
+        "p", "json_schema", '{"type": "object", "properties": {"name": {"type": "integer"}}}'
+    ).grammar
+    for name, call in (FAMILIES[family] for family in ("Llama 3.1", "Qwen 2.5", "GPT-OSS", "Gemma 4")):
+        form = format_of(name)
+        vocabulary = vocabulary_of(form)
+        held = hold(form, vocabulary, CITY, answer=shape.text)
+        final = "<|channel|>final<|message|>" if form.calls.kind is Kind.CHANNELS else ""
+        assert held.triggers == ()
+        assert vocabulary.refusal(held.text, call) == ""
+        assert vocabulary.refusal(held.text, final + '{"name": 7}') == ""
+        assert vocabulary.refusal(held.text, final + '{"name": "now"}')
+        assert vocabulary.refusal(held.text, final + "Sure!")
+
+
+QWEN, R7B = "Qwen-Qwen3-0.6B", "CohereForAI-c4ai-command-r7b-12-2024-tool_use"
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "allowed", "refused"),
+    [
+        pytest.param(
+            QWEN, "", ["17", "<think>\nHm <b>?\n</think>\n\n17"], ["Hm 17", "<think>17"], id="it-may-reason"
+        ),
+        pytest.param(
+            QWEN, "<think>\n", ["Hm.\n</think>\n\n17", "</think>17"], ["17"], id="the-prompt-has-begun"
+        ),
+        pytest.param(
+            QWEN, "<think>\n\n</think>\n\n", ["17", "\n17"], ["<think>Hm.</think>17"], id="it-has-ended"
+        ),
+        pytest.param(
+            "openai-gpt-oss-120b",
+            "",
+            [
+                "<|channel|>final<|message|>17",
+                "<|channel|>final <|constrain|>json<|message|>17",
+                "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>17",
+            ],
+            ["17", "<|channel|>analysis<|message|>17"],
+            id="channels",
+        ),
+        pytest.param(
+            R7B,
+            "",
+            ["17", "<|START_RESPONSE|>17<|END_RESPONSE|>"],
+            ["<|START_RESPONSE|>x"],
+            id="marked-content",
+        ),
+        pytest.param("Qwen-Qwen2.5-7B-Instruct", "", ["17"], [" 17", "\n17"], id="no-reasoning"),
+    ],
+)
 @pytest.mark.parametrize("special", [False, True], ids=["plain", "control-tokens"])
-@pytest.mark.parametrize("name", WITH_CALLS)
-def test_all_that_is_allowed_is_read_as_valid_calls(name, special):
-    form, rng = format_of(name), random.Random(name)
-    vocabulary = Vocabulary(controls_of(form) if special else ())
-    held = hold(form, vocabulary, required=True)
-    one = hold(form, vocabulary, required=True, parallel=False)
-    named = hold(form, vocabulary, only="search_web")
-    n_finished = 0
-    for grammar in [held.text] * 10 + [one.text, named.text] * 5:
-        text = vocabulary.written(grammar, rng)
-        if text is None:
-            continue
-        n_finished += 1
-        events = split(form, "", [text], BOUNDED)
-        assert not any(isinstance(event, CallBroken) for event in events), text
-        answer = read(form, "", [text], BOUNDED)
-        assert answer.calls, text
-        assert not answer.content, text
-        for called, arguments in calls_of(answer):
-            VALIDATORS[called].validate(arguments)
-        if grammar != held.text:
-            assert len(answer.calls) == 1
-        if grammar == named.text:
-            assert answer.calls[0].name == "search_web"
-    assert n_finished > 5
+def test_reasoning_comes_before_what_is_held(name, prompt, allowed, refused, special):
+    form = format_of(name)
+    vocabulary = vocabulary_of(form, special=special)
+    shape = check("p", "regex", "[0-9]{2}").grammar.text
+    held = after_reasoning(form, prompt, shape, special=vocabulary.special)
+    assert [vocabulary.refusal(held, text) for text in allowed] == [""] * len(allowed)
+    assert all(vocabulary.refusal(held, text) for text in refused)
+
+
+def test_reasoning_comes_before_calls():
+    form = format_of(QWEN)
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
+    vocabulary = vocabulary_of(form)
+    for prompt, allowed, refused in (
+        ("", [call, "<think>Hm.</think>\n\n" + call], ["Hm.</think>" + call]),
+        ("<think>", ["Hm.</think>\n\n" + call], [call]),
+        ("<think>\n\n</think>", ["\n\n" + call], ["<think>Hm.</think>" + call]),
+    ):
+        held = hold(form, vocabulary, CITY, prompt, required=True).text
+        assert [vocabulary.refusal(held, text) for text in allowed] == [""] * len(allowed)
+        assert all(vocabulary.refusal(held, text) for text in refused)
+
+
+ODD = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4"])
+def test_keys_that_cannot_be_held_are_refused_or_named(family):
+    form = form_of(FAMILIES[family][0])
+    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}), tool("sum", {"of": ODD})])
+    assert {f"tools[{i}].function.parameters.uniqueItems" for i in (1, 2)} == set(loose.ignored)
+    with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters .*uniqueItems"):
+        hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}, strict=True)])
+    assert hold(form, Vocabulary(), [tool("count", {"of": {"type": "integer"}}, strict=True)]).ignored == ()
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
+def test_parameters_may_be_a_reference(family):
+    name, text = FAMILIES[family]
+    definitions = {"in": CITY[0]["function"]["parameters"] | {"additionalProperties": False}}
+    parameters = {"$ref": "#/definitions/in", "definitions": definitions}
+    asked = [
+        {"type": "function", "function": {"name": "get_weather", "parameters": parameters, "strict": True}}
+    ]
+    vocabulary = vocabulary_of(form_of(name))
+    held = hold(form_of(name), vocabulary, asked, required=True)
+    assert vocabulary.refusal(held.text, text) == ""
+    assert vocabulary.refusal(held.text, text.replace("city", "town"))
+
+
+@pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
+def test_what_a_syntax_cannot_hold_is_named(family):
+    form = form_of(FAMILIES[family][0])
+    dated = {"type": "string", "format": "date"}
+    assert hold(form, Vocabulary(), [tool("t", {"on": dated})]).ignored == (
+        "tools[0].function.parameters.format",
+    )
+    with pytest.raises(InvalidParameterError, match=r"tools\[0\]\.function\.parameters .*format"):
+        hold(form, Vocabulary(), [tool("t", {"on": dated}, strict=True)])
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
+def test_a_schema_that_is_none_is_refused_by_name(family):
+    form = form_of(FAMILIES[family][0])
+    for wrong in ({"type": "text"}, {"$ref": "https://example.org/x"}):
+        with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters"):
+            hold(form, Vocabulary(), [*CITY, tool("count", {"of": wrong})])
+
+
+def test_a_tool_that_is_not_offered_cannot_be_asked_for():
+    with pytest.raises(InvalidParameterError, match="no tool 'fly'"):
+        hold(format_of(QWEN), Vocabulary(), CITY, only="fly")
+
+
+TREE = {"type": "object", "properties": {"leaf": {"type": "integer"}, "of": {"$ref": "#/$defs/tree"}}}
+
+
+@pytest.mark.parametrize(
+    ("family", "allowed", "refused"),
+    [
+        ("Gemma 4", "{tree:{leaf:1,of:{of:{}}}}", "{tree:{leaf:1,of:{leaf:true}}}"),
+        ("LFM 2", "(tree={'leaf': 1, 'of': {\"of\": {}}})", "(tree={'leaf': 1, 'of': {'leaf': True}})"),
+    ],
+)
+def test_values_that_refer_to_themselves(family, allowed, refused):
+    name, call = FAMILIES[family]
+    form = form_of(name)
+    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}})
+    asked["function"]["parameters"]["$defs"] = {"tree": TREE | {"additionalProperties": False}}
+    held = hold(form, Vocabulary(), [asked], required=True)
+    before, opening, _ = call.partition(allowed[0])
+    end = form.calls.end or "]" + form.calls.section_end
+    start = before.replace("get_weather", "grow")
+    assert opening
+    assert Vocabulary().refusal(held.text, start + allowed + end) == ""
+    assert Vocabulary().refusal(held.text, start + refused + end)
+
+
+def test_definitions_belong_to_their_tool():
+    asked = [tool("a", {"x": {"$ref": "#/$defs/x"}}), tool("b", {"x": {"$ref": "#/$defs/x"}})]
+    for one, kind in zip(asked, ("boolean", "integer"), strict=True):
+        one["function"]["parameters"]["$defs"] = {"x": {"type": kind}}
+    held = hold(form_of("google-gemma-4-31B-it"), Vocabulary(), asked, required=True)
+    call = "<|tool_call>call:{}{{x:{}}}<tool_call|>"
+    for name, right, wrong in (("a", "true", "1"), ("b", "1", "true")):
+        assert Vocabulary().refusal(held.text, call.format(name, right)) == ""
+        assert Vocabulary().refusal(held.text, call.format(name, wrong))
+
+
+@pytest.mark.parametrize("family", ["Mistral Nemo", "Mistral Small 3.2"])
+def test_ids_are_such_as_the_template_takes_back(family):
+    name, text = FAMILIES[family]
+    held = hold(form_of(name), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd1234"))
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "LFM 2"])
+def test_arguments_that_nobody_described_are_free(family):
+    form, rng = form_of(FAMILIES[family][0]), random.Random(family)
+    bare = [{"type": "function", "function": {"name": "get_weather"}}]
+    vocabulary = vocabulary_of(form)
+    held = hold(form, vocabulary, bare, required=True)
+    text = FAMILIES[family][1]
+    assert vocabulary.refusal(held.text, text) == ""
+    found = [text for _ in range(10) if (text := vocabulary.written(held.text, rng, n_most=300)) is not None]
+    assert all(calls_in(form, text, bare)[0][0] == "get_weather" for text in found)
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "DeepSeek V3.1", "GPT-OSS", "Gemma 4"])
+def test_tokens_may_span_the_parts_of_a_call(family):
+    name, text = FAMILIES[family]
+    merged = (
+        '{"',
+        '": {"',
+        '"}}',
+        '"}}\n</',
+        '"}',
+        "}\n",
+        ">\n<",
+        "\n</",
+        ">\nŁ",
+        "get",
+        '": "',
+        ":{city:",
+        '>"',
+    )
+    vocabulary = Vocabulary(controls_of(form_of(name)), merged)
+    assert len(vocabulary.tokens(text)) < len(Vocabulary(controls_of(form_of(name))).tokens(text))
+    assert vocabulary.refusal(hold(form_of(name), vocabulary, CITY, required=True).text, text) == ""
+
+
+def test_the_end_of_an_answer_is_no_part_of_it():
+    """Where a marker is a token that ends the answer, nothing is asked for in its place."""
+    name, text = FAMILIES["GPT-OSS"]
+    vocabulary = vocabulary_of(form_of(name))
+    vocabulary.ends = {"<|call|>"}
+    held = hold(form_of(name), vocabulary, CITY, required=True)
+    assert vocabulary.refusal(held.text, text.removesuffix("<|call|>")) == ""
+
+
+TEXTS = {
+    "choice": {"enum": ['a"b', "x\ny/z", "", "it's {<b>}", "☃"]},
+    "word": {"type": "string", "pattern": "^[a-f]{2,4}$"},
+    "part": {"type": "string", "pattern": "[0-9]-[0-9]", "maxLength": 5},
+    "long": {"type": "string", "minLength": 2, "maxLength": 50_000},
+}
+
+
+@pytest.mark.parametrize("family", ["Qwen3-Coder", "DeepSeek V3.2", "Gemma 4", "MiniMax M3", "Qwen 2.5"])
+def test_strings_are_held_to_choices_patterns_and_lengths(family):
+    form, rng = form_of(FAMILIES[family][0]), random.Random(family)
+    vocabulary = vocabulary_of(form)
+    for key in ("choice", "word", "part"):
+        tools = [tool("say", {key: TEXTS[key]}, required=[key])]
+        held = hold(form, vocabulary, tools, only="say")
+        assert held.ignored == ()
+        found = [vocabulary.written(held.text, rng) for _ in range(12)]
+        for text in (text for text in found if text is not None):
+            ((name, arguments),) = calls_in(form, text, tools)
+            assert name == "say"
+            Draft202012Validator(tools[0]["function"]["parameters"]).validate(arguments)
+        assert any(found)
+    assert hold(form, vocabulary, [tool("say", {"long": TEXTS["long"]})], only="say")
+
+
+def test_a_string_does_not_hold_the_marker_that_ends_it():
+    call = FAMILIES["Qwen3-Coder"][1]
+    held = hold(format_of("Qwen3-Coder"), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, call.replace("Łódź", "Łódź\n<b>\n")) == ""
+    assert Vocabulary().refusal(held.text, call.replace("Łódź", "Łódź</parameter>."))
+    form = format_of("openbmb-MiniCPM5-1B")
+    held = hold(form, Vocabulary(), CITY, required=True)
+    call = '<function name="get_weather"><param name="city">{}</param></function>'
+    for allowed in ("Łódź", "<![CDATA[Łódź</param>]]>", "]]>"):
+        assert Vocabulary().refusal(held.text, call.format(allowed)) == ""
+    assert Vocabulary().refusal(held.text, call.format("<![CDATA[Łódź"))
+
+
+def test_a_string_that_may_be_null_is_no_number():
+    asked = [tool("note", {"text": {"anyOf": [{"type": "string"}, {"type": "null"}]}})]
+    form = format_of("MiniMax-M2")
+    held = hold(form, Vocabulary(), asked, required=True)
+    call = (
+        '<minimax:tool_call><invoke name="note"><parameter name="text">{}</parameter></invoke>'
+        "</minimax:tool_call>"
+    )
+    for text, value in (("12", "12"), ("null", None), ("[1]", "[1]"), ("so", "so")):
+        assert Vocabulary().refusal(held.text, call.format(text)) == ""
+        assert calls_in(form, call.format(text), asked) == [("note", {"text": value})]
+
+
+def test_what_schemas_tell_their_readers_is_no_part_of_the_grammar():
+    note = {"description": "x" * 1000, "title": "T", "examples": ["e"]}
+    item = {"$ref": "#/$defs/t", **note}
+    schema = {
+        **note,
+        "properties": {
+            "description": {"type": "string", "maxLength": 3, **note},  # a property of that name stays
+            "way": {"anyOf": [{"enum": ["a"], **note}, {"type": "array", "items": item}]},
+        },
+        "required": ["description"],
+        "$defs": {"t": {"type": "integer", **note}},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    form, vocabulary = Format(calls=GENERIC), Vocabulary()
+    held = call_grammar(form, [tool], check=check, special=vocabulary.special, prompt="", required=True)
+    assert "xxx" not in held.text
+    assert len(held.text) < 1500
+    for way, fits in (("a", True), ([1], True), ("b", False), (["x"], False)):
+        answer = written(GENERIC, "f", {"description": "abc", "way": way})
+        assert (not vocabulary.refusal(held.text, answer)) is fits

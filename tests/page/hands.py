@@ -1,4 +1,4 @@
-"""What a visitor does on the playground."""
+"""What a visitor does on the playground, and a voice that answers there."""
 
 IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
 """Holds in a page once the engine runs nothing; to be given to `until`."""
@@ -22,3 +22,44 @@ def compare(page, n, **settings):
     page.get_by_role("button", name="Compare").click()
     page.locator(".streams input").fill(str(n))
     say(page, "the same to all", **settings)
+
+
+class Voice:
+    """Answers a page's chats chunk by chunk, in place of its server."""
+
+    def __init__(self, page):
+        self._page = page
+        page.evaluate("""() => {
+            const { fetch } = window;
+            const encoder = new TextEncoder();
+            window.voice = { sent: [] };
+            window.fetch = async (url, options) => {
+                if (!String(url).endsWith("/v1/chat/completions")) return fetch(url, options);
+                voice.sent.push(JSON.parse(options.body));
+                return new Response(new ReadableStream({ start: (to) => {
+                    voice.tell = (text) => to.enqueue(encoder.encode(`data: ${text}\\n\\n`));
+                } }));
+            };
+        }""")
+
+    @property
+    def sent(self):
+        """The bodies of the requests so far."""
+        return self._page.evaluate("voice.sent")
+
+    def say(self, choice=0, **delta):
+        self._tell({"choices": [{"index": choice, "delta": delta, "finish_reason": None}]})
+
+    def call(self, index, name=None, arguments=""):
+        function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+        self.say(tool_calls=[{"index": index, "function": function}])
+
+    def end(self, reason="stop", n_choices=1, **usage):
+        for choice in range(n_choices):
+            self._tell({"choices": [{"index": choice, "delta": {}, "finish_reason": reason}]})
+        self._tell({"choices": [], "usage": usage})
+        self._page.evaluate("voice.tell('[DONE]'), delete voice.tell")
+
+    def _tell(self, chunk):
+        self._page.wait_for_function("'tell' in voice")
+        self._page.evaluate("(chunk) => voice.tell(JSON.stringify({ id: 'by-hand', ...chunk }))", chunk)

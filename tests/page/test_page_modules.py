@@ -55,31 +55,66 @@ def test_samples_of_a_minute_are_kept_and_no_more_though_nobody_asks(of):
     assert of("quantiles.js", ask, 600) == [60, 120, 60]
 
 
+ASK = r"""async ({ ask, speedOf, tokensOf }, chunks) => {
+    const { fetch } = window;
+    const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const pull = async (body) => {
+        for (const chunk of chunks) {
+            if (typeof chunk === "number") await wait(chunk);
+            else body.enqueue(new TextEncoder().encode(`data: ${JSON.stringify({ id: "r", ...chunk })}\n\n`));
+        }
+        body.enqueue(new TextEncoder().encode("data: [DONE]\n\n"));
+        body.close();
+    };
+    window.fetch = async () => new Response(new ReadableStream({ start: (body) => void pull(body) }));
+    const [answer] = ask({}).answers;
+    window.fetch = fetch;
+    while (answer.get().usage === null) await wait(10);
+    return { ...answer.get(), nTokens: tokensOf(answer.get()), speed: speedOf(answer.get()) };
+}"""
+"""Ask for chunks, and pauses in milliseconds; return the answer they made."""
+
+
+def said(**delta):
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+def ended(**usage):
+    return [
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": usage},
+    ]
+
+
 def test_the_end_of_an_answer_is_when_its_last_token_came(of):
-    ask = r"""async ({ ask, speedOf, tokensOf }) => {
-        const { fetch } = window;
-        const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-        const chunk = (choice, more) => {
-            const choices = choice ? [{ index: 0, delta: {}, ...choice }] : [];
-            return new TextEncoder().encode(`data: ${JSON.stringify({ id: "r", choices, ...more })}\n\n`);
-        };
-        const pull = async (body) => {
-            for (const content of ["a", "bc"]) body.enqueue(chunk({ delta: { content } }));
-            await wait(400);
-            body.enqueue(chunk({ finish_reason: "stop" }));
-            body.enqueue(chunk(null, { usage: { completion_tokens: 5 } }));
-            body.enqueue(new TextEncoder().encode("data: [DONE]\n\n"));
-            body.close();
-        };
-        window.fetch = async () => new Response(new ReadableStream({ start: (body) => void pull(body) }));
-        const [answer] = ask({}).answers;
-        window.fetch = fetch;
-        while (answer.get().usage === null) await wait(10);
-        return [tokensOf(answer.get()), speedOf(answer.get())];
-    }"""
-    n_tokens, speed = of("chat.js", ask)
-    assert n_tokens == 5
-    assert 0 < speed < 4 / 0.39, "the end token took its time"
+    chunks = [said(content="a"), said(content="bc"), 400, *ended(completion_tokens=5)]
+    answer = of("chat.js", ASK, chunks)
+    assert answer["nTokens"] == 5
+    assert 0 < answer["speed"] < 4 / 0.39, "the end token took its time"
+
+
+def test_reasoning_is_output_like_any_other_and_its_time_is_known(of):
+    thoughts = [said(reasoning_content="hm"), 150, said(reasoning_content=", yes")]
+    answer = of("chat.js", ASK, [*thoughts, 150, said(content="a"), 400, *ended(completion_tokens=4)])
+    assert (answer["reasoning"], answer["text"], answer["nDeltas"]) == ("hm, yes", "a", 3)
+    total = answer["lastS"] - answer["sentS"]
+    assert answer["reasonedS"] > 0.29, "up to the answer"
+    assert answer["ttftS"] + answer["reasonedS"] < total - 0.39, "the first token is one of the reasoning"
+    assert 0 < answer["speed"] < 3 / 0.69
+
+
+def test_pieces_of_tool_calls_are_put_together(of):
+    def piece(index, **function):
+        return {"index": index, "function": function}
+
+    chunks = [
+        said(tool_calls=[piece(0, name="add", arguments="")]),
+        said(tool_calls=[piece(0, arguments='{"a":'), piece(0, arguments=" 1}")]),
+        said(tool_calls=[piece(1, name="now", arguments="{}")]),
+    ]
+    answer = of("chat.js", ASK, [*chunks, *ended(completion_tokens=9)])
+    assert answer["calls"] == [{"name": "add", "args": '{"a": 1}'}, {"name": "now", "args": "{}"}]
+    assert answer["ttftS"] is not None
 
 
 @pytest.mark.parametrize(

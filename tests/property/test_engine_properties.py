@@ -4,12 +4,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.core.request import ReasoningBudget, Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
@@ -35,6 +36,15 @@ sampling = st.builds(
     seed=st.integers(0, 3),
     presence_penalty=st.sampled_from([0.0, 1.0]),
     ignore_eos=st.booleans(),
+)
+NUMBER = check("p", "regex", "[0-9]{2,4}[a-z]{3}").grammar
+grammars = st.sampled_from([None, None, None, None, NUMBER, NUMBER._replace(triggers=tuple("aeiou<({[ "))])
+budgets = st.none() | st.builds(
+    ReasoningBudget,
+    n_tokens=st.integers(0, 6),
+    start=st.just(""),
+    end=st.sampled_from(["}{", "e"]),
+    closing=st.sampled_from([tuple(b"}{"), tuple(b"so: <")]),
 )
 
 
@@ -147,8 +157,10 @@ class EngineMachine(RuleBasedStateMachine):
         sampling=sampling,
         stop=st.sampled_from([(), (), ("e",), ("ab", "qz"), ("~", "x")]),
         timeout_s=st.sampled_from([None, None, 3.0]),
+        grammar=grammars,
+        budget=budgets,
     )
-    def submit(self, prompt, max_tokens, sampling, stop, timeout_s):
+    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget):
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id,
@@ -157,6 +169,8 @@ class EngineMachine(RuleBasedStateMachine):
             sampling=sampling,
             stop=stop,
             timeout_s=timeout_s,
+            grammar=grammar,
+            reasoning_budget=budget,
             reply_to=request_id,
         )
         self.sequences[request_id] = self.engine.submit(request)

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from cobali_ray.backend import grammar as grammar_module
 from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
 from cobali_ray.backend.pieces import Pieces
-from cobali_ray.backend.sampling import RowSampler, sample_rows
+from cobali_ray.backend.sampling import RowSampler, restrict, sample_rows
 from cobali_ray.backend.scripted import END_TOKEN, N_VOCAB, ByteVocab, ScriptedBackend
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.limits import EngineLimits
@@ -142,6 +142,26 @@ def test_random_logits_give_valid_json(schema, seed, params):
             Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
                 json.loads(text)
             )
+
+
+SPELT = [
+    pytest.param({"properties": {"a": {"type": "integer"}}}, r'{"\u0061":', id="letter"),
+    pytest.param({"properties": {"a\n": {"type": "integer"}}}, r'{"a\u000a":', id="control"),
+    pytest.param({"patternProperties": {".*": {"type": "integer"}}}, r'{"\u93d2":', id="pattern"),
+    pytest.param({"properties": {"a/": {"type": "integer"}}}, r'{"a\/":', id="slash"),
+]
+
+
+@pytest.mark.parametrize(("schema", "key"), SPELT)
+def test_no_key_is_spelt_so_that_its_schema_does_not_hold(schema, key):
+    matcher = GRAMMARS.matcher(grammar("json_schema", {"type": "object", **schema}, strict=True))
+    taken = []
+    for token in key.encode():
+        if not matcher.allows(token):
+            break
+        matcher.take(token)
+        taken.append(token)
+    assert bytes(taken).endswith(b"\\"), "up to where it would be spelt otherwise"
 
 
 def test_white_space_does_not_go_on_for_ever():
@@ -453,7 +473,7 @@ def test_a_row_is_restricted_to_what_is_allowed(seed):
     for token in range(N_VOCAB):
         if not matcher.allows(token):
             expected[token] = -np.inf
-    matcher.restrict(values)
+    restrict(values, matcher.mask())
     assert values.tobytes() == expected.tobytes()
 
 

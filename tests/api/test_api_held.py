@@ -1,0 +1,169 @@
+"""Calls that must be calls, and constraints behind reasoning: over HTTP, random logits in a real engine."""
+
+import json
+from functools import partial
+
+import pytest
+from fake_client import FakeClient
+from jsonschema import validate
+from test_api_constraint import SCHEMA, engine_says, named
+
+from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.core.stats import ModelCard
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+QWEN_LIKE = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
+    "{% for message in messages %}<|{{ message.role }}|>"
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ message.content }}"
+    "{% for call in message.tool_calls %}\n<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if thinks %}<think>\n{% endif %}{% endif %}"
+)
+SIDE = {
+    "type": "object",
+    "properties": {
+        "side": {"enum": ["left", "right"]},
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["side", "n"],
+    "additionalProperties": False,
+}
+TURN = {"type": "function", "function": {"name": "turn", "parameters": SIDE}}
+STOP = {"type": "function", "function": {"name": "halt"}}
+ASK = {
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": [TURN, STOP],
+    "max_tokens": 400,
+    "temperature": 1,
+}
+SEEDS = range(5)
+
+
+class Reading(FakeClient):
+    """An engine's client whose vocabulary is the engine's."""
+
+    @property
+    def words(self):
+        return self.vocab
+
+
+@pytest.fixture
+def client():
+    card = ModelCard(model_id="fake", n_vocab=260, n_ctx_slot=1024, created_s=1)
+    made = Reading(partial(engine_says, n_ctx=card.n_ctx_slot), card)
+    made.vocab = ByteVocab(QWEN_LIKE)
+    return made
+
+
+async def messages(post, **fields):
+    """Return the finished ones of some answers."""
+    found = []
+    for seed in SEEDS:
+        wire = await post(CHAT, ASK | {"seed": seed} | fields)
+        assert wire.status == 200, wire.body
+        choice = wire.json["choices"][0]
+        if choice["finish_reason"] != "length":
+            found.append(choice)
+    assert found, "every answer was cut"
+    return [choice["message"] | {"finish_reason": choice["finish_reason"]} for choice in found]
+
+
+def check_call(call):
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "turn":
+        validate(arguments, SIDE)
+    else:
+        assert call["function"]["name"] == "halt"
+        assert isinstance(arguments, dict)
+
+
+async def test_a_required_call_is_one_and_fits_its_schema(post):
+    for message in await messages(post, tool_choice="required", parallel_tool_calls=False, tools=[TURN]):
+        assert message["finish_reason"] == "tool_calls"
+        assert message["content"] is None
+        assert len(message["tool_calls"]) == 1
+        check_call(message["tool_calls"][0])
+
+
+async def test_a_named_function_is_the_one_that_is_called(post):
+    choice = {"type": "function", "function": {"name": "turn"}}
+    for message in await messages(post, tool_choice=choice):
+        assert [call["function"]["name"] for call in message["tool_calls"]] == ["turn"]
+        check_call(message["tool_calls"][0])
+
+
+async def test_several_calls_each_fit_their_schema(post):
+    for seed in SEEDS:  # random logits never end by themselves
+        wire = await post(CHAT, ASK | {"seed": seed, "tool_choice": "required", "tools": [TURN]})
+        *calls, cut = wire.json["choices"][0]["message"]["tool_calls"]
+        assert calls
+        assert cut["id"] not in {call["id"] for call in calls}
+        for call in calls:
+            check_call(call)
+
+
+async def test_a_free_answer_is_free_although_tools_are_offered(post, client):
+    assert (await post(CHAT, ASK | {"max_tokens": 5})).status == 200
+    grammar = client.requests[0].grammar
+    assert grammar.triggers == ("<tool_call>",)
+    assert "turn" in grammar.text
+
+
+async def test_a_schema_or_a_call(post):
+    """With both, an answer from random logits is the one or the other."""
+    kinds = set()
+    for message in await messages(post, response_format=named(SCHEMA), tools=[TURN]):
+        if message.get("tool_calls"):
+            kinds.add("call")
+            check_call(message["tool_calls"][0])
+        else:
+            kinds.add("schema")
+            validate(json.loads(message["content"]), SCHEMA)
+    assert kinds
+
+
+@pytest.mark.parametrize("thinks", [True, False], ids=["the-prompt-thinks", "the-model-may"])
+async def test_a_schema_holds_behind_the_reasoning(post, thinks):
+    found = await messages(
+        post,
+        tools=None,
+        response_format=named(SCHEMA),
+        chat_template_kwargs={"thinks": thinks},
+        reasoning_budget=8,
+    )
+    for message in found:
+        validate(json.loads(message["content"]), SCHEMA)
+        assert thinks <= ("reasoning_content" in message)
+
+
+async def test_reasoning_ends_when_its_budget_is_spent(post):
+    wire = await post(
+        CHAT,
+        ASK
+        | {"tools": None, "chat_template_kwargs": {"thinks": True}, "reasoning_budget": 12, "max_tokens": 60},
+    )
+    usage = wire.json["usage"]["completion_tokens_details"]
+    assert 12 <= usage["reasoning_tokens"] <= 12 + 2 * len("</think>")
+    assert wire.json["choices"][0]["message"]["content"]
+
+
+async def test_a_schema_of_a_tool_that_cannot_be_used_is_named(post, client):
+    broken = {"type": "function", "function": {"name": "f"}}
+    for schema in ({"type": "nonsense"}, {"properties": {"a": {"type": "nonsense"}}}, {"$ref": "#/x"}):
+        broken["function"]["parameters"] = schema
+        wire = await post(CHAT, ASK | {"tools": [STOP, broken]})
+        assert (wire.status, wire.json["error"]["param"]) == (400, "tools[1].function.parameters")
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    loose = {"type": "function", "function": {"name": "f", "parameters": unique}}
+    wire = await post(CHAT, ASK | {"tools": [loose], "max_tokens": 3})
+    assert wire.headers["x-cobali-ignored-fields"] == "tools[0].function.parameters.uniqueItems"
+    loose["function"]["strict"] = True
+    wire = await post(CHAT, ASK | {"tools": [loose]})
+    assert (wire.status, wire.json["error"]["param"]) == (400, "tools[0].function.parameters")
+    assert "uniqueItems" in wire.json["error"]["message"]
+    assert len(client.requests) == 1

@@ -1,0 +1,197 @@
+"""Answers that are more than text: reasoning and tool calls."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hands import Voice, compare, say
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
+THOUGHT = "The user wants noon, which is twelve o'clock.\nSo I say that. " * 12
+MOVING = {"reduced_motion": "no-preference"}
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+THINKS = """\
+{%- for message in messages -%}
+{{ message.role }}: {% if message.reasoning_content -%}
+<think>{{ message.reasoning_content }}</think>{% endif -%}
+{{ message.content }}
+{% endfor -%}
+{% if add_generation_prompt %}assistant: <think>{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def thinking_site(tmp_path_factory):
+    """A model that thinks until its tokens are used up: it never says the word that ends it."""
+    template = tmp_path_factory.mktemp("template") / "thinks.jinja"
+    template.write_text(THINKS)
+    with Site(chat_template=template) as site:
+        yield site
+
+
+def top_of(locator):
+    return locator.bounding_box()["y"]
+
+
+def test_a_model_that_only_thinks_is_heard_and_counted(make_page, thinking_site):
+    page = make_page(thinking_site, "playground")
+    say(page, "hello", max_tokens=20, temperature=0)
+    answer = page.get_by_role("article")
+    expect(answer).to_contain_text("length")
+    expect(answer.locator(".numbers")).to_contain_text(re.compile(r"output\s*20.tok\s*reasoning\s*20.tok"))
+    assert re.search(r"TTFT\s*\d.*ms", answer.inner_text())
+    assert re.search(r"speed\s*\d.*tok/s", answer.inner_text())
+    expect(answer).to_contain_text("It ended before the answer began.")
+    answer.locator("summary").click()
+    thought = answer.locator(".reasoning p").inner_text()
+    with page.expect_request("**/v1/chat/completions") as second:
+        say(page, "and now?")
+    expect(page.get_by_role("article").last).to_contain_text("length")
+    assert second.value.post_data_json["messages"] == [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "", "reasoning_content": thought},
+        {"role": "user", "content": "and now?"},
+    ]
+
+
+def test_reasoning_grows_in_one_line_and_nothing_moves_when_the_answer_begins(make_page, site):
+    page = make_page(site, "playground", **MOVING)
+    voice = Voice(page)
+    say(page, "hello")
+    answer = page.get_by_role("article")
+    footer = answer.locator("footer")
+    expect(answer).to_contain_text("waiting for the first token")
+    first = top_of(footer)
+    voice.say(reasoning_content=THOUGHT, reasoning=THOUGHT)
+    summary = answer.locator("summary")
+    expect(summary.locator(".caret")).to_be_visible()
+    expect(answer.locator("details p")).not_to_be_visible()
+    tail, said = summary.locator(".tail").bounding_box(), summary.locator(".tail span").bounding_box()
+    assert said["width"] > tail["width"], "more than fits"
+    assert abs(said["x"] + said["width"] - tail["x"] - tail["width"]) < 1, "its last words are those in sight"
+    voice.say(reasoning_content="Done.", reasoning="Done.")
+    expect(summary.locator(".tail")).to_have_text(re.compile(r"So I say that\. Done\.$"))
+    assert top_of(footer) == first
+    before = top_of(summary)
+    voice.say(content="Noon.")
+    expect(answer.locator(".text")).to_have_text("Noon.")
+    expect(answer.locator(".text .caret")).to_be_visible()
+    assert top_of(summary) == before
+    assert summary.bounding_box()["height"] < 24
+    expect(summary).to_have_text(re.compile(r"^Reasoning\d.*s$"))
+    voice.end(completion_tokens=40, completion_tokens_details={"reasoning_tokens": 30})
+    expect(footer).to_contain_text(re.compile(r"output\s*40.tok\s*reasoning\s*30.tok"))
+    expect(answer.locator(".caret")).to_have_count(0)
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(answer.locator("details p")).to_have_text(THOUGHT + "Done.")
+    say(page, "and now?")
+    expect(page.get_by_role("article")).to_have_count(2)
+    assert voice.sent[1]["messages"][1] == {
+        "role": "assistant",
+        "content": "Noon.",
+        "reasoning_content": THOUGHT + "Done.",
+    }
+
+
+def test_reasoning_that_is_read_stays_open_while_it_grows(make_page, site):
+    page = make_page(site, "playground")
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(reasoning_content="First")
+    thought = page.locator(".reasoning p")
+    expect(page.locator(".tail")).not_to_be_visible()  # words that run by are for who wants motion
+    page.locator(".reasoning summary").click()
+    expect(thought).to_have_text("First")
+    voice.say(reasoning_content=", second")
+    expect(thought).to_have_text("First, second")
+    voice.say(content="Noon.")
+    expect(page.locator(".answer .text")).to_be_visible()
+    expect(thought).to_be_visible()
+
+
+def test_an_answer_without_reasoning_has_none_and_sends_none(make_page, site):
+    page = make_page(site, "playground")
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(content="Noon.")
+    voice.end(completion_tokens=3, completion_tokens_details={"reasoning_tokens": 0})
+    answer = page.get_by_role("article")
+    expect(answer).to_contain_text("stop")
+    expect(answer.locator(".reasoning")).to_have_count(0)
+    expect(answer).not_to_contain_text("reasoning")
+    say(page, "and now?")
+    expect(page.get_by_role("article")).to_have_count(2)
+    assert voice.sent[1]["messages"][1] == {"role": "assistant", "content": "Noon."}
+
+
+def test_tool_calls_are_shown_as_code(make_page, site):
+    page = make_page(site, "playground")
+    voice = Voice(page)
+    say(page, "the weather?")
+    voice.call(0, "weather")
+    calls = page.get_by_role("list", name="Tool calls").locator("code")
+    expect(calls).to_have_text(["weather("])
+    for piece in ('{"city": ', '"Oslo"}'):
+        voice.call(0, arguments=piece)
+    voice.call(1, "now", "{}")
+    expect(calls).to_have_text(['weather({"city": "Oslo"})', "now({}"])
+    expect(calls.last.locator(".caret")).to_be_visible()
+    voice.end("tool_calls", completion_tokens=20)
+    expect(calls).to_have_text(['weather({"city": "Oslo"})', "now({})"])
+    expect(page.locator(".badge")).to_have_text("tool_calls")
+    say(page, "well?")
+    expect(page.get_by_role("article")).to_have_count(2)
+    assert voice.sent[1]["messages"] == [{"role": "user", "content": "well?"}], "no call without a result"
+    voice.say(reasoning_content="Hm.")
+    voice.call(0, "now", "{}")
+    voice.end("tool_calls", completion_tokens=9)
+    answer = page.get_by_role("article").last
+    expect(answer.locator(".badge")).to_have_text("tool_calls")
+    expect(answer).not_to_contain_text("It ended before the answer began.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_reasoning_and_calls_are_accessible(make_page, site, scheme):
+    page = make_page(site, "playground", color_scheme=scheme, **MOVING)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(reasoning_content=THOUGHT)
+    expect(page.locator(".tail")).to_be_visible()
+    assert not violations(page), "while it reasons"
+    voice.say(content="Let me see.")
+    voice.call(0, "weather", '{"city": "Oslo"}')
+    page.locator(".reasoning summary").click()
+    voice.end("tool_calls", completion_tokens=20)
+    expect(page.locator(".badge")).to_be_visible()
+    assert not violations(page), "opened, with a call"
+    compare(page, 2)
+    for choice in range(2):
+        voice.say(choice, reasoning_content=THOUGHT)
+    page.locator(".grid summary").first.click()
+    expect(page.get_by_role("region", name="Reasoning of Stream 1")).to_be_visible()
+    assert not violations(page), "in a card, where it scrolls"
+
+
+def violations(page):
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [(v["id"], [node["target"] for node in v["nodes"]]) for v in result["violations"]]
+
+
+def test_reasoning_and_calls_fit_a_phone(make_page, site):
+    page = make_page(site, "playground", **PHONE | MOVING)
+    page.locator(".settings summary").first.tap()
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(reasoning_content="w" * 300)
+    expect(page.locator(".tail")).to_be_visible()
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) == 360
+    voice.call(0, "weather", "w" * 300)
+    page.locator(".reasoning summary").tap()
+    expect(page.locator(".calls")).to_be_visible()
+    assert page.evaluate(wide) == 360

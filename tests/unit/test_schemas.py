@@ -1,0 +1,65 @@
+"""Schemas of others and made ones: every finished answer is valid, every key that is not held is named."""
+
+import json
+
+import pytest
+
+from cobali_ray.backend.grammar import check
+from tests.schemas.answers import Judge, problem_of
+from tests.schemas.collections import iglu_central, made
+
+N_ANSWERS = 2
+N_MADE = 100
+COLLECTIONS = {"iglu-central": iglu_central, "made": lambda: made(N_MADE)}
+PARTS = [("iglu-central", 0, 70), ("iglu-central", 70, 140), ("iglu-central", 140, 203), ("made", 0, N_MADE)]
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+@pytest.mark.parametrize(("name", "first", "last"), PARTS, ids=[f"{name}-{i}" for name, i, _ in PARTS])
+def test_finished_answers_are_valid_and_keys_that_are_not_held_are_named(judge, name, first, last):
+    """With random logits, as every way of sampling draws them; `python -m tests.schemas` does more of it."""
+    schemas = COLLECTIONS[name]()[first:last]
+    verdicts = [judge.judge(schema, seed=i, n_answers=N_ANSWERS) for i, schema in enumerate(schemas)]
+    assert [error for verdict in verdicts for error in verdict.errors] == []
+    assert len(verdicts) == last - first
+    taken = [verdict for verdict in verdicts if verdict.n_answers]
+    assert len(taken) >= 0.98 * len(verdicts)
+    assert sum(verdict.n_finished for verdict in taken) >= 0.9 * N_ANSWERS * len(taken)
+
+
+def test_the_collections_are_large_enough():
+    assert len(iglu_central()) == PARTS[2][2] >= 200
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "ignored"),
+    [
+        pytest.param({"type": "integer", "maximum": 3}, b"4", (), id="bound"),
+        pytest.param({"type": "string"}, b'"a', (), id="no-json"),
+        pytest.param({"maxItems": 1, "uniqueItems": True}, b"[1,1]", ("uniqueItems",), id="other-key"),
+        pytest.param({"type": "string", "format": "ipv4"}, b'"1.2.3.400"', (), id="format"),
+        pytest.param({"anyOf": [{"const": 1}, {"const": 2}]}, b"3", ("not",), id="branches"),
+    ],
+)  # fmt: skip
+def test_the_second_opinion_sees_what_is_wrong(schema, answer, ignored):
+    assert problem_of(schema, answer, ignored) is not None
+
+
+def test_the_second_opinion_lets_pass_what_was_said_not_to_be_held():
+    assert problem_of({"type": "array", "uniqueItems": True}, b"[1,1]", ("uniqueItems",)) is None
+    assert problem_of({"type": "string", "format": "date"}, b'"1807-02-29"', ()) is None
+    assert problem_of({"if": {}, "then": {"maxLength": 1}}, b'"ab"', ("if", "then")) is None
+
+
+@pytest.mark.parametrize("bound", [0, 7])
+def test_where_an_exclusive_bound_is_not_held(judge, bound):
+    """What the documentation says of llguidance; if this fails, it holds them now and both can go."""
+    schema = {"type": "number", "exclusiveMinimum": bound, "maximum": bound + 0.5}
+    grammar = check("p", "json_schema", json.dumps(schema), strict=True).grammar
+    matcher = judge.matcher(grammar)
+    matcher.take(ord(str(bound)))
+    assert matcher.may_end
