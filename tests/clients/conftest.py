@@ -1,6 +1,6 @@
 """A server for every client library's tests: the real one over a stand-in for the model, or that of `--url`.
 
-These run in environments of their own (`make clients`), in which neither cobali_ray nor the other libraries are.
+These run in environments of their own (`make clients`), without cobali_ray and without the other libraries.
 """
 
 import os
@@ -69,7 +69,7 @@ def anyio_backend():
 
 @pytest.fixture(scope="module", autouse=True)
 async def one_loop(anyio_backend):
-    """Keep the loop: clients that nobody closes do so themselves, at any later time, on the loop they know."""
+    """Keep the loop: clients that nobody closes do so themselves, at any time, on the loop they know."""
     yield  # noqa: PT022 - until here
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
-from llama_index.core.llms import ChatMessage
+from llama_index.core.llms import ChatMessage, ThinkingBlock
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from openai import BadRequestError
@@ -63,6 +63,15 @@ async def test_calls_behind_reasoning_and_text(llm, weather, streaming, said):
     answer = str(await FunctionAgent(tools=[weather], llm=llm(), streaming=streaming).run(said))
     assert weather.asked == ["Oslo"]
     assert answer.endswith("The tools say: 4 degrees and sunny in Oslo.")
+
+
+@pytest.mark.scripted
+def test_reasoning_is_one_block(llm, weather):
+    one, tool, said = llm(), FunctionTool.from_defaults(weather), f"Think first. {OSLO}"
+    *_, streamed = one.stream_chat_with_tools([tool], said)
+    for answer in (one.chat_with_tools([tool], said), streamed):
+        thoughts = [block.content for block in answer.message.blocks if isinstance(block, ThinkingBlock)]
+        assert thoughts == ["A tool knows that."]
 
 
 @pytest.mark.scripted
