@@ -2,7 +2,8 @@
 
 import pytest
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
-from llama_index.core.llms import ChatMessage, ThinkingBlock
+from llama_index.core.base.llms.types import ThinkingBlock
+from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from openai import BadRequestError
