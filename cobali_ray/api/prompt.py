@@ -22,8 +22,8 @@ N_TAIL = 512
 """Characters of a prompt that tell how its answer begins; no marker is longer."""
 
 _OWN_FIELDS = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token"}
-    | {"eos_token", "reasoning_effort"}
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    | {"bos_token", "eos_token"}
 )
 """Variables that a template gets from elsewhere."""
 
@@ -47,12 +47,15 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
     messages, ignored = messages_of(body, strict=strict)
     offer, form = offer_of(body), words.form
     tools = [shown(tool) for tool in offer.tools]
-    text = words.chat.render(
-        tell(form, messages, tools),
-        tools=tools if form.native else None,
-        **ending_of(body),
-        **_variables(body),
-    )
+    try:
+        text = words.chat.render(
+            tell(form, messages, tools),
+            tools=tools if form.native else None,
+            **ending_of(body),
+            **_variables(body),
+        )
+    except RecursionError:
+        raise InvalidParameterError("messages", "messages are nested too deeply") from None
     speech = _speech(body, form, text, offer)
     shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
     return ChatPrompt(text, offer, speech, tuple(shown_tokens), _budget(body, words, text), ignored)

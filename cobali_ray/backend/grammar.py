@@ -104,15 +104,20 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+        return _listed("start: " + " | ".join(map(json.dumps, json.loads(text))))
     if kind == "llguidance":
         return text
     if text.count("::=") > MAX_GBNF_RULES:
         raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+        return _listed(any_to_lark(text))
     except Exception as error:  # its reader of GBNF raises many kinds
         raise ValueError(str(error)) from None
+
+
+def _listed(lark: str) -> str:
+    """Return a grammar in Lark as llguidance's list, which can be put into another."""
+    return json.dumps({"grammars": [{"lark_grammar": lark}]}, ensure_ascii=False)
 
 
 def _refusal(param: str, message: str) -> InvalidParameterError:
