@@ -206,3 +206,29 @@ async def test_arguments_of_earlier_calls_that_are_too_deep_are_refused(post):
         CHAT, ASK | {"messages": [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}]}
     )
     assert (wire.status, wire.json["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize("content", ["<think>\nHm, ", "<think>\nHm.\n</think>\n\n<think>" + "so " * 300])
+async def test_reasoning_that_a_message_has_begun_goes_on(post, content):
+    body = {
+        "messages": [*ASK["messages"], {"role": "assistant", "content": content}],
+        "continue_final_message": True,
+        "tools": None,
+        "response_format": named(SCHEMA),
+        "reasoning_budget": 8,
+        "max_tokens": 100,
+    }
+    for message in await messages(post, **body):
+        assert message["reasoning_content"]
+        validate(json.loads(message["content"]), SCHEMA)
+
+
+async def test_an_answer_that_a_message_has_begun_behind_reasoning_is_held_at_once(post):
+    body = {
+        "messages": [*ASK["messages"], {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nIt is "}],
+        "continue_final_message": True,
+        "tools": None,
+        "regex": "abc",
+    }
+    for message in await messages(post, **body):
+        assert message["content"] == "abc"
