@@ -36,7 +36,7 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 N_CACHED = 64
 """Compiled grammars that are kept."""
-N_JUDGED = 512
+N_JUDGED = 2048
 """Grammars of which is remembered what llguidance said; every tool has one."""
 
 _SPECIAL = b"\xff"
@@ -63,7 +63,7 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
     """
     if len(text) > MAX_CHARS:
-        raise InvalidParameterError(param, f"{param} has more than {MAX_CHARS} characters")
+        raise InvalidParameterError(param, f"the grammar of {param} has more than {MAX_CHARS} characters")
     judged = _judged(kind, text, strict=strict, compact=compact)
     if isinstance(judged, str):
         raise _refusal(param, judged)
@@ -104,15 +104,20 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+        return _listed("start: " + " | ".join(map(json.dumps, json.loads(text))))
     if kind == "llguidance":
         return text
     if text.count("::=") > MAX_GBNF_RULES:
         raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+        return _listed(any_to_lark(text))
     except Exception as error:  # its reader of GBNF raises many kinds
         raise ValueError(str(error)) from None
+
+
+def _listed(lark: str) -> str:
+    """Return a grammar in Lark as llguidance's list, which can be put into another."""
+    return json.dumps({"grammars": [{"lark_grammar": lark}]}, ensure_ascii=False)
 
 
 def _refusal(param: str, message: str) -> InvalidParameterError:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from cobali_ray.chat.arguments import Arguments
+from cobali_ray.chat.arguments import MOST_CHOICES, Arguments, TooManyChoicesError
 from cobali_ray.chat.format import ID, NUMBER, Format, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_of, optional
 from cobali_ray.core.request import Grammar
@@ -295,8 +295,12 @@ class _Calls:
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
             return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
 
-        writer = Arguments(calls, rules, json_of, root)
-        written = writer.written()
+        writer = Arguments(calls, rules, json_of, root, i)
+        try:
+            written = writer.written()
+        except TooManyChoicesError:
+            problem = f"{param} cannot be used: its choices are more than {MOST_CHOICES}, all told"
+            raise InvalidParameterError(param, problem) from None
         if writer.ignored and strict:
             keys = ", ".join(dict.fromkeys(writer.ignored))
             raise InvalidParameterError(
@@ -341,12 +345,13 @@ def _root(parameters: Any) -> dict[str, Any]:
     if not isinstance(parameters, Mapping):
         return {"type": "object"}
     root = {**_bare(parameters), "type": "object"}
-    known = root.get("properties")
+    known, required = root.get("properties"), root.get("required") or []
     if (
         isinstance(known, Mapping)
         and "additionalProperties" not in root
         and not _COMBINES & root.keys()
-        and set(root.get("required") or ()) <= known.keys()
+        and isinstance(required, list)
+        and all(isinstance(key, str) and key in known for key in required)
     ):
         root["additionalProperties"] = False
     return root

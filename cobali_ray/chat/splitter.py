@@ -113,8 +113,8 @@ class Splitter(Reader):
     def __init__(self, form: Format, *, prompt: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(form.primes(prompt), quote=form.calls.quote)
         self._form, self._calls = form, form.calls
-        functions = [tool.get("function", tool) for tool in tools]
-        self._tools = {str(f["name"]): _properties(f.get("parameters")) for f in functions}
+        functions = (tool.get("function", tool) for tool in tools)
+        self._tools = {function["name"]: function.get("parameters") for function in functions}
         self._events: list[Event] = []
         self._index = -1
         self._begun = False
@@ -391,7 +391,7 @@ class Splitter(Reader):
 
     def _tagged_arguments(self, name: str) -> Reading:
         calls = self._calls
-        types = self._tools.get(name, {})
+        types = _properties(self._tools.get(name))
         ends = calls.end.split()
         self._argue("{")
         n_arguments = 0
@@ -455,7 +455,7 @@ class Splitter(Reader):
         else:
             inside: list[str] = []
             found = yield from self._until([end], inside.append)
-            self._argue(json.dumps(_from_elements("".join(inside), mark, types.get(key)), ensure_ascii=False))
+            self._argue(_told(_from_elements("".join(inside), mark, types.get(key))))
         if not found:
             raise BrokenError
 
@@ -571,14 +571,15 @@ def _is_string(schema: Any) -> bool:
 
 
 def _string(parts: list[str]) -> str:
-    """Decode the JSON of a string."""
+    """Decode the JSON of a string. Half of a surrogate pair is no text."""
     try:
         value = json.loads("".join(parts))
+        if isinstance(value, str):
+            value.encode()
+            return value
     except ValueError:
-        raise BrokenError from None
-    if not isinstance(value, str):
-        raise BrokenError
-    return value
+        pass
+    raise BrokenError
 
 
 def _converted(raw: str, schema: Any) -> str:
@@ -634,6 +635,16 @@ def _from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
     if text.strip() or "string" in kinds:
         return text
     return [] if "array" in kinds else {} if "object" in kinds else text
+
+
+def _told(value: Any) -> str:
+    """Return the JSON of a value; what JSON has no word for, such as 1e999, is no argument."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError:
+        raise BrokenError from None
+    return text
 
 
 def _element_bounds(text: str, mark: str, match: re.Match[str]) -> tuple[int, int]:

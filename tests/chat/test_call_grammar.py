@@ -485,6 +485,45 @@ def test_ids_are_such_as_the_template_takes_back(family):
     assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
 
 
+def test_elements_that_refer_to_themselves():
+    form = form_of("MiniMax-M3")
+    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}}, required=["tree"])
+    asked["function"]["parameters"]["$defs"] = {"tree": TREE | {"additionalProperties": False}}
+    held = hold(form, Vocabulary(), [asked], required=True).text
+    start = ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="grow">'
+    end = "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+
+    def nested(leaf):
+        text = f"<tree><of><of><leaf>{leaf}</leaf></of></of></tree>"
+        return start + text.replace("<", "]<]minimax[>[<") + end
+
+    assert Vocabulary().refusal(held, nested("1")) == ""
+    assert Vocabulary().refusal(held, nested("true"))
+
+
+@pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it", "MiniMax-M3"])
+def test_a_reference_leads_to_the_schema_of_its_own_tool(name):
+    form, tools = form_of(name), []
+    for i in range(8):
+        tools.append(tool(f"f{i}", {"v": {"$ref": "#/$defs/x"}}, required=["v"]))
+        tools[i]["function"]["parameters"]["$defs"] = {"x": {"const": i}}
+    ended = form.reasoning_end
+    held = hold(form, Vocabulary(), tools, ended, required=True, parallel=False).text
+    for seed in range(8):
+        written_call = Vocabulary().written(held, random.Random(seed))
+        (called,) = Answer().add(split(form, ended, [written_call], tools=tools)).calls.values()
+        assert json.loads(called.arguments) == {"v": int(called.name[1:])}
+
+
+@pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2", "MiniMax M3"])
+def test_choices_that_multiply_are_refused_before_they_do(family):
+    asked = tool("f", {"v": {"$ref": "#/$defs/x"}})
+    branches = [{"$ref": "#/$defs/x"}] * 10 + [{"type": "string"}]
+    asked["function"]["parameters"]["$defs"] = {"x": {"anyOf": branches}}
+    with pytest.raises(InvalidParameterError, match=r"tools\[0\]\.function\.parameters .*choices"):
+        hold(form_of(FAMILIES[family][0]), Vocabulary(), [asked])
+
+
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "LFM 2"])
 def test_arguments_that_nobody_described_are_free(family):
     form, rng = form_of(FAMILIES[family][0]), random.Random(family)
