@@ -4,11 +4,12 @@ A tree of blocks of 64 tokens: a beginning that several sequences share lies the
 from its end, and a lookup takes a dictionary per block. The last block of an entry may be shorter, so that a
 sequence comes back to the very token where it was left; nothing lies behind such a tail.
 
-A hit leaves everything where it is. What goes first is the leaf that is worth least: a block stands its worth
-above the level of its last use, and the level is that of what was given up last, so that everything fades. All
-blocks cost about the same per token, to keep and to compute again, which leaves how often one was used, damped:
-counted in full, as GDSF does (Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency
-Caching Policy", HP 1998), conversations that are over stay longer than those that go on.
+A hit leaves everything where it is. What goes first is the leaf that is worth least: a block stands its
+worth above the level of its last use, and the level is that of what was given up last, so that everything
+fades. All blocks cost about the same per token, to keep and to compute again, which leaves how often one
+was used, damped: counted in full, as GDSF does (Cherkasova, "Improving WWW Proxies Performance with Greedy-
+Dual-Size-Frequency Caching Policy", HP 1998), conversations that are over stay longer than those that go
+on.
 """
 
 from __future__ import annotations

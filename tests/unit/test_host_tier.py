@@ -118,7 +118,7 @@ def test_a_tick_moves_one_and_then_what_fits_in_its_time():
     assert (moves.spent_s, moves.affords(10**9)) == (0.0, True)
 
 
-# -- against other rules, on a trace of conversations and of documents that are asked once ------------------------------
+# -- against other rules, on a trace of conversations and of documents that are asked once -----
 
 
 def traffic(seed):
