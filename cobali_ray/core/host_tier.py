@@ -19,13 +19,13 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import log2
 
-BLOCK = 64
-"""Tokens of a block, and of the shortest entry."""
 MOVE_S = 0.002
 """Time of a tick that may go into moving cells between the tiers, beyond the first move."""
 _USE_WEIGHT = 0.25
 """What twice the uses are worth, in those of a block used once."""
+_S_PER_BYTE = 1e-9
 _LEARN = 0.2
+_FEW = 64
 
 
 class Block:
@@ -64,7 +64,7 @@ class Block:
 class HostTier:
     """The books of host memory. Whoever moves the cells knows them by the ids of their blocks."""
 
-    def __init__(self, n_cells: int, block: int = BLOCK) -> None:
+    def __init__(self, n_cells: int, block: int = 64) -> None:
         """`n_cells`: most tokens to keep; 0 keeps nothing."""
         self.n_cells, self._block = n_cells, block
         self.n_used = 0
@@ -179,7 +179,7 @@ class HostTier:
     def _note_leaf(self, block: Block) -> None:
         if block.is_leaf:
             heappush(self._leaves, (block.worth_until, block.block_id))
-            if len(self._leaves) > 2 * len(self._blocks) + BLOCK:
+            if len(self._leaves) > 2 * len(self._blocks) + _FEW:
                 self._leaves = [(b.worth_until, i) for i, b in self._blocks.items() if b.is_leaf]
                 heapify(self._leaves)
 
@@ -220,8 +220,9 @@ class HostTier:
 class Moves:
     """What a tick may spend on moving cells between the tiers: the first move, and `MOVE_S` beyond it."""
 
-    def __init__(self) -> None:
-        self._s_per_token = 0.0
+    def __init__(self, cell_bytes: int) -> None:
+        """`cell_bytes`: of one token. Until one was seen, moves are taken to be slow."""
+        self._s_per_token = cell_bytes * _S_PER_BYTE
         self._n_beyond: int | None = None
         """Tokens to be moved in this tick, beyond the first move; None before that."""
         self.spent_s = 0.0
@@ -243,4 +244,4 @@ class Moves:
         """Note how long moving so many took."""
         self.spent_s += seconds
         seen, known = seconds / n_tokens, self._s_per_token
-        self._s_per_token = known + _LEARN * (seen - known) if known else seen
+        self._s_per_token = known + _LEARN * (seen - known)

@@ -22,14 +22,24 @@ class Setup:
     """An engine with everything around it."""
 
     def __init__(
-        self, *, n_slots=4, n_cells=None, n_ctx=64, chunk=8, budget=16, min_prefix=0, backend=None, **scripted
+        self,
+        *,
+        n_slots=4,
+        n_cells=None,
+        n_ctx=64,
+        chunk=8,
+        budget=16,
+        min_prefix=0,
+        backend=None,
+        n_host_cells=0,
+        **scripted,
     ):
         self.backend = backend or ScriptedBackend(
             n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=budget, **scripted
         )
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=budget,
-            prefill_chunk=chunk, min_prefix=min_prefix,
+            prefill_chunk=chunk, min_prefix=min_prefix, n_host_cells=n_host_cells,
         )  # fmt: skip
         self.clock, self.events = FakeClock(step_s=0.001), Recorder()
         self.engine = Engine(
@@ -447,3 +457,91 @@ def test_a_run_in_process_cuts_answers_and_names_prompts_that_leave_no_room():
     assert (list(report.requests), report.n_output) == (["60"], 4)
     assert list(report.failed) == ["64"]
     assert "64 in the prompt" in report.failed["64"]
+
+
+PEOPLE = [f"person {i} says " * 9 for i in range(8)]
+
+
+def answers_of(setup):
+    return {name: setup.events.text(name) for name in setup.events.events}
+
+
+def take_turns(setup):
+    """Everybody asks, and goes on from the answer when all others have asked."""
+    said = PEOPLE
+    for turn in range(2):
+        for i, text in enumerate(said):
+            setup.submit(f"{turn}.{i}", text, max_tokens=5)
+        setup.run()
+        said = [text + setup.events.text(f"{turn}.{i}") + " and?" for i, text in enumerate(said)]
+    return answers_of(setup), [setup.end(f"1.{i}").stats.n_cached for i in range(len(PEOPLE))]
+
+
+def test_with_more_people_than_slots_everybody_finds_what_was_said():
+    setup = Setup(n_slots=2, n_ctx=256, min_prefix=8, n_host_cells=4000)
+    answers, n_cached = take_turns(setup)
+    alone, n_found = take_turns(Setup(n_slots=2, n_ctx=256))
+    assert answers == alone, "and hears what it would have heard"
+    assert n_cached == [len(text) + 4 for text in PEOPLE], "all that was computed"
+    assert n_found == [0] * len(PEOPLE)
+
+
+@pytest.mark.parametrize("broken", ["save", "restore"])
+def test_cells_that_cannot_be_moved_are_computed_again(broken, caplog):
+    class Broken(ScriptedBackend):
+        n_calls = 0
+
+    def fail(self, *_args):
+        self.n_calls += 1
+        raise BackendError("out of order")
+
+    setattr(Broken, broken, fail)
+    backend = Broken(n_slots=2, n_ctx_slot=256, n_batch=16)
+    setup = Setup(n_slots=2, n_ctx=256, min_prefix=8, n_host_cells=4000, backend=backend)
+    answers, n_cached = take_turns(setup)
+    alone, _ = take_turns(Setup(n_slots=2, n_ctx=256))
+    assert backend.n_calls
+    assert answers == alone
+    assert max(n_cached) < 100, "only what slots have in common"
+    assert not [end for name in answers if (end := setup.end(name)).error]
+
+
+def test_a_copy_of_what_could_not_be_brought_back_is_computed_too():
+    class Broken(ScriptedBackend):
+        def restore(self, *_args):
+            raise BackendError("out of order")
+
+    backend = Broken(n_slots=3, n_ctx_slot=256, n_batch=16)
+    setup = Setup(n_slots=3, n_ctx=256, min_prefix=8, n_host_cells=4000, backend=backend)
+    for i, text in enumerate(PEOPLE):
+        setup.submit(f"{i}", text)
+        setup.run()
+    for name in ("one", "two"):
+        setup.submit(name, PEOPLE[0] + name)
+    setup.run()
+    alone = Setup(n_slots=3, n_ctx=256)
+    for name in ("one", "two"):
+        alone.submit(name, PEOPLE[0] + name)
+    alone.run()
+    assert {name: setup.events.text(name) for name in ("one", "two")} == answers_of(alone)
+
+
+def computed(setup, n=12):
+    for i in range(n):
+        setup.submit(str(i), f"{i} asks something " * 8, max_tokens=80)
+    ticks = setup.run()
+    assert {setup.end(str(i)).finish_reason for i in range(n)} == {"length"}
+    return sum(stats.n_tokens for stats in ticks), sum(stats.n_preempted for stats in ticks)
+
+
+def test_a_cache_overcommitted_twofold_computes_hardly_more_than_a_whole_one():
+    shape = {"n_slots": 8, "n_ctx": 256, "chunk": 64, "budget": 72}
+    whole, n_preempted = computed(Setup(**shape, min_prefix=8, n_host_cells=4000))
+    assert n_preempted == 0
+    tight, n_preempted = computed(
+        Setup(**shape, n_cells=8 * 128, min_prefix=8, n_host_cells=4000, copies=False)
+    )
+    assert n_preempted >= 3
+    assert tight <= 1.05 * whole
+    without, _ = computed(Setup(**shape, n_cells=8 * 128, min_prefix=8, copies=False))
+    assert without > 1.05 * whole, "or this shows nothing"

@@ -5,8 +5,10 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.host_tier import BLOCK, MOVE_S, HostTier, Moves
+from cobali_ray.core.host_tier import MOVE_S, HostTier, Moves
 from cobali_ray.core.placement import n_shared, recompute_cost
+
+BLOCK = 64
 
 
 def text(*parts):
@@ -103,19 +105,26 @@ def test_clearing_forgets_the_blocks_and_not_the_counts():
 
 
 def test_a_tick_moves_one_and_then_what_fits_in_its_time():
-    moves = Moves()
-    assert moves.affords(10**9), "the first move of a tick is free, and nobody knows how long it takes"
-    moves.learn(1000, MOVE_S)
-    moves.begin()
+    moves = Moves(cell_bytes=2000)
+    assert moves.affords(10**9), "the first move of a tick is free"
     moves.plan(5000)
-    assert moves.affords(1000)
+    assert moves.affords(999)
     moves.plan(600)
-    assert moves.affords(400)
+    assert moves.affords(399)
     assert not moves.affords(401)
     moves.learn(5600, 0.01)
     assert moves.spent_s == 0.01
     moves.begin()
     assert (moves.spent_s, moves.affords(10**9)) == (0.0, True)
+
+
+def test_how_long_moves_take_is_learned():
+    moves = Moves(cell_bytes=2000)
+    for _ in range(30):
+        moves.learn(1000, 10 * MOVE_S)
+    moves.plan(5000)
+    assert moves.affords(99)
+    assert not moves.affords(101)
 
 
 # -- against other rules, on a trace of conversations and of documents that are asked once -----
