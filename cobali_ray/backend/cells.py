@@ -124,7 +124,7 @@ class CellLayout:
             for block in blocks:
                 n = len(block) // self.cell_bytes
                 part = block[done * n : (done + size) * n].reshape(n_rows, n, width)
-                tensor[:, start : start + n] = part[:, : n_tokens - start]
+                tensor[:, start : start + n] = part[:, : max(n_tokens - start, 0)]
                 start += n
             at += n_tokens * size
             done += size

