@@ -292,6 +292,8 @@ def test_a_state_that_is_written_otherwise_is_not_taken_apart(open_tiny, monkeyp
         lambda state: np.append(state[:20], state[16:]),
         lambda state: np.append(state, state),
         lambda state: state[:-4],
+        lambda state: np.concatenate([state[:12], np.zeros(4, np.uint8), state[16:]]),
+        lambda state: np.concatenate([state[:16], state[28:40], state[16:28], state[40:]]),
     ):
         monkeypatch.setattr(LlamaBackend, "_read_state", lambda *a, change=change: change(read(*a)))
         backend = open_tiny()
