@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from array import array
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend import library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
+from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.port import Words
@@ -27,6 +29,7 @@ from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNo
 _log = structlog.get_logger(__name__)
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
+_PROBE = array("i", [0] * 5)
 
 
 class LlamaBackend:
@@ -69,6 +72,8 @@ class LlamaBackend:
         """The last tick's logits where they are ours; None where they lie in the context."""
         self._part = TickBatch(self.n_batch)
         self._unified = config.unified
+        self._layout: CellLayout | None = None
+        self._state = np.empty(0, np.uint8)
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
@@ -252,6 +257,57 @@ class LlamaBackend:
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
 
+    def measure_cell(self) -> int:
+        """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
+        if not self.cuts_tails:
+            return 0
+        probe = TickBatch(self.n_batch)
+        probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
+        self._compute_at_once(probe, 0)
+        self._layout = CellLayout.read(self._read_state(0), n)
+        self.clear()
+        return self._layout.cell_bytes if self._layout else 0
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
+        """Return the cells of each span of a slot's tokens."""
+        n_cached = int(self._n_cached[slot_id])
+        if self._layout is None or any(not 0 <= start < end <= n_cached for start, end in spans):
+            raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to save {spans}")
+        state = self._read_state(slot_id)
+        if len(state) != self._layout.state_bytes(n_cached):
+            raise BackendError(f"slot {slot_id} has {len(state)} bytes for {n_cached} tokens")
+        return self._layout.cut(state, n_cached, spans)
+
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+        """Fill an empty slot with saved cells, and keep its first tokens."""
+        n_cached = int(self._n_cached[slot_id])
+        n_saved = sum(map(len, cells)) // self._layout.cell_bytes if self._layout else 0
+        if self._layout is None or n_cached or not 0 < n_keep <= min(n_saved, self.n_ctx_slot):
+            raise BackendError(
+                f"slot {slot_id} with {n_cached} tokens gets none of {n_saved}, to keep {n_keep}"
+            )
+        state = self._room(self._layout.state_bytes(n_keep))
+        self._layout.join(cells, n_keep, state)
+        library.forget_errors()
+        set_data = self._lc.llama_state_seq_set_data
+        if set_data(self._context, _pointer(state), len(state), slot_id) != len(state):
+            self._lc.llama_memory_seq_rm(self._memory, slot_id, -1, -1)
+            raise BackendError(f"slot {slot_id} takes no {n_keep} saved tokens: {library.errors()}")
+        self._n_cached[slot_id] = n_keep
+
+    def _read_state(self, slot_id: int) -> Cells:
+        size = int(self._lc.llama_state_seq_get_size(self._context, slot_id))
+        state = self._room(size)
+        if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, slot_id) != size:
+            raise BackendError(f"slot {slot_id} cannot be read")
+        return state
+
+    def _room(self, n_bytes: int) -> Cells:
+        """Return memory for the state of a slot, which the next call uses again."""
+        if len(self._state) < n_bytes:
+            self._state = np.empty(n_bytes, np.uint8)
+        return self._state[:n_bytes]
+
     def clear(self) -> None:
         """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
@@ -270,3 +326,7 @@ class LlamaBackend:
         if self._model:
             self._lc.llama_model_free(self._model)
         self._context = self._model = None
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

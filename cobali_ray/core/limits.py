@@ -62,6 +62,12 @@ class EngineLimits:
     """Prompt tokens of the waiting requests."""
     min_prefix: int = 32
     """Shortest shared prefix worth choosing a slot for; 0 switches prefix reuse off."""
+    n_host_cells: int = 0
+    """Cells that host memory may hold beside the cache; 0: it holds none."""
+    host_block: int = 64
+    """Tokens that are moved there together, and the shortest prefix that is."""
+    cell_bytes: int = 0
+    """What one of them takes there."""
     copies: bool = False
     """Whether a slot's prefix can be copied to another."""
     dense: bool = False
@@ -72,7 +78,7 @@ class EngineLimits:
         for name in ("n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
-        for name in ("max_queue", "max_queue_tokens", "min_prefix"):
+        for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")
         if self.token_budget < self.n_slots:
