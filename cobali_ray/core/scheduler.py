@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cobali_ray.core.admission import DrainRate
@@ -288,7 +289,7 @@ class Scheduler:
     def _assign(self, now_s: float) -> None:
         n_assigned = 0
         for _ in range(MOST_PLACED):
-            if (sequence := self.queue.head()) is None or not self.slots.fits(sequence):
+            if (sequence := self._next()) is None or not self.slots.fits(sequence):
                 self.head_waits = sequence is not None
                 break
             if (place := self._place(sequence)) is None:
@@ -307,6 +308,17 @@ class Scheduler:
         else:
             self.head_waits = False  # as far as was looked, everybody found room
         self.drain_rate.note(n_assigned, now_s, waiting=self.queue.head() is not None)
+
+    def _next(self) -> Sequence | None:
+        """Return who gets the next slot: the head of the queue, past those who had better wait.
+
+        A prompt whose beginning is being computed for another waits until it can be copied. That is no
+        later than to compute it beside the other, for the two would share what a tick computes.
+        """
+        if not self.slots.n_idle:
+            return self.queue.head()
+        first = islice((s for s in self.queue if s.status is Status.QUEUED), MOST_PLACED)
+        return next((s for s in first if not self.slots.n_coming(s)), None)
 
     def _place(self, sequence: Sequence) -> Place | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""

@@ -6,9 +6,12 @@ from array import array
 
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Held, Place, place, recompute_cost, worth
+from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import InvariantError
+
+WAIT_LEAST = 16
+"""Tokens that are worth waiting for."""
 
 _NOTHING: array[int] = array("i")
 
@@ -64,6 +67,24 @@ class Slots:
             n_free_cells=-self.n_short(0),
             n_on_host=n_on_host,
         )
+
+    def n_coming(self, sequence: Sequence) -> int:
+        """Return how many more of its first tokens slots will hold when the prompts under way are computed.
+
+        Fewer than `WAIT_LEAST` count as none, and so do all where they could not be copied.
+        """
+        tokens, most, least = sequence.tokens, len(sequence.tokens) - 2, self._limits.min_prefix
+        if not self._limits.copies or not least or most < max(least, WAIT_LEAST):
+            return 0
+        begins = tokens[:least]
+        alike = [s for s in self.running if s.tokens[:least] == begins and s.status is Status.RUNNING]
+        coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
+        if coming < WAIT_LEAST:
+            return 0
+        held = [held for held in self._held if held.tokens[:least] == begins]
+        there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
+        there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
+        return n if (n := coming - max(there)) >= WAIT_LEAST else 0
 
     def assign(self, sequence: Sequence, place: Place) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""

@@ -495,6 +495,50 @@ def test_a_common_prefix_is_copied_from_a_running_sequence():
     assert s.scheduler.sequence("b").n_cached == 6
 
 
+def sharing(request_id, n_shared, *own):
+    return Request(request_id=request_id, prompt=(*range(n_shared), *own), max_tokens=5)
+
+
+def placed(instructions):
+    return [one for one in instructions if isinstance(one, Assign | Copy)]
+
+
+def test_prompts_that_begin_alike_wait_for_the_first_and_are_copied_then():
+    sizes = {"n_ctx_slot": 256, "n_cells": 1024, "token_budget": 80, "prefill_chunk": 80}
+    s = Setup(n_slots=4, min_prefix=4, copies=True, **sizes)
+    s.submit(sharing("a", 100, 1, 2), sharing("b", 100, 3, 4), sharing("c", 100, 5, 6))
+    s.submit(sharing("d", 15, 7, 8))  # shares too little to wait for
+    _, out = s.begin()
+    assert placed(out) == [Assign(0, None), Assign(1, None)]
+    assert s.scheduler.slots.by_slot[1].request_id == "d"
+    s.do(Sampled, [])
+    s.do(TickEnded)
+    while not placed(out := s.tick()):
+        assert s.status("b") is s.status("c") is Status.QUEUED
+    first, second = (one for one in out if isinstance(one, Copy))
+    assert first == Copy(0, 2, 100)
+    assert second[1:] == (3, 100)  # from either
+    assert s.scheduler.sequence("b").n_cached == s.scheduler.sequence("c").n_cached == 100
+
+
+def test_who_waits_for_a_prompt_that_ends_takes_its_place():
+    s = Setup(n_slots=3, n_ctx_slot=256, n_cells=768, token_budget=8, min_prefix=4, copies=True)
+    s.submit(sharing("a", 100, 1), sharing("b", 100, 2), sharing("c", 100, 3))
+    s.tick()
+    s.do(Cancelled, "a")
+    s.tick()
+    assert (s.status("b"), s.status("c")) == (Status.RUNNING, Status.QUEUED)
+
+
+@pytest.mark.parametrize("changes", [{"copies": False}, {"min_prefix": 0}, {"min_prefix": 101}])
+def test_nobody_waits_for_what_cannot_be_copied(changes):
+    base = {"n_ctx_slot": 256, "n_cells": 768, "min_prefix": 4, "copies": True}
+    s = Setup(n_slots=3, **(base | changes))
+    s.submit(sharing("a", 100, 1), sharing("b", 100, 2))
+    s.tick()
+    assert (s.status("a"), s.status("b")) == (Status.RUNNING, Status.RUNNING)
+
+
 def test_a_burst_gets_its_slots_over_several_ticks_and_the_door_knows_of_the_free_ones():
     s = Setup(n_slots=80, n_cells=80 * 32, token_budget=400, prefill_chunk=4)
     s.submit(*(request(f"r{i}", max_tokens=9) for i in range(90)))
