@@ -5,13 +5,13 @@ import json
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
-from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person, Report
+from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person, Report, Short
 
 
 class GetWeather(BaseModel):
     """Return the weather in a city."""
 
-    city: str
+    city: Short
 
 
 @pytest.fixture
