@@ -61,7 +61,7 @@ class Cash(BaseModel):
     """Paid in cash."""
 
     kind: Literal["cash"]
-    amount: float = Field(ge=0, le=100)
+    amount: int = Field(ge=0, le=100)
 
 
 class Order(BaseModel):
