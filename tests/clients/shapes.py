@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -15,7 +15,7 @@ WEATHER = {
         "description": "Return the weather in a city.",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}},
+            "properties": {"city": {"type": "string", "maxLength": 40}},
             "required": ["city"],
             "additionalProperties": False,
         },
@@ -25,17 +25,21 @@ WEATHER = {
 """The tool of the fixture `weather`, as one writes it by hand."""
 
 
+Short = Annotated[str, Field(max_length=20)]
+"""Ends also where a model that has not learned to do so writes it."""
+
+
 class Person(BaseModel):
     """Somebody."""
 
-    name: str
+    name: Short
     age: int
 
 
 class Report(BaseModel):
     """The weather of one city."""
 
-    city: str
+    city: Short
     degrees: int
 
 
@@ -57,7 +61,7 @@ class Cash(BaseModel):
     """Paid in cash."""
 
     kind: Literal["cash"]
-    amount: float = Field(ge=0, le=100)
+    amount: int = Field(ge=0, le=100)
 
 
 class Order(BaseModel):
@@ -65,7 +69,7 @@ class Order(BaseModel):
 
     size: Size
     n_items: int = Field(ge=1, le=20)
-    notes: list[str] = Field(max_length=2)
+    notes: list[Short] = Field(max_length=2)
     paid: Card | Cash
     owner: Person | None
     at: datetime

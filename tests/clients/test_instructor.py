@@ -93,6 +93,7 @@ async def test_parallel_calls(url, model):
     assert [(one.name, one.age) for one in found] == [("Ada", 36), ("Bob", 7)]
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize(
     "mode", [instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON_SCHEMA]
 )

@@ -106,11 +106,12 @@ def test_an_error_is_the_packages_own(chat):
 
 
 async def test_async(chat, weather):
-    bound = chat.bind_tools([tool(weather)], tool_choice="any")
+    bound = chat.bind_tools([tool(weather)], tool_choice="any", parallel_tool_calls=False)
     chunks = [chunk async for chunk in bound.astream(OSLO)]
     assert [call["name"] for call in reduce(add, chunks).tool_calls] == ["get_weather"]
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("method", ["function_calling", "json_schema"])
 def test_a_strict_schema_of_many_shapes(chat, method):
     one = chat.with_structured_output(Order, method=method, strict=True)

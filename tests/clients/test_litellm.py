@@ -92,6 +92,7 @@ def test_an_error_is_the_packages_own(complete):
         complete("hi", max_tokens=-1)
 
 
+@pytest.mark.scripted
 def test_a_strict_schema_of_many_shapes(complete):
     answer = complete("An order, please.", response_format=Order)
     assert Order.model_validate_json(answer.choices[0].message.content)

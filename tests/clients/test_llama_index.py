@@ -97,6 +97,7 @@ def test_an_error_is_the_packages_own(llm):
     assert raised.value.param == "tool_choice"
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("structured", [False, True])
 def test_a_schema_of_many_shapes(llm, structured):
     one = llm(should_use_structured_outputs=structured).as_structured_llm(Order)

@@ -5,13 +5,13 @@ import json
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
-from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person, Report
+from shapes import ADA, BOTH, OSLO, WEATHER, Order, Person, Report, Short
 
 
 class GetWeather(BaseModel):
     """Return the weather in a city."""
 
-    city: str
+    city: Short
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_a_loop(chats, weather, turn, question, cities):
 
 def test_a_function_of_pydantic_is_parsed(chats):
     tool = pydantic_function_tool(GetWeather, name="get_weather")
-    answer = chats.parse(OSLO, tools=[tool], tool_choice="required")
+    answer = chats.parse(OSLO, tools=[tool], tool_choice="required", parallel_tool_calls=False)
     (call,) = answer.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, GetWeather)
-    with chats.stream(OSLO, tools=[tool], tool_choice="required") as stream:
+    with chats.stream(OSLO, tools=[tool], tool_choice="required", parallel_tool_calls=False) as stream:
         done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
     assert [type(event.parsed_arguments) for event in done] == [GetWeather]
 
@@ -154,6 +154,7 @@ async def test_async(url, model):
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_strict_schema_of_many_shapes(chats, stream):
     if stream:
@@ -163,7 +164,11 @@ def test_a_strict_schema_of_many_shapes(chats, stream):
         answer = chats.parse("An order, please.", response_format=Order)
     assert isinstance(answer.choices[0].message.parsed, Order)
     tool = pydantic_function_tool(Order)
-    (call,) = chats.parse("An order!", tools=[tool], tool_choice="required").choices[0].message.tool_calls
+    (call,) = (
+        chats.parse("An order!", tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        .choices[0]
+        .message.tool_calls
+    )
     assert isinstance(call.function.parsed_arguments, Order)
 
 

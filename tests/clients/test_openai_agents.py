@@ -119,6 +119,7 @@ async def test_an_error_is_the_packages_own(agent):
     assert raised.value.param == "tool_choice"
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("turn", [whole, streamed])
 async def test_a_strict_schema_of_many_shapes(agent, turn):
     result = await turn(agent(output_type=Order), "An order, please.")

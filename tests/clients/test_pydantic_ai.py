@@ -53,6 +53,7 @@ async def test_structured_output_is_what_was_said(agent, turn, way):
     assert output == Person(name="Ada", age=36)
 
 
+@pytest.mark.scripted
 @pytest.mark.parametrize("way", [ToolOutput, NativeOutput])
 async def test_strict_schemas_hold(agent, way):
     output, _ = await whole(agent(output_type=way(Order, strict=True)), "An order, please.")
