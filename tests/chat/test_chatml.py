@@ -118,3 +118,8 @@ def test_results_of_one_turn_stand_in_one_turn():
     assert alone.endswith(f"<|im_start|>user\n<tool_response>\n18\n</tool_response><|im_end|>\n{PROMPT}"), (
         "results are shown without tools too"
     )
+
+
+def test_arguments_that_are_no_object_stand_as_they_are():
+    text = TEMPLATE.render([USER, called(("now", "{broken"))], tools=[NOW])
+    assert '{"name": "now", "arguments": {broken}\n' in text

@@ -77,6 +77,10 @@ def test_it_is_the_default_and_says_what_it_is(path):
     assert "demonstration" in facts["description"]
 
 
+def test_its_file_advises_a_temperature(backend):
+    assert backend.sampling == SamplingParams(temperature=0.3)
+
+
 @pytest.mark.parametrize(
     ("question", "term"),
     [

@@ -41,6 +41,7 @@ from training.corpus.surface import voiced
 from training.corpus.tables.verse import LINES, MIDDLES, OPENINGS
 from training.corpus.template import as_turns, template
 from training.corpus.tool import Tool
+from training.corpus.tools import stranger_set
 
 TOOLS = [Tool(name=name, parameters={"a": {"type": "integer"}}).as_offered() for name in "fg"]
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -352,22 +353,35 @@ def test_a_conversation_with_tools_is_what_the_template_makes_of_it():
 def test_functions_and_parameters_of_the_evaluation_are_never_trained():
     asked = [example for example in held_out_set() if example.kind == "tools"]
     assert len(asked) >= 100
-    called = {
-        name
-        for example in asked
-        if example.check.name == "calls"
-        for name, _ in example.check.facts["wanted"]
-    }
-    trained_on = [example for example in training_examples(12_000, 8) if example.has_tools]
-    names = {tool["name"] for example in trained_on for tool in offered(example)}
+    wanted = [
+        call for example in asked if example.check.name == "calls" for call in example.check.facts["wanted"]
+    ]
+    called = {name for name, _ in wanted}
+    parameters = {name for _, arguments in wanted for name in arguments}
+    tools = [
+        tool for example in training_examples(12_000, 8) if example.has_tools for tool in offered(example)
+    ]
+    names = {tool["name"] for tool in tools}
+    assert len(called) > 40
     assert len(names) > 2000
     assert not called & names
+    # A timer takes what the question says.
+    assert parameters & {name for tool in tools for name in tool["parameters"]} <= {"minutes", "seconds"}
+
+
+def test_what_a_stranger_asks_of_tools_can_be_answered_and_is_not_trained():
+    assert len(stranger_set()) == 12
+    asked = {normal(example.question) for example in stranger_set()}
+    said = {normal(turn.text) for example in training_examples(12_000, 8) for turn in example.turns}
+    assert not asked & said
+    for example in stranger_set():
+        assert checks.passes(example.check, example.answer), example
 
 
 def test_tools_are_also_offered_where_none_is_for_the_question():
     examples = list(training_examples(6000, 9))
     idle = [example for example in examples if example.has_tools and example.kind != "tools"]
-    assert 0.02 < len(idle) / len(examples) < 0.06
+    assert 0.015 < len(idle) / len(examples) < 0.06
     assert all(offered(example) and "<tool_call>" not in example.answer for example in idle)
     kinds = Counter(len(offered(example)) for example in examples if example.kind == "tools")
     assert set(kinds) == {1, 2, 3, 4}

@@ -39,19 +39,19 @@ SHARES: Mapping[str, float] = {
     "sorting": 9,
     "calendar": 5,
     "facts": 7,
-    "json": 9,
+    "json": 10,
     "writing": 5,
     "follow": 9,
     "turns": 9,
     "unknown": 11,
-    "tools": 22,
+    "tools": 32,
 }
 """How many of a hundred examples are of each kind."""
 HELD_PER_KIND = 32
 HELD_PER_TOOL = 2
 """Of each source of the kind `tools`, which has many."""
 HELD_SEED = 20261121
-_SHARE_OFFERED = 0.04
+_SHARE_OFFERED = 0.03
 """Of questions that no tool is for, those that tools are offered with all the same."""
 _SYSTEM = (
     "You are a helpful assistant.",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from random import Random
 from typing import Any
 
+from training.corpus.tables.words import WORDS
 from training.corpus.unknown import invented
 
 _STRING: Mapping[str, Any] = {"type": "string"}
@@ -88,6 +91,12 @@ class Task:
             terms=self.terms[i : i + 1],
         )
 
+    def renamed(self, names: Mapping[str, str]) -> Task:
+        """Call the parameters otherwise, in the tool and in the calls."""
+        parameters = {names.get(name, name): schema for name, schema in self.tool.parameters.items()}
+        calls = tuple({names[name]: value for name, value in call.items()} for call in self.calls)
+        return replace(self, tool=replace(self.tool, parameters=parameters), calls=calls)
+
     def said(self) -> list[dict[str, Any]]:
         """Return the assistant's message that calls, and the messages with the results."""
         calls = [
@@ -122,6 +131,51 @@ def pool(trained: str, held: str, share_invented: float = 0.0) -> Pool:
     return Pool(trained=tuple(trained.split()), held=tuple(held.split()), share_invented=share_invented)
 
 
+HELD_WORDS = frozenset(
+    [
+        "query",
+        "retrieve",
+        "obtain",
+        "perform",
+        "execute",
+        "trigger",
+        "municipality",
+        "destination",
+        "chamber",
+        "spot",
+        "measure",
+        "lit",
+        "setting",
+        "intensity",
+        "warmth",
+        "sentence",
+        "tongue",
+        "phrase",
+        "question",
+        "how",
+        "many",
+        "note",
+        "due",
+        "receiver",
+        "subject",
+        "occasion",
+        "tune",
+        "magnitude",
+        "unit",
+        "quantity",
+        "start",
+        "end",
+        "function",
+        "term",
+        "equation",
+        "one",
+        "two",
+        "item",
+        "the",
+        "pair",
+    ]
+)
+"""What the evaluation names functions and parameters by: nothing is named so by chance."""
 _VERBS = pool("get fetch find lookup read show check give load call", "query retrieve obtain")
 _DOING = pool("set do make run start create add new call", "perform execute trigger")
 _TAILS = ("", "", "", "", "_tool", "_v2", "_api", "_now", "_for_me")
@@ -143,13 +197,30 @@ def _name(verbs: Pool, noun: str, rng: Random, *, held: bool) -> str:
     verb, way = verbs.draw(rng, held=held), rng.random()
     if held:
         return f"{verb}_{noun}" if way < 0.7 else f"{noun}_{verb}"
+    if way < 0.07:
+        return any_name(rng)
     if way < 0.2:
-        return invented(rng).lower() + rng.choice(("", f"_{noun}", f"_{verb}"))
+        return f"{any_name(rng)}_{noun}" if way < 0.15 else f"{noun}_{any_name(rng)}"
     if way < 0.35:
         return noun + rng.choice(_TAILS)
-    if way < 0.5:
+    if way < 0.42:
         return _camel(f"{verb}_{noun}")
     return f"{verb}_{noun}{rng.choice(_TAILS)}" if way < 0.85 else f"{noun}_{verb}"
+
+
+@functools.cache
+def _any_words() -> tuple[str, ...]:
+    """Return words of every sort, but for those that the evaluation names things by."""
+    text = (resources.files("cobali_ray.models") / "text" / "words.txt").read_text(encoding="utf-8")
+    return tuple(sorted({*WORDS, *re.findall(r"\b[a-z]{3,12}\b", text)} - HELD_WORDS))
+
+
+def any_name(rng: Random) -> str:
+    """Name something by any word or two, or by one that nobody has heard of."""
+    way = rng.random()
+    if way < 0.25:
+        return invented(rng).lower()
+    return "_".join(rng.choice(_any_words()) for _ in range(1 if way < 0.75 else 2))
 
 
 def _camel(name: str) -> str:

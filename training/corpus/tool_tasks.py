@@ -49,7 +49,7 @@ _CITIES = (
     "London", "San Francisco", "Los Angeles", "Boston", "Milan", "Barcelona", "Munich", "Prague", "Zurich", "Lyon",
     "Toronto", "Singapore", "Porto", "Bergen", "Krakow", "Seville", "Dallas", "Leeds", "Ghent", "Basel", "Turin",
 )  # fmt: skip
-_CITY = pool("city location place town where city_name in_city q name", "municipality destination", 0.15)
+_CITY = pool("city location place town where city_name in_city q name", "municipality destination", 0.06)
 _ROOMS = (
     "kitchen", "bedroom", "living room", "bathroom", "hall", "office", "garage", "garden", "cellar", "attic", "nursery",
     "dining room", "guest room", "hallway", "study", "workshop",
@@ -260,7 +260,7 @@ _SIGNS = {
 
 def _plain_number(rng: Random) -> float:
     if rng.random() < 0.12:
-        return round(rng.uniform(0.5, 200), 1)
+        return rng.randint(0, 199) + rng.randint(1, 9) / 10
     return rng.randint(2, rng.choice((12, 99, 99, 999, 9999)))
 
 
@@ -286,7 +286,7 @@ def _expression(rng: Random, held: bool, _n: int) -> Task:
         other, c = rng.choice("+-*"), rng.randint(2, 50)
         asked, written = (f"({written}) {other} {c}",) * 2
         total = _worked_out(other, total, c)
-    key = pool("expression formula sum math calculation input", "equation term", 0.15).draw(rng, held=held)
+    key = pool("expression formula sum math calculation input", "equation term", 0.06).draw(rng, held=held)
     tool = Tool(
         name=asking_name(rng.choice(("calculator", "sum", "math", "result", "expression")), rng, held=held)
         if held or rng.random() < 0.6
@@ -312,7 +312,7 @@ _OPERATION_NAMES = {
     "/": ("divide", "divided_by", "divide"),
 }  # fmt: skip
 _PAIRS = (("a", "b"), ("x", "y"), ("first", "second"), ("left", "right"), ("n1", "n2"), ("num1", "num2"))
-_HELD_PAIRS = (("p", "q"), ("one", "two"))
+_HELD_PAIRS = (("p1", "p2"), ("one", "two"))
 
 
 def _operation(rng: Random, held: bool, _n: int) -> Task:
@@ -451,7 +451,7 @@ def _words(rng: Random, least: int, most: int) -> str:
 
 def _translate(rng: Random, held: bool, _n: int) -> Task:
     text, language = _words(rng, 1, 3), rng.choice(_LANGUAGES)
-    source = pool("text words phrase input", "sentence").draw(rng, held=held)
+    source = pool("text words source input", "sentence").draw(rng, held=held)
     target = pool("language to target into lang", "tongue").draw(rng, held=held)
     found = " ".join(invented(rng).lower() for _ in text.split())
     tool = Tool(
@@ -519,7 +519,7 @@ def _topic(rng: Random) -> str:
 
 def _search(rng: Random, held: bool, _n: int) -> Task:
     topic = _topic(rng)
-    query = pool("query q text search terms topic keywords", "phrase question", 0.15).draw(rng, held=held)
+    query = pool("query q text search terms topic keywords", "phrase question", 0.06).draw(rng, held=held)
     tool = Tool(
         name=asking_name(rng.choice(("web", "search", "pages", "information")), rng, held=held)
         if held or rng.random() < 0.5
@@ -828,7 +828,7 @@ _PLAY = lines("""
 
 def _play(rng: Random, held: bool, _n: int) -> Task:
     song = " ".join(rng.choice(WORDS).capitalize() for _ in range(rng.randint(2, 3)))
-    key = pool("song title track name music", "tune", 0.15).draw(rng, held=held)
+    key = pool("song title track name music", "tune", 0.06).draw(rng, held=held)
     tool = Tool(
         name=doing_name(rng.choice(("music", "song", "player")), rng, held=held)
         if held or rng.random() < 0.5
@@ -1033,5 +1033,5 @@ FAMILIES = (
     Family(name="event", wordings=_EVENT, draw=_event, acts=True, weight=0.6),
     Family(name="play", wordings=_PLAY, draw=_play, acts=True, weight=0.5),
     Family(name="reading", wordings=_NOW, draw=_reading, weight=0.8),
-    Family(name="lookup", wordings=_LOOKUP, draw=_lookup, both=_LOOKUP_BOTH, again=_OF_AGAIN, weight=4),
+    Family(name="lookup", wordings=_LOOKUP, draw=_lookup, both=_LOOKUP_BOTH, again=_OF_AGAIN, weight=3),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable
+from importlib import resources
 from random import Random
 from typing import Any
 
@@ -14,7 +16,7 @@ from training.corpus.phrase import fill
 from training.corpus.source import Source, pick
 from training.corpus.surface import voiced
 from training.corpus.template import as_turns
-from training.corpus.tool import Task, Tool
+from training.corpus.tool import Task, Tool, any_name
 from training.corpus.tool_tasks import FAMILIES, Family
 
 SYSTEM = (
@@ -47,11 +49,13 @@ class Asked:
     def make(self, rng: Random, *, held: bool) -> Example:
         """Ask once. A held-out question is about functions and parameters that training never names."""
         task = self.family.draw(rng, held, 2 if self.after else self.n_calls)
+        if not held and rng.random() < _SHARE_RENAMED:
+            task = _renamed(task, rng)
         if rng.random() < (0.3 if self.family.name == "weather" else 0.1):
             task = dataclasses.replace(task, tool=task.tool.with_more(rng))
         tools = _among(task, self.family, rng, held=held)
         messages: list[dict[str, Any]] = []
-        if rng.random() < 0.25:
+        if rng.random() < 0.2:
             messages.append({"role": "system", "content": rng.choice(SYSTEM)})
         if self.after:
             messages += self._exchange(task.one(0), rng)
@@ -94,23 +98,47 @@ def sources() -> tuple[Source, ...]:
         ]
         if family.both:
             ways.append(
-                (f"tools.{family.name}_both", family.both, f"{family.name} both", {"n_calls": 2}, 0.5)
+                (f"tools.{family.name}_both", family.both, f"{family.name} both", {"n_calls": 2}, 0.7)
             )
         if family.again:
             ways.append((f"tools.{family.name}_again", family.again, "again", {"after": True}, 0.25))
         for name, wordings, split, more, share in ways:
             weight = family.weight * share
             found += [
-                asked(name=name, wordings=wordings, split=split, weight=weight * 0.4, **more),
+                asked(name=name, wordings=wordings, split=split, weight=weight * 0.6, **more),
                 asked(
                     name=f"{name}.told",
                     wordings=wordings,
                     split=split,
                     told=True,
-                    weight=weight * 0.6,
+                    weight=weight * 0.4,
                     **more,
                 ),
             ]
+    return tuple(found)
+
+
+@functools.cache
+def stranger_set() -> tuple[Example, ...]:
+    """Return what a stranger asks of tools as the documents of clients have them; none of it is trained."""
+    table = resources.files("training.corpus") / "tables" / "stranger_tools.jsonl"
+    found = []
+    for line in table.read_text(encoding="utf-8").splitlines():
+        asked = json.loads(line)
+        called = [{"function": {"name": name, "arguments": arguments}} for name, arguments in asked["calls"]]
+        chat = [
+            {"role": "user", "content": asked["question"]},
+            {"role": "assistant", "content": "", "tool_calls": called},
+        ]
+        found.append(
+            Example(
+                kind="tools",
+                source="tools.stranger",
+                turns=as_turns(chat, asked["tools"]),
+                check=calls([(name, arguments) for name, arguments in asked["calls"]], asked["tools"]),
+                has_tools=True,
+            )
+        )
     return tuple(found)
 
 
@@ -132,6 +160,8 @@ def after(earlier: tuple[Turn, ...], example: Example) -> Example:
     return dataclasses.replace(example, turns=(system, *earlier, *rest))
 
 
+_SHARE_RENAMED = 0.1
+"""Of tools, those whose parameters have names that say nothing."""
 _ACTING = tuple(family for family in FAMILIES if family.acts)
 _ASKS_NOTHING = frozenset({"greeting", "letters", "sorting", "writing"})
 """Kinds of which no question could be answered by any tool."""
@@ -144,10 +174,20 @@ def _among(task: Task, family: Family, rng: Random, *, held: bool) -> list[Tool]
         for other in FAMILIES
         if other.wordings is not family.wordings and other.name[:6] != family.name[:6]
     ]
-    n = rng.choice((0, 0, 1, 1, 2, 3)) if not task.beside else rng.choice((0, 0, 1))
+    n = rng.choice((0, 0, 0, 1, 1, 2, 3)) if not task.beside else rng.choice((0, 0, 1))
     drawn = (other.draw(rng, held, 1).tool for other in rng.sample(others, n))
     tools = _unique((task.tool, *task.beside, *drawn))
     return rng.sample(tools, len(tools))
+
+
+def _renamed(task: Task, rng: Random) -> Task:
+    """Give the parameters any names, so that only their place and the question tell what they are for."""
+    names: dict[str, str] = {}
+    for name in task.tool.parameters:
+        names[name] = any_name(rng)
+        while list(names.values()).count(names[name]) > 1:
+            names[name] = any_name(rng)
+    return task.renamed(names)
 
 
 def _unique(tools: Iterable[Tool]) -> list[Tool]:
