@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import Prompt, Span, order_prefill, piece, plan_chunks
+from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 LEAST_CHUNK = 4
@@ -38,6 +39,8 @@ _PATIENCE, _MOST_PATIENCE = 4, 256
 class Stream(Protocol):
     """What pacing needs of a sequence that decodes."""
 
+    @property
+    def slot_id(self) -> int: ...
     @property
     def n_computed(self) -> int: ...
     @property
@@ -71,7 +74,7 @@ class Pacer:
             return []
         if streams and self._target_s is not None:
             n_decode = len(streams)
-            decode_s = self.model.decode_s(n_decode, sum([s.n_computed for s in streams]))
+            decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget))
             n_settled = sum([s.n_output >= SETTLED for s in streams])
             self.target_s = self._target(decode_s, n_decode, n_settled, len(prompts), limits.n_slots)
         if not self.target_s:
@@ -151,3 +154,14 @@ class Pacer:
         if not shape.chunks and 2 * shape.n_decode >= n_slots:
             self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted
+
+
+def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int) -> int:
+    """Return the cells that the streams' attention will pay for beside the first prompt's chunk."""
+    pass_cells = limits.grain.pass_cells
+    if pass_cells is None:
+        return sum([s.n_computed for s in streams])
+    first = order_prefill(prompts, limits, budget)[0]
+    rows = [Row(s.slot_id, s.n_computed + 1) for s in streams]
+    rows = sorted([*rows, Row(first.slot_id, first.n_computed + 1, chunk=True)])
+    return cells_of(rows, runs_of(rows, pass_cells), pass_cells)
