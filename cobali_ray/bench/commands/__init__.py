@@ -10,8 +10,8 @@ from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
-    "serve", "peers", "modes", "chats", "prefill", "pace", "overlap", "gaps", "tick", "micro", "select",
-    "stable", "threads", "overhead", "delivery", "viewers", "footprint", "restart",
+    "serve", "peers", "modes", "chats", "prefill", "pace", "depth", "overlap", "gaps", "tick", "micro",
+    "select", "stable", "threads", "overhead", "delivery", "viewers", "footprint", "restart",
 )  # fmt: skip
 
 
