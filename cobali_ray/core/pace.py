@@ -13,9 +13,12 @@ from cobali_ray.core.ticktime import Shape, TickTimeModel
 LEAST_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
-AUTO_TARGET_S, AUTO_FACTOR = 0.05, 4.0
-"""The automatic target: four decode ticks of a full batch, at least 50 ms; longer for as long as more
-prompts wait than streams are settled, because then the streams' wait is the smaller one in all."""
+AUTO_TARGET_S, AUTO_FACTOR = 0.03, 3.0
+"""The automatic target: three decode ticks of a full batch, at least 30 ms; longer for as long as more
+prompts wait than streams are settled, because then the streams' wait is the smaller one in all.
+
+Every gap holds a decode tick of d seconds beside prefill, so that a prompt which takes W alone takes at least
+W / (1 - d / T) with gaps of T: twice as long at two decode ticks, 1.5 times at three, 1.33 times at four."""
 SETTLED = 4
 """Output tokens from which on a stream counts as settled. One that has just begun came with the prompts
 that still wait: the burst starts together, and its decode ticks are not run half empty meanwhile."""
