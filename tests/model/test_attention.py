@@ -100,6 +100,19 @@ def logits_of(backend, spans, tokens):
     )
 
 
+@pytest.mark.parametrize(("found", "same"), [(OFF_WINS, "off"), (ON_WINS, "on")])
+def test_it_computes_with_the_faster_kind(open_measured, open_tiny, found, same):
+    rng = random.Random(0)
+    tokens = [array("i", [rng.randrange(8, 4000) for _ in range(200)])]
+
+    def logits(backend):
+        return logits_of(backend, [(0, 0, 200, True)], tokens)[0].copy()
+
+    ours = logits(open_measured(found))
+    for kind in ("on", "off"):
+        assert np.array_equal(ours, logits(open_tiny(flash_attn=kind))) == (kind == same)
+
+
 def test_slots_in_falling_runs_are_computed_apart(open_measured):
     # Beside a decode token, a chunk is computed as one token and the rest, which rounds differently.
     backend = open_measured(OFF_WINS)

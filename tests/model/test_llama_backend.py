@@ -69,7 +69,7 @@ BAD_SPANS = {
     "slot-out-of-range": ([(0, 10, 1, True), (4, 0, 1, True)], BackendError),
     "negative-slot": ([(-1, 0, 1, True)], BackendError),
     "slot-twice": ([(0, 10, 1, True), (0, 11, 1, True)], BackendError),
-    "slot-twice-apart": ([(0, 10, 1, True), (1, 0, 1, True), (0, 11, 1, True)], BackendError),
+    "slot-twice-apart": ([(0, 10, 1, True), (1, 0, 1, True), (0, 10, 1, True)], BackendError),
     "gap": ([(0, 11, 1, True)], SlotFaultError),
     "position-again": ([(0, 9, 1, True)], SlotFaultError),
     "empty-slot-in-the-middle": ([(1, 5, 3, True)], SlotFaultError),
