@@ -67,8 +67,8 @@ class EngineSettings(BaseSettings):
     token_budget: int | None = Field(default=None, ge=1)
     """Most tokens in one tick; None means one chunk beside one token for every slot."""
     itl_target_ms: float | Literal["auto", "off"] = "auto"
-    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: four
-    decode ticks of a full batch, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
+    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
+    decode ticks of a full batch, at least 30 ms; off: chunks are prefill_chunk tokens whatever they take."""
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""

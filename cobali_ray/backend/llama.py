@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from cobali_ray.backend import library, memory
+from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells
@@ -27,6 +27,10 @@ from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
 
 _log = structlog.get_logger(__name__)
+MICRO_BATCH = 256
+"""Tokens that plain attention computes at once; more are no faster each, and take more memory."""
+_SCORE_BYTES = 8
+"""Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _PROBE = array("i", [0] * 5)
@@ -46,7 +50,8 @@ class LlamaBackend:
         self._device: DeviceCandidates | None = None
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
-        self._context = self._open(config)
+        plain = self._plain(config)
+        self._context = self._open(config, plain=plain is not None)
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
@@ -55,12 +60,11 @@ class LlamaBackend:
         self.n_cells = min(n_cells, config.n_cells or n_cells)
         self.end_tokens = vocab.end_tokens
         self.sampling = advised(partial(library.metadata, lc, self._model))
-        self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
-        self.cuts_tails = not (
-            lc.llama_model_is_recurrent(self._model)
-            or lc.llama_model_is_hybrid(self._model)
-            or (config.unified and lc.llama_model_n_swa(self._model) > 0)
+        self.grain = config.grain(
+            n_heads=int(lc.llama_model_n_head(self._model)),
+            pass_cells=None if plain is None else plain.pass_cells,
         )
+        self.cuts_tails = self._attends() and not (config.unified and lc.llama_model_n_swa(self._model) > 0)
         # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
         # are given to other slots without telling.
         self.copies = self.cuts_tails and not config.unified  # a shared pool may lack the cells meanwhile
@@ -91,14 +95,43 @@ class LlamaBackend:
             raise ConfigError("model", f"{config.path} is no decoder-only language model")
         return model
 
-    def _open(self, config: LlamaConfig) -> Any:
+    def _attends(self) -> bool:
+        """Whether the model keeps the keys and values of each token, and not states."""
+        lc, model = self._lc, self._model
+        return not (lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model))
+
+    def _plain(self, config: LlamaConfig) -> attention.Measured | None:
+        """Measure both kinds of attention if need be; None where llama.cpp's own choice holds.
+
+        Plain attention keeps the scores of a whole micro-batch, which must fit beside the cache.
+        """
+        lc, model = self._lc, self._model
+        windows = lc.llama_model_n_swa(model) > 0
+        if not config.measures_attention or windows or not self._attends():
+            return None
+        found = attention.measured(
+            lc,
+            model,
+            path=config.path,
+            n_ctx=config.n_ctx_slot,
+            n_threads=config.n_threads,
+            known=config.measurements,
+        )
+        scores = MICRO_BATCH * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
+        available = memory.available_bytes()
+        fits = available is None or memory.kv_bytes(lc, model, config.n_cells_asked) + scores <= available
+        return found if found is not None and found.off_wins and fits else None
+
+    def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
         params = lc.llama_context_default_params()
         params.n_ctx = config.n_cells_asked
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = params.n_outputs_max = config.n_slots
         params.n_threads = params.n_threads_batch = config.n_threads
-        params.flash_attn_type = _FLASH[config.flash_attn]
+        params.flash_attn_type = _FLASH["off" if plain else config.flash_attn]
+        if plain:
+            params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
         params.kv_unified = config.unified
         params.no_perf = True
         if self._device is not None:

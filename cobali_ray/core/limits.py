@@ -23,6 +23,9 @@ class Grain:
     """Shorter chunks are computed by another kernel, with costs of its own."""
     beside: int = 0
     """How many tokens of a chunk beside decode tokens do not count: they are computed with those."""
+    pass_cells: int | None = None
+    """Not None: the rows of a micro-batch all take as long as its deepest, and one micro-batch more takes as
+    long as a row's attention to so many cells; see runs.py."""
 
     def counted(self, length: int, *, mixed: bool) -> int:
         """Return how many tokens of a chunk the steps are counted in."""

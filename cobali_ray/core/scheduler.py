@@ -374,14 +374,17 @@ class Scheduler:
         if not plan.n_tokens:
             return
         self._pass = plan
-        context = sum([s.n_computed for s in plan.streams]) if plan.chunks else self.slots.n_cells_running
+        context = plan.context
+        if context is None:
+            cells = self.slots.n_cells_running
+            context = sum([s.n_computed for s in plan.streams]) if plan.chunks else cells
         self.shape = Shape(len(plan.streams), context, tuple([(c.start, c.length) for c in plan.chunks]))
         self._out.append(Compute(plan))
 
     def _next_plan(self) -> Plan:
         self._sort()
         chunks = self._pacer.plan(self._streams, self._prompts, self.limits)
-        return lay_out(self._streams, chunks, self.slots.by_slot)
+        return lay_out(self._streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, in slot order, and who does not, oldest first."""

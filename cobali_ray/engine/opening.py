@@ -19,6 +19,7 @@ from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
+from cobali_ray.models.store import default_cache_dir
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -154,5 +155,6 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             unified=settings.unified,
             flash_attn=settings.flash_attn,
             device_sampling=settings.device_sampling,
+            measurements=(settings.cache_dir or default_cache_dir()) / "measurements",
         )
     )

@@ -69,7 +69,7 @@ BAD_SPANS = {
     "slot-out-of-range": ([(0, 10, 1, True), (4, 0, 1, True)], BackendError),
     "negative-slot": ([(-1, 0, 1, True)], BackendError),
     "slot-twice": ([(0, 10, 1, True), (0, 11, 1, True)], BackendError),
-    "slots-out-of-order": ([(1, 0, 1, True), (0, 10, 1, True)], BackendError),
+    "slot-twice-apart": ([(0, 10, 1, True), (1, 0, 1, True), (0, 10, 1, True)], BackendError),
     "gap": ([(0, 11, 1, True)], SlotFaultError),
     "position-again": ([(0, 9, 1, True)], SlotFaultError),
     "empty-slot-in-the-middle": ([(1, 5, 3, True)], SlotFaultError),
@@ -167,7 +167,7 @@ def test_a_sliding_window_in_a_shared_pool_reuses_no_prefix(open_tiny, monkeypat
     assert open_tiny(unified=unified).cuts_tails is not unified
 
 
-@pytest.mark.parametrize("flash_attn", ["off", "auto"])
+@pytest.mark.parametrize("flash_attn", ["off", "on"])
 @pytest.mark.parametrize("n_keep", [1, 40, 100])
 def test_a_copied_prefix_gives_the_logits_of_one_that_was_computed(open_tiny, flash_attn, n_keep):
     bench = Bench(open_tiny(flash_attn=flash_attn), [prompt(seed, 300) for seed in range(4)])

@@ -110,7 +110,7 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 16),
         order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
         target_s=st.sampled_from(["auto", "auto", None, 0.004]),
-        grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain()]),
+        grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain(), Grain(pass_cells=100)]),
         min_prefix=st.sampled_from([0, 1, 8]),
         n_host_cells=st.sampled_from([1000, 40, 0]),
         overlaps=st.booleans(),
