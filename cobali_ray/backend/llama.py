@@ -294,11 +294,13 @@ class LlamaBackend:
         """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
         if not self.cuts_tails:
             return 0
-        probe = TickBatch(self.n_batch)
-        probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
-        self._compute_at_once(probe, 0)
-        self._layout = CellLayout.read(self._read_state(0), n)
-        self.clear()
+        if self._layout is None:
+            self.clear()
+            probe = TickBatch(self.n_batch)
+            probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
+            self._compute_at_once(probe, 0)
+            self._layout = CellLayout.read(self._read_state(0), n)
+            self.clear()
         return self._layout.cell_bytes if self._layout else 0
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:

@@ -129,7 +129,7 @@ class Backend(Protocol):
     def measure_cell(self) -> int:
         """Return the bytes that one token's cells take outside the cache; 0 if they cannot be kept there.
 
-        Asked once, before anything else.
+        The first time, every slot is forgotten.
         """
         ...
 

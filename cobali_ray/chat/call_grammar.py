@@ -18,6 +18,10 @@ from cobali_ray.core.request import Grammar
 from cobali_ray.errors import InvalidParameterError
 
 
+MOST_CALLS = 32
+"""Of one turn: small models repeat a call without end, where they may."""
+
+
 class Held(NamedTuple):
     """What holds an answer."""
 
@@ -239,7 +243,7 @@ class _Calls:
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
-        return f"({another})*" if self._several else ""
+        return f"({another}){{0,{MOST_CALLS - 1}}}" if self._several else ""
 
     def _call(self) -> str:
         """Return a call without the marker that starts it and the one that ends it."""
