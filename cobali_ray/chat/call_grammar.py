@@ -17,7 +17,6 @@ from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_
 from cobali_ray.core.request import Grammar
 from cobali_ray.errors import InvalidParameterError
 
-
 MOST_CALLS = 32
 """Of one turn: small models repeat a call without end, where they may."""
 
