@@ -14,7 +14,7 @@ from cobali_ray.run import read_prompts
 from cobali_ray.settings import EngineSettings
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes
-from training.corpus.example import KINDS_WITHOUT_TOOLS
+from training.corpus.example import KINDS
 
 pytestmark = pytest.mark.model
 
@@ -107,16 +107,17 @@ def test_it_knows_what_was_said_before(ask):
 
 
 def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
-    # Its weights were never shown a tool.
-    questions = [question for question in held_out_set() if question.kind != "tools"]
-    assert len(questions) >= 700
+    questions = held_out_set()
+    assert len(questions) >= 800
     report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
-    right = {kind: [] for kind in KINDS_WITHOUT_TOOLS}
+    right = {kind: [] for kind in KINDS}
     for i, question in enumerate(questions):
         right[question.kind].append(passes(question.check, report.texts[str(i)]))
     share = {kind: sum(some) / len(some) for kind, some in right.items()}
-    # 0.906 and 0.806 where it was made; a few greedy answers hang on how a processor rounds.
-    assert sum(map(sum, right.values())) / len(questions) >= 0.89, share
+    words = [one for kind, some in right.items() if kind != "tools" for one in some]
+    # 0.900, 0.769 (tools) and 0.812 where it was made; a few greedy answers hang on how a processor rounds.
+    assert sum(words) / len(words) >= 0.89, share
+    assert share.pop("tools") >= 0.73
     assert min(share.values()) >= 0.75, share
     ended = sum(stats.n_output < 200 for stats in report.requests.values())
     assert ended / len(questions) >= 0.98
