@@ -102,6 +102,19 @@ class Answer:
         return self
 
 
+def append(events: list[Event], event: Event) -> None:
+    """Add an event, as part of the last one if it says more of the same."""
+    last = events[-1] if events else None
+    if isinstance(event, Content) and isinstance(last, Content):
+        events[-1] = Content(last.text + event.text)
+    elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
+        events[-1] = Reasoning(last.text + event.text)
+    elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
+        events[-1] = Arguments(last.index, last.text + event.text)
+    else:
+        events.append(event)
+
+
 class Splitter(Reader):
     """One answer's state.
 
@@ -208,11 +221,7 @@ class Splitter(Reader):
         self._space = ""
 
     def _tell(self, text: str) -> None:
-        kind = Reasoning if self._thinks else Content
-        if self._events and isinstance(last := self._events[-1], kind):
-            self._events[-1] = kind(last.text + text)
-        else:
-            self._events.append(kind(text))
+        append(self._events, Reasoning(text) if self._thinks else Content(text))
 
     # Calls
 
@@ -270,12 +279,8 @@ class Splitter(Reader):
         self._events.append(CallBegun(self._index, name, call_id))
 
     def _argue(self, text: str) -> None:
-        if not text:
-            return
-        if self._events and isinstance(last := self._events[-1], Arguments):
-            self._events[-1] = Arguments(self._index, last.text + text)
-        else:
-            self._events.append(Arguments(self._index, text))
+        if text:
+            append(self._events, Arguments(self._index, text))
 
     def _finish(self) -> None:
         self._events.append(CallEnded(self._index))
