@@ -36,8 +36,8 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 N_CACHED = 64
 """Compiled grammars that are kept."""
-N_JUDGED = 2048
-"""Grammars of which is remembered what llguidance said; every tool has one."""
+N_SHORT, SHORT_CHARS = 2048, 4096
+"""Short grammars, one for every tool, of which is remembered what llguidance said; of others, `N_CACHED`."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
@@ -64,15 +64,15 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     """
     if len(text) > MAX_CHARS:
         raise InvalidParameterError(param, f"the grammar of {param} has more than {MAX_CHARS} characters")
-    judged = _judged(kind, text, strict=strict, compact=compact)
+    judge = _judged_short if len(text) <= SHORT_CHARS else _judged
+    judged = judge(kind, text, strict=strict, compact=compact)
     if isinstance(judged, str):
         raise _refusal(param, judged)
     grammar, ignored = judged
     return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
 
 
-@lru_cache(maxsize=N_JUDGED)
-def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
+def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
     """Return the grammar and the keys that it ignores, or why llguidance refuses it.
 
     Clients send the same schema with every request, and to check it takes a thread of its own.
@@ -86,6 +86,10 @@ def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str,
         return messages[0]
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+_judged = lru_cache(maxsize=N_CACHED)(_judge)
+_judged_short = lru_cache(maxsize=N_SHORT)(_judge)
 
 
 def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
