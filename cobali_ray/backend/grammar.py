@@ -163,7 +163,6 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
-        n_vocab: int,
         end_token: int,
         triggers: Sequence[str] = (),
         piece: Callable[[int], bytes] = lambda _: b"",
@@ -171,7 +170,7 @@ class Matcher:
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
     ) -> None:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
-        self._matcher, self._n_vocab, self.end_token = matcher, n_vocab, end_token
+        self._matcher, self.end_token = matcher, end_token
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
         self.holds = not triggers
@@ -191,10 +190,6 @@ class Matcher:
             for token in spelt:
                 bits[token >> 3] |= 1 << (token & 7)
         return bits
-
-    def allowed(self) -> NDArray[np.bool_]:
-        """Mark the tokens that may come next, where the grammar holds: (n_vocab,)."""
-        return np.unpackbits(self.mask(), count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""
@@ -274,7 +269,6 @@ class Grammars:
                 spellings[token] = spelling
         return Matcher(
             copy,
-            n_vocab=self._n_vocab,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             piece=partial(pieces.of, shown=shown),
