@@ -15,9 +15,10 @@ from training.corpus.example import Example, Turn
 from training.corpus.phrase import fill
 from training.corpus.source import Source, pick
 from training.corpus.surface import voiced
+from training.corpus.tasks import FAMILIES
+from training.corpus.tasks.family import Family
 from training.corpus.template import as_turns
 from training.corpus.tool import Task, Tool, any_name
-from training.corpus.tool_tasks import FAMILIES, Family
 
 SYSTEM = (
     "You are a helpful assistant.",
