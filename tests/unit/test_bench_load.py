@@ -135,6 +135,14 @@ def test_shared_prefix_of_a_shape():
     assert len({" ".join(p.split()[:8]) for p in prompts}) == 2
 
 
+@pytest.mark.parametrize(("fresh", "n_seen"), [(False, 1), (True, 2)])
+def test_fresh_prefixes_are_new_in_each_round(fresh, n_seen):
+    it = shape(prefix=Prefix(tokens=40, n_groups=1, fresh=fresh))
+    load, case = Load(it, MAKER), cases_of(shape())[1]
+    prompts = [j.prompt for run in ("0.4", "1.4") for jobs in load.closed(case, run) for j in jobs]
+    assert len({" ".join(p.split()[:8]) for p in prompts}) == n_seen
+
+
 # -- traces ---------------------------------------------------------------------------------------
 
 

@@ -92,9 +92,11 @@ def test_presets_fit_their_slots(name):
     preset = PRESETS[name]
     shape = preset.shape
     longest = shape.prompt.high if hasattr(shape.prompt, "high") else shape.prompt.tokens
-    assert longest + shape.output.tokens <= preset.n_ctx
-    n_streams = max(shape.concurrency) + (shape.intruder is not None)
-    assert n_streams <= preset.n_slots
+    shared = shape.prefix.tokens if shape.prefix else 0
+    assert shared + longest + shape.output.tokens <= preset.n_ctx
+    if shape.kind == "closed":
+        n_streams = max(shape.concurrency) + (shape.intruder is not None)
+        assert n_streams <= preset.n_slots
     if shape.intruder:
         assert shape.intruder.prompt_tokens + shape.intruder.output_tokens <= preset.n_ctx
     assert cases_of(shape)
@@ -104,6 +106,12 @@ def test_presets_are_the_agreed_ones():
     throughput = PRESETS["throughput"].shape
     n_requests = throughput.concurrency[0] * throughput.requests_per_client
     assert (n_requests, throughput.prompt.tokens, throughput.output.tokens) == (32, 128, 64)
+    burst = PRESETS["shared"].shape
+    assert (burst.n_requests, burst.prefix.tokens, burst.prompt.tokens, burst.output.tokens) == (
+        32, 1024, 32, 32,
+    )  # fmt: skip
+    assert burst.prefix.fresh
+    assert not PRESETS["shared-warm"].shape.prefix.fresh
     assert PRESETS["intruder"].llama_args == ("", "-b 512", "-fa off")
     assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from cobali_ray.bench.load.reply import Exchange, read_reply, timeline_of
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5,
+                                   "prompt_tokens_details": {"cached_tokens": 6}}}  # fmt: skip
 
 
 def event(content, end=b"\n\n"):
@@ -44,6 +45,7 @@ def test_chat_with_a_role_chunk_and_merged_events():
     reply = read_reply(at_once(head, *chunked(*OURS)))
     assert reply.deltas == [(2.0, "Hel"), (3.0, "lo"), (3.0, "!")]
     assert (reply.text, reply.n_prompt, reply.n_output, reply.finished) == ("Hello!", 9, 5, True)
+    assert reply.n_cached == 6
     assert reply.error == ""
 
 

@@ -57,15 +57,15 @@ def test_slo(what, slo, met):
 
 def test_refused_and_failed_count_as_missed_but_not_as_latency():
     run = [
-        timeline(10.5, 11.0, sent=10.0, n_prompt=7),
-        timeline(12.5, 14.0, sent=12.0, n_prompt=9),
+        timeline(10.5, 11.0, sent=10.0, n_prompt=7, n_cached=3),
+        timeline(12.5, 14.0, sent=12.0, n_prompt=9, n_cached=0),
         timeline(sent=11.0, ended=11.01, status="refused"),
         timeline(11.2, sent=11.0, ended=11.3, status="failed"),
     ]
     found = summarise(run, Slo(ttft_s=0.6, tpot_s=1.2))
     assert (found.n_sent, found.n_ok, found.n_refused, found.n_failed) == (4, 2, 1, 1)
     assert found.duration_s == pytest.approx(4.0)
-    assert (found.n_prompt, found.n_output) == (16, 4)
+    assert (found.n_prompt, found.n_computed, found.n_output) == (16, 13, 4)
     assert found.output_tokens_per_s == pytest.approx(1.0)
     assert found.goodput_rps == pytest.approx(1 / 4)
     assert found.attainment == pytest.approx(1 / 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import isnan
 from statistics import median
 
 import numpy as np
@@ -38,15 +39,18 @@ def _throughput(result: ServeResult) -> Table:
     targets = ", ".join(f"{name.removesuffix('_s')} {v:g} s" for name, v in asdict(slo).items() if v)
     table = Table(
         "Throughput and goodput",
-        ["target", "load", "sent / ok / refused / failed", "prompt tok", "output tok/s",
+        ["target", "load", "sent / ok / refused / failed", "prompt tok", "computed", "output tok/s",
          "goodput /s", "attainment", "mean concurrency"],
-        note=f"Goodput and attainment (share of requests sent) under {targets}. Medians of the rounds.",
+        note="Computed: share of the prompt tokens that were not cached. "
+        f"Goodput and attainment (share of requests sent) under {targets}. Medians of the rounds.",
     )  # fmt: skip
     for case in result.cases:
         for target in result.targets:
             number = _getter(result, target.name, case)
             counts = " / ".join(f"{number(n):.0f}" for n in ("n_sent", "n_ok", "n_refused", "n_failed"))
-            rates = [f"{number('output_tokens_per_s'):.1f}", f"{number('goodput_rps'):.2f}"]
+            computed = number("n_computed")
+            share = "-" if isnan(computed) else f"{computed / max(number('n_prompt'), 1):.1%}"
+            rates = [share, f"{number('output_tokens_per_s'):.1f}", f"{number('goodput_rps'):.2f}"]
             rest = [f"{number('attainment'):.0%}", f"{number('mean_concurrency'):.1f}"]
             table.rows.append([target.name, case.label, counts, f"{number('n_prompt'):.0f}", *rates, *rest])
     return table

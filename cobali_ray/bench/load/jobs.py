@@ -49,7 +49,7 @@ class Load:
         """Return warm-up jobs, one client each."""
         n = self._shape.warmup_requests
         found: Sequence[Size | Arrival] = self._trace[:n] or sizes(self._shape, n)
-        return [[self._job(f"{key} warm {i}", i, size)] for i, size in enumerate(found)]
+        return [[self._job(key, f"warm {i}", i, size)] for i, size in enumerate(found)]
 
     def closed(self, case: Case, key: str) -> list[list[Job]]:
         """Return what each client sends."""
@@ -62,7 +62,7 @@ class Load:
             jobs = []
             for k in range(shape.requests_per_client):
                 number = k * case.clients + client
-                jobs.append(self._job(f"{key} {number}", number, drawn[number], begins=k % n_turns == 0))
+                jobs.append(self._job(key, f"{number}", number, drawn[number], begins=k % n_turns == 0))
             clients.append(jobs)
         return clients
 
@@ -70,7 +70,7 @@ class Load:
         """Return the jobs of an open loop, in order of time."""
         timed = self._trace or arrivals(self._shape)
         return [
-            self._job(f"{key} {i}", i, Size(a.prompt_tokens, a.output_tokens), at_s=a.time_s)
+            self._job(key, f"{i}", i, Size(a.prompt_tokens, a.output_tokens), at_s=a.time_s)
             for i, a in enumerate(timed)
         ]
 
@@ -84,17 +84,24 @@ class Load:
             yield Job(prompt=prompt, n_output=it.output_tokens, at_s=i * it.every_s, role="intruder")
 
     def _job(
-        self, key: str, number: int, size: Size | Arrival, *, begins: bool = True, at_s: float = 0.0
+        self,
+        run: str,
+        name: str,
+        number: int,
+        size: Size | Arrival,
+        *,
+        begins: bool = True,
+        at_s: float = 0.0,
     ) -> Job:
         return Job(
-            prompt=self._prompt(key, number, size.prompt_tokens),
+            prompt=self._prompt(run, name, number, size.prompt_tokens),
             n_output=size.output_tokens,
             at_s=at_s,
             begins=begins,
         )
 
-    def _prompt(self, key: str, number: int, n_tokens: int | None) -> str:
-        shape = self._shape
+    def _prompt(self, run: str, name: str, number: int, n_tokens: int | None) -> str:
+        shape, key = self._shape, f"{run} {name}"
         if isinstance(shape.prompt, Repeat):
             return shape.prompt.text * shape.prompt.n_times
         if isinstance(shape.prompt, PromptsFile) or n_tokens is None:
@@ -103,4 +110,6 @@ class Load:
         if shape.prefix is None:
             return self._maker.text(key, n_tokens)
         prefix = f"prefix {self._groups[number]}"
+        if shape.prefix.fresh:
+            prefix = f"{run} {prefix}"
         return self._maker.text(key, n_tokens, prefix=prefix, prefix_tokens=shape.prefix.tokens)

@@ -43,6 +43,8 @@ class Reply:
     deltas: list[tuple[float, str]] = field(default_factory=list)
     """Arrival and text of each delta that has text."""
     n_prompt: int | None = None
+    n_cached: int | None = None
+    """Tokens of the prompt that the server did not compute, if it says so."""
     n_output: int | None = None
     finished: bool = False
     """The answer came to its end: a finish reason or [DONE]."""
@@ -93,6 +95,7 @@ def timeline_of(exchange: Exchange) -> Timeline:
         deltas_s=tuple(at for at, _ in reply.deltas),
         ended_s=exchange.pieces[-1][0] if exchange.pieces else exchange.closed_s,
         n_prompt=reply.n_prompt,
+        n_cached=reply.n_cached,
         n_output=len(reply.deltas) if reply.n_output is None else reply.n_output,
         counted=reply.n_output is None,
         status=status,  # type: ignore[arg-type]
@@ -172,6 +175,8 @@ def _take(reply: Reply, content: Any) -> str:
     if usage:
         reply.n_prompt = usage.get("prompt_tokens", reply.n_prompt)
         reply.n_output = usage.get("completion_tokens", reply.n_output)
+        details = usage.get("prompt_tokens_details") or {}
+        reply.n_cached = details.get("cached_tokens", reply.n_cached)
     text = ""
     for choice in content.get("choices") or ():
         if choice.get("finish_reason"):

@@ -87,6 +87,8 @@ class Prefix:
 
     tokens: int
     n_groups: int
+    fresh: bool = False
+    """Whether each round has prefixes that nobody has seen; else the first round alone finds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

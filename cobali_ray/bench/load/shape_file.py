@@ -186,7 +186,11 @@ def _turns(section: _Section) -> Turns:
 
 
 def _prefix(section: _Section) -> Prefix:
-    prefix = Prefix(tokens=section.whole("tokens"), n_groups=section.whole("n_groups"))
+    prefix = Prefix(
+        tokens=section.whole("tokens"),
+        n_groups=section.whole("n_groups"),
+        fresh="fresh" in section and section.flag("fresh"),
+    )
     section.done()
     return prefix
 

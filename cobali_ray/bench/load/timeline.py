@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,8 @@ class Timeline:
     """Arrival of each delta with text, in order."""
     ended_s: float
     n_prompt: int | None = None
+    n_cached: int | None = None
+    """How much of the prompt the server had already; None where it does not say."""
     n_output: int = 0
     counted: bool = False
     """`n_output` is the number of deltas, because the server gave no usage."""
@@ -103,6 +106,8 @@ class Summary:
     tpot: Spread | None
     e2e: Spread | None
     n_prompt: int
+    n_computed: float
+    """Prompt tokens that were not cached; not a number if a server does not say how many were."""
     n_output: int
     output_tokens_per_s: float
     goodput_rps: float
@@ -146,6 +151,7 @@ def summarise(timelines: Iterable[Timeline], slo: Slo) -> Summary:
         tpot=Spread.of([t.tpot_s for t in ok if t.tpot_s is not None]),
         e2e=Spread.of([t.e2e_s for t in ok]),
         n_prompt=sum(t.n_prompt or 0 for t in ok),
+        n_computed=sum((t.n_prompt or 0) - (nan if t.n_cached is None else t.n_cached) for t in ok),
         n_output=n_output,
         output_tokens_per_s=n_output / duration,
         goodput_rps=n_met / duration,
@@ -168,6 +174,7 @@ def as_samples(timelines: Iterable[Timeline]) -> list[dict[str, Any]]:
             "sent_s": round(t.sent_s - start, 6),
             "ended_s": round(t.ended_s - start, 6),
             "n_prompt": t.n_prompt,
+            "n_cached": t.n_cached,
             "n_output": t.n_output,
             "deltas_s": [round(at - start, 6) for at in t.deltas_s],
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cobali_ray.bench.load.shape import Fixed, Intruder, Shape, Slo, Uniform
+from cobali_ray.bench.load.shape import Fixed, Intruder, Prefix, Shape, Slo, Uniform
 
 TINY, TINY_152K, HALF_B = (
     "builtin:synthetic-tiny",
@@ -34,6 +34,15 @@ def _closed(name: str, description: str, *, clients: int, waves: int, n_prompt: 
     )  # fmt: skip
 
 
+def _burst(name: str, *, fresh: bool) -> Shape:
+    return Shape(
+        name=name, description="32 prompts at once that begin with the same 1,024 tokens, 32 of their own.",
+        seed=24, kind="open", rate_rps=1000.0, burstiness=1.0, n_requests=32, warmup_requests=0,
+        prefix=Prefix(tokens=1024, n_groups=1, fresh=fresh), prompt=Fixed(tokens=32), output=Fixed(tokens=32),
+        ignore_eos=True, slo=Slo(ttft_s=5.0, tpot_s=0.2),
+    )  # fmt: skip
+
+
 PRESETS = {
     preset.name: preset
     for preset in (
@@ -50,6 +59,21 @@ PRESETS = {
             model=HALF_B, n_slots=16, n_ctx=1024,
             shape=_closed("peers-throughput-05b", "16 clients, one request each of 64 + 24 tokens, streamed.",
                           clients=16, waves=1, n_prompt=64, n_output=24),
+        ),
+        Preset(
+            name="shared",
+            title="32 prompts at once that share 1,024 new tokens, 152k vocabulary",
+            model=TINY_152K, n_slots=16, n_ctx=1152, shape=_burst("peers-shared", fresh=True),
+        ),
+        Preset(
+            name="shared-warm",
+            title="32 prompts at once that share 1,024 tokens of the round before, 152k vocabulary",
+            model=TINY_152K, n_slots=16, n_ctx=1152, shape=_burst("peers-shared-warm", fresh=False),
+        ),
+        Preset(
+            name="shared-05b",
+            title="32 prompts at once that share 1,024 new tokens, the 0.5B shape",
+            model=HALF_B, n_slots=16, n_ctx=1152, shape=_burst("peers-shared-05b", fresh=True),
         ),
         Preset(
             name="intruder",
