@@ -278,6 +278,7 @@ class EngineSettings(BaseSettings):
         n_cells: int,
         cuts_tails: bool = True,
         copies: bool = False,
+        shares: bool = False,
         dense: bool = False,
         grain: Grain | None = None,
         cell_bytes: int = 0,
@@ -298,6 +299,7 @@ class EngineSettings(BaseSettings):
             n_host_cells=host_bytes // cell_bytes if cell_bytes else 0,
             cell_bytes=cell_bytes,
             copies=copies,
+            shares=shares,
             dense=dense,
             grain=grain or Grain(),
         )

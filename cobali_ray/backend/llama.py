@@ -67,7 +67,8 @@ class LlamaBackend:
         self.cuts_tails = self._attends() and not (config.unified and lc.llama_model_n_swa(self._model) > 0)
         # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
         # are given to other slots without telling.
-        self.copies = self.cuts_tails and not config.unified  # a shared pool may lack the cells meanwhile
+        self.copies = self.cuts_tails
+        self.shares = self.copies and config.unified
         self.dense = not config.unified
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
@@ -273,13 +274,18 @@ class LlamaBackend:
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the first tokens of a slot's cache to an empty one, at once and of used cells only.
 
-        `llama_memory_seq_cp` would copy whole streams of a split cache, and only at the next pass.
+        `llama_memory_seq_cp` would copy whole streams of a split cache, and only at the next pass; in a
+        unified one it lets both slots have the same cells.
         """
         n_donor, n_cached = int(self._n_cached[donor_id]), int(self._n_cached[slot_id])
         if n_cached or donor_id == slot_id or not 0 < n_keep <= n_donor:
             raise BackendError(
                 f"slot {slot_id} with {n_cached} tokens gets none of slot {donor_id}: {n_keep} of {n_donor}"
             )
+        if self._unified:
+            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, 0, n_keep)
+            self._n_cached[slot_id] = n_keep
+            return
         lc, on_device = self._lc, self._lc.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
         size = int(lc.llama_state_seq_get_size_ext(self._context, donor_id, on_device))
         state = (ctypes.c_uint8 * size)()

@@ -93,6 +93,8 @@ class Backend(Protocol):
     """Whether a slot can be cut to a prefix."""
     copies: bool
     """Whether a prefix can be copied from one slot to another."""
+    shares: bool
+    """Whether such a copy takes no cells of its own."""
     dense: bool
     """Whether gaps between the ids of busy slots cost time."""
 

@@ -7,6 +7,7 @@ that mixes up slots, skips a token or computes one twice changes the answer.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -77,6 +78,7 @@ class ScriptedBackend:
         overlaps: bool = False,
         strict: bool = True,
         copies: bool = True,
+        shares: bool = False,
         dense: bool = True,
     ) -> None:
         self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
@@ -85,12 +87,15 @@ class ScriptedBackend:
         self.end_tokens = frozenset({END_TOKEN})
         self.sampling = NEUTRAL
         self.overlaps = overlaps
-        self.grain, self.cuts_tails, self.copies, self.dense = Grain(), True, copies, dense
+        self.grain, self.cuts_tails = Grain(), True
+        self.copies, self.shares, self.dense = copies, shares, dense
         self.words: Words = ByteVocab()
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
+        self._cells: list[list[object]] = [[] for _ in range(n_slots)]
+        """Where each token lies, if slots can share cells."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._expected: dict[int, RowSampler] = {}
@@ -100,7 +105,7 @@ class ScriptedBackend:
     def forward(self, batch: TickBatch) -> None:
         """Check the batch as a cache would, then extend the slots' hash chains."""
         self._check(batch)
-        n_used = sum(map(len, self._hashes))
+        n_used = self.n_used()
         if n_used + batch.n_tokens > self.n_cells:
             raise CacheFullError(f"{n_used} of {self.n_cells} cells used, {batch.n_tokens} more wanted")
         tokens = batch.token[: batch.n_tokens].tolist()
@@ -112,6 +117,8 @@ class ScriptedBackend:
             for token in tokens[at : at + span.length]:
                 state = _chain(state, token)
                 chain.append(state)
+            if self.shares:
+                self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
             if span.sample:
                 wanted.append(state % _N_ROWS)
@@ -163,15 +170,17 @@ class ScriptedBackend:
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
         del self._hashes[slot_id][n_keep:]
+        del self._cells[slot_id][n_keep:]
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the beginning of a slot's chain."""
         donor, chain = self._hashes[donor_id], self._hashes[slot_id]
         if chain or n_keep > len(donor):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(donor)} to be copied")
-        if sum(map(len, self._hashes)) + n_keep > self.n_cells:
+        if not self.shares and self.n_used() + n_keep > self.n_cells:
             raise CacheFullError(f"no cells for a copy of {n_keep} tokens")
         chain += donor[:n_keep]
+        self._cells[slot_id] += self._cells[donor_id][:n_keep]
 
     def measure_cell(self) -> int:
         """Return what a small model's cell takes; the hashes take less."""
@@ -192,14 +201,23 @@ class ScriptedBackend:
             raise SlotFaultError(
                 slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(saved)} to be restored"
             )
-        if sum(map(len, self._hashes)) + n_keep > self.n_cells:
+        if self.n_used() + n_keep > self.n_cells:
             raise CacheFullError(f"no cells for {n_keep} saved tokens")
         chain += saved[:n_keep]
+        if self.shares:
+            self._cells[slot_id] += [object() for _ in range(n_keep)]
 
     def clear(self) -> None:
         """Forget every slot."""
-        for chain in self._hashes:
+        for chain, cells in zip(self._hashes, self._cells, strict=True):
             chain.clear()
+            cells.clear()
+
+    def n_used(self) -> int:
+        """Return how many cells hold a token of any slot."""
+        if self.shares:
+            return len(set(itertools.chain.from_iterable(self._cells)))
+        return sum(map(len, self._hashes))
 
     def piece(self, token_id: int) -> bytes:
         """Return the byte of a byte token, nothing for the others."""

@@ -73,6 +73,8 @@ class EngineLimits:
     """What one of them takes there."""
     copies: bool = False
     """Whether a slot's prefix can be copied to another."""
+    shares: bool = False
+    """Whether such a copy takes no cells of its own, as in a unified cache."""
     dense: bool = False
     """Whether gaps between busy slot ids cost time, as in a split cache."""
     grain: Grain = Grain()

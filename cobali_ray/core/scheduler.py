@@ -453,8 +453,7 @@ class Scheduler:
             self._out.append(Forget(gone))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
-                self.slots.n_cells_running -= sequence.n_prefilled
-                sequence.n_prefilled = 0
+                self.slots.empty(sequence)
                 if len(sequence.stays) == 1:
                     sequence.n_cached = 0
         self._plan(event.now_s)

@@ -8,6 +8,7 @@ from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
 from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.sharing import Sharing
 from cobali_ray.errors import InvariantError
 
 WAIT_LEAST = 16
@@ -32,21 +33,34 @@ class Slots:
         self.n_cells_running = 0
         """KV cells of sequences in slots."""
         self.n_cells_idle = 0
-        """KV cells held by idle slots for prefix reuse."""
+        """KV cells held by idle slots for prefix reuse. Both count a cell for each slot that has it."""
+        self._sharing = Sharing()
+
+    def n_used(self) -> int:
+        """Return the KV cells in use."""
+        return self.n_cells_running + self.n_cells_idle - self._sharing.n_twice()
+
+    def n_used_idle(self) -> int:
+        """Return those of them that only idle slots hold."""
+        return self.n_used() - self.n_cells_running + self._n_twice_running()
+
+    def _n_twice_running(self) -> int:
+        return self._sharing.n_twice(lambda slot_id: self.by_slot[slot_id] is not None)
 
     def n_short(self, n_tokens: int) -> int:
         """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
-        return n_tokens + self.n_cells_running + self.n_cells_idle - self._limits.n_cells
+        return n_tokens + self.n_used() - self._limits.n_cells
 
     def fits(self, sequence: Sequence) -> bool:
         """Say whether a waiting sequence can get a slot now.
 
         Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
         for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped.
+        What it will share with others is counted all the same: they may end before it has begun.
         """
         if not self.n_idle:
             return False
-        committed = sum([len(s.tokens) for s in self.running])
+        committed = sum([len(s.tokens) for s in self.running]) - self._n_twice_running()
         return committed + len(self.running) + len(sequence.tokens) <= self._limits.n_cells
 
     def held(self, slot_id: int) -> Held:
@@ -64,7 +78,7 @@ class Slots:
             slots,
             self._limits,
             level=self.level,
-            n_free_cells=-self.n_short(0),
+            n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
         )
 
@@ -92,6 +106,9 @@ class Slots:
             raise InvariantError(f"slot {place.slot_id} is not idle")
         if place.donor_id is not None and self._held[place.donor_id].n_tokens == place.n_keep:
             self._forget(place.donor_id, place.n_keep)  # a duplicate from now on, which nobody misses
+        self._sharing.cut(place.slot_id, 0 if place.donor_id is not None or place.from_host else place.n_keep)
+        if place.donor_id is not None and self._limits.shares:
+            self._sharing.share(place.donor_id, place.slot_id, place.n_keep)
         self.level += place.lost
         self.n_cells_idle -= self._held[place.slot_id].n_tokens
         self.n_cells_running += place.n_keep
@@ -111,6 +128,7 @@ class Slots:
         self.n_idle += 1
         self.n_cells_running -= n_computed
         self.n_cells_idle += n_keep
+        self._sharing.cut(slot_id, n_keep)
         if n_keep:
             worth_until = self.level + recompute_cost(0, n_keep)
             self._held[slot_id] = Held(slot_id, sequence.tokens[:n_keep], n_keep, worth_until, idle=True)
@@ -121,6 +139,7 @@ class Slots:
 
     def drop(self, held: Held) -> None:
         """Forget an idle prefix."""
+        self._sharing.cut(held.slot_id, 0)
         self.n_cells_idle -= held.n_tokens
         self._forget(held.slot_id)
 
@@ -133,6 +152,12 @@ class Slots:
         self.level += worth(least, 0, self.level)
         self.drop(least)
         return least
+
+    def empty(self, sequence: Sequence) -> None:
+        """Note that a sequence's slot holds nothing of what it was to begin from."""
+        self.n_cells_running -= sequence.n_prefilled
+        sequence.n_prefilled = 0
+        self._sharing.cut(sequence.slot_id, 0)
 
     def youngest(self) -> Sequence | None:
         """Return the sequence to preempt: the one assigned last, never the only one."""
@@ -158,6 +183,6 @@ class Slots:
             problems.append("the cells of running sequences are miscounted")
         if self.n_cells_idle != sum(held.n_tokens for held in self._held):
             problems.append("the cells of idle prefixes are miscounted")
-        if self.n_cells_running + self.n_cells_idle > self._limits.n_cells:
+        if self.n_used() > self._limits.n_cells:
             problems.append("more cells used than there are")
         return problems

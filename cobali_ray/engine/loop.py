@@ -217,7 +217,7 @@ class EngineLoop:
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(lambda observer: _saw_idle(observer, engine.slots.n_cells_idle))
+                self._watch(lambda observer: _saw_idle(observer, engine.slots.n_used_idle()))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed

@@ -92,6 +92,7 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
         n_cells=backend.n_cells,
         cuts_tails=backend.cuts_tails,
         copies=backend.copies,
+        shares=backend.shares,
         dense=backend.dense,
         grain=backend.grain,
         cell_bytes=cell_bytes,

@@ -196,9 +196,25 @@ def test_a_copy_that_would_mix_two_sequences_is_refused(bench):
     assert [bench.held(i) for i in range(4)] == [12, 12, 0, 0]
 
 
-def test_a_shared_pool_copies_nothing(open_tiny):
-    backend = open_tiny(unified=True)
-    assert (backend.copies, backend.dense) == (False, False)
+def test_copies_in_a_unified_cache_take_no_cells(open_tiny):
+    bench = Bench(open_tiny(unified=True, n_cells=256), [prompt(seed, 300) for seed in range(4)])
+    backend = bench.backend
+    assert (backend.copies, backend.shares, backend.dense) == (True, True, False)
+    bench.step((0, 0, 200, True))
+    alone = bench.step((0, 200, 1, True))[0]
+    backend.clear()
+    bench.step((0, 0, 200, True))
+    bench.sequences[1:] = [bench.sequences[0]] * 3
+    for slot_id in (1, 2, 3):
+        backend.copy(0, slot_id, 200)
+    backend.truncate(0, 0)  # whoever computed them may go
+    backend.truncate(1, 150)
+    for row in bench.step(*((slot_id, 200, 1, True) for slot_id in (2, 3))):
+        np.testing.assert_allclose(row, alone, atol=0.02)
+    assert [bench.held(i) for i in range(4)] == [0, 150, 201, 201]
+    bench.step((1, 150, 50, True))  # 252 cells in all
+    with pytest.raises(CacheFullError):
+        bench.step((0, 0, 5, True))
 
 
 def saved_in_blocks(backend, slot_id, n):

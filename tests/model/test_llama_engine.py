@@ -76,6 +76,7 @@ class Run:
             n_host_cells=asked.get("n_host_cells", 0),
             cell_bytes=backend.measure_cell() if "n_host_cells" in asked else 0,
             copies=backend.copies,
+            shares=backend.shares,
             dense=backend.dense,
         )
         self.recorder, self.ticks, self.sequences = Recorder(), [], {}

@@ -115,7 +115,7 @@ class EngineMachine(RuleBasedStateMachine):
         n_host_cells=st.sampled_from([1000, 40, 0]),
         overlaps=st.booleans(),
         end_probability=st.sampled_from([0.0, 0.05]),
-        copies=st.booleans(),
+        copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
     )
     def open(  # the production defaults come first or twice
@@ -142,6 +142,8 @@ class EngineMachine(RuleBasedStateMachine):
             n_batch=budget,
             overlaps=overlaps,
             end_probability=end_probability,
+            copies=copies != "no",
+            shares=copies == "shared",
         )
         self.limits = EngineLimits(
             n_slots=n_slots,
@@ -153,7 +155,8 @@ class EngineMachine(RuleBasedStateMachine):
             min_prefix=min_prefix,
             n_host_cells=n_host_cells,
             host_block=4,
-            copies=copies,
+            copies=self.backend.copies,
+            shares=self.backend.shares,
             dense=dense,
             grain=grain,
         )
@@ -254,6 +257,11 @@ class EngineMachine(RuleBasedStateMachine):
         kept = [len(cells) for cells in self.engine._host._cells.values()]
         assert sum(kept) <= self.engine.scheduler.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
+        assert self.backend.n_used() == slots.n_used()
+        idle = [cells for s, cells in zip(slots.by_slot, self.backend._cells, strict=True) if s is None]
+        busy = [cells for s, cells in zip(slots.by_slot, self.backend._cells, strict=True) if s is not None]
+        if self.backend.shares:
+            assert len(set().union(*idle) - set().union(*busy)) == slots.n_used_idle()
         assert all(held[s.slot_id] == s.n_computed for s in slots.running)
 
     @invariant()

@@ -530,6 +530,19 @@ def test_who_waits_for_a_prompt_that_ends_takes_its_place():
     assert (s.status("b"), s.status("c")) == (Status.RUNNING, Status.QUEUED)
 
 
+@pytest.mark.parametrize(("shares", "n_at_once"), [(True, 4), (False, 2)])
+def test_shared_cells_leave_room_for_others(shares, n_at_once):
+    s = Setup(n_slots=4, n_ctx_slot=256, n_cells=256, min_prefix=4, copies=True, shares=shares)
+    s.submit(*(sharing(name, 100, i, i) for i, name in enumerate("abcd")))
+    slots, most = s.scheduler.slots, 0
+    while s.scheduler.n_open:
+        s.tick(token=50)
+        most = max(most, len(slots.running))
+        if shares and len(slots.running) == 4:
+            assert slots.n_used() <= 256 < slots.n_cells_running
+    assert (most, s.scheduler.n_preempted) == (n_at_once, 0)
+
+
 @pytest.mark.parametrize("changes", [{"copies": False}, {"min_prefix": 0}, {"min_prefix": 101}])
 def test_nobody_waits_for_what_cannot_be_copied(changes):
     base = {"n_ctx_slot": 256, "n_cells": 768, "min_prefix": 4, "copies": True}

@@ -1,0 +1,68 @@
+"""Sharing: which cells lie in several slots at once, where a copy of a prefix takes no cells of its own.
+
+Slots share beginnings only, so what they share is a tree: a run of cells that several slots own, then runs
+that fewer of them own, then what each computed alone, which is not noted: who never shared costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Cells of the tokens `start .. end` of every slot that owns them."""
+
+    start: int
+    end: int
+    owners: set[int]
+
+
+class Sharing:
+    """The books of shared cells."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[Run]] = {}
+        """Of each slot that shared cells, from its first token on without a gap."""
+
+    def share(self, donor_id: int, slot_id: int, n: int) -> None:
+        """Let a slot that shares nothing own the first `n` cells of another's."""
+        self._split(donor_id, n)
+        runs = self._runs.setdefault(donor_id, [])
+        n_known = runs[-1].end if runs else 0
+        if n_known < n:
+            runs.append(Run(n_known, n, {donor_id}))
+        self._runs[slot_id] = [run for run in runs if run.end <= n]
+        for run in self._runs[slot_id]:
+            run.owners.add(slot_id)
+
+    def cut(self, slot_id: int, n: int) -> None:
+        """Let a slot own no more than its first `n` cells; the others keep theirs."""
+        self._split(slot_id, n)
+        while (runs := self._runs.get(slot_id)) and runs[-1].start >= n:
+            runs.pop().owners.remove(slot_id)
+            if not runs:
+                del self._runs[slot_id]
+
+    def n_twice(self, among: Callable[[int], bool] | None = None) -> int:
+        """Return how many cells too many the cells of all slots, or of these, are when they are added up."""
+        n, seen = 0, set[int]()
+        for slot_id, runs in self._runs.items():
+            if among is not None and not among(slot_id):
+                continue
+            for run in runs:
+                n += (run.end - run.start) * (id(run) in seen)
+                seen.add(id(run))
+        return n
+
+    def _split(self, slot_id: int, n: int) -> None:
+        """Divide the run of a slot that goes on beyond `n`, for all its owners."""
+        whole = next((run for run in self._runs.get(slot_id, ()) if run.start < n < run.end), None)
+        if whole is None:
+            return
+        rest = Run(n, whole.end, set(whole.owners))
+        whole.end = n
+        for owner in whole.owners:
+            runs = self._runs[owner]
+            runs.insert(runs.index(whole) + 1, rest)
