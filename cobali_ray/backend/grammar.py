@@ -16,6 +16,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
+from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stopping import Search, chars
@@ -24,12 +25,12 @@ from cobali_ray.errors import InvalidParameterError
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
 """What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
 
-MAX_CHARS = 200_000
+MAX_CHARS = 400_000
 """Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
 MAX_GBNF_RULES = 1_000
 """Turning GBNF into Lark takes half a second for so many in a chain, four times that for twice as many."""
 STACK_BYTES = 512 << 20
-"""The deepest chain of rules that fits MAX_CHARS takes 100 MB; only what is used becomes memory."""
+"""The deepest chain of rules that fits MAX_CHARS takes 200 MB; only what is used becomes memory."""
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
 ESCAPES = 'nrbtf\\"'
@@ -63,7 +64,9 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
     """
     if len(text) > MAX_CHARS:
-        raise InvalidParameterError(param, f"the grammar of {param} has more than {MAX_CHARS} characters")
+        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
+        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(param, f"{problem}; {shorter}")
     judge = _judged_short if len(text) <= SHORT_CHARS else _judged
     judged = judge(kind, text, strict=strict, compact=compact)
     if isinstance(judged, str):
@@ -79,13 +82,28 @@ def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, 
     """
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
-        failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
     except ValueError as error:
-        return str(error)
+        return f"#: {error}" if kind == "json_schema" else str(error)
+    failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
     if failed:
-        return messages[0]
+        return (
+            _placed(text, messages[0], strict=strict, compact=compact)
+            if kind == "json_schema"
+            else messages[0]
+        )
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
+    """Return why a schema is refused, with the part of it that is to blame in front."""
+
+    def refusal(schema: str) -> str:
+        grammar = _from("json_schema", schema, strict=strict, compact=compact)
+        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        return messages[0] if failed else ""
+
+    return f"{_deeply(lambda: place_of(json.loads(text), refusal))}: {message}"
 
 
 _judged = lru_cache(maxsize=N_CACHED)(_judge)
@@ -125,8 +143,8 @@ def _listed(lark: str) -> str:
 
 
 def _refusal(param: str, message: str) -> InvalidParameterError:
-    # Behind an empty line, llguidance tells its own state.
-    plain = message.partition("\n<state>")[0].strip()[:500]
+    # Behind these, llguidance tells its own state.
+    plain = message.partition("\n<state>")[0].partition("\n<backtrace>")[0].strip()[:500]
     return InvalidParameterError(param, f"{param} cannot be used: {plain}")
 
 
