@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
-from cobali_ray.core.stopping import Search, chars
+from cobali_ray.core.stopping import Beginning, Search, chars
 from cobali_ray.errors import InvalidParameterError
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
@@ -35,6 +35,8 @@ WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
 ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
+MAX_BEGUN = 1_000
+"""Bytes of an answer after which it has begun otherwise than with a head."""
 N_CACHED = 64
 """Compiled grammars that are kept."""
 N_SHORT, SHORT_CHARS = 2048, 4096
@@ -175,6 +177,8 @@ class Matcher:
 
     Until a trigger has appeared in the answer everything is allowed. The grammar is told bytes, so it takes
     what a token holds behind the trigger, and the text of a shown control token, by tokens that spell them.
+    With heads, everything is allowed until the answer has begun with one of them, which the grammar is then
+    told; once it has begun otherwise, for ever.
     """
 
     def __init__(
@@ -183,6 +187,7 @@ class Matcher:
         *,
         end_token: int,
         triggers: Sequence[str] = (),
+        heads: tuple[str, ...] = (),
         piece: Callable[[int], bytes] = lambda _: b"",
         spell: Callable[[bytes], list[int] | None] = lambda _: None,
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
@@ -191,7 +196,10 @@ class Matcher:
         self._matcher, self.end_token = matcher, end_token
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
-        self.holds = not triggers
+        self._beginning = Beginning(heads) if heads else None
+        self._begun = b""
+        """What the answer has shown so far, while it is not clear how it begins."""
+        self.holds = not triggers and not heads
         """Whether the grammar holds by now."""
         self.complete = False
         """Whether nothing but an end may follow."""
@@ -212,7 +220,10 @@ class Matcher:
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""
         if not self.holds:
-            self._listen(self._piece(token))
+            if self._beginning is not None:
+                self._begin(self._beginning, self._piece(token))
+            elif self._searches:
+                self._listen(self._piece(token))
             return
         spelling = self._spellings.get(token)
         if spelling is None or self._takes([token]):
@@ -231,6 +242,18 @@ class Matcher:
                 self._matcher.consume_tokens(rest)
                 self.holds, self.complete = True, self._matcher.is_stopped()
                 return
+
+    def _begin(self, beginning: Beginning, piece: bytes) -> None:
+        """Begin once the answer has begun with a head, if the grammar takes all that it has shown."""
+        self._begun += piece
+        has_begun = beginning.feed(chars(piece))
+        if has_begun is None and len(self._begun) <= MAX_BEGUN:
+            return
+        self._beginning = None
+        tokens = self._spell(self._begun) if has_begun else None
+        if tokens is not None and self._takes(tokens):
+            self._matcher.consume_tokens(tokens)
+            self.holds, self.complete = True, self._matcher.is_stopped()
 
     def _takes(self, tokens: list[int]) -> bool:
         return bool(self._matcher.validate_tokens(tokens) == len(tokens))
@@ -289,6 +312,7 @@ class Grammars:
             copy,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
+            heads=grammar.heads,
             piece=partial(pieces.of, shown=shown),
             spell=spell,
             spellings=spellings,
