@@ -178,7 +178,7 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
     config.replace(
         "frontend http_frontend",
         r"bind \S+:(\d+)",
-        rf"bind {host}:\1",
+        rf"bind {_listening(host)}:\1",
         # No source takes all connections: beyond half of them it gets 429, beyond three quarters nothing.
         "stick-table type ipv6 size 64k expire 1m store conn_cur",
         "tcp-request connection track-sc0 src",
@@ -194,6 +194,11 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
         "backend default_backend", r"http-request return status 404 .*", "http-request deny deny_status 503"
     )
     return f"{_MARK}\n{config.text()}"
+
+
+def _listening(host: str) -> str:
+    """Return an address as HAProxy has it: what looks like IPv6 must say so."""
+    return f"ipv6@{host}" if ":" in host else host
 
 
 def _write_pages(folder: Path) -> None:

@@ -49,12 +49,18 @@ def free_blocks(n: int) -> list[range]:
 
 def require_free(host: str, port: int) -> None:
     """Raise ConfigError if the address is taken."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ConfigError("port", f"cannot listen on {host}:{port}: {error.strerror}") from error
+            address = authority(host, port)
+            raise ConfigError("port", f"cannot listen on {address}: {error.strerror}") from error
+
+
+def authority(host: str, port: int) -> str:
+    """Return host and port as URLs have them, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_free(port: int) -> bool:

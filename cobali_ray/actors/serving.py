@@ -26,7 +26,7 @@ from rich.console import Console
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
 from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
-from cobali_ray.actors.ports import require_free, socket_dir
+from cobali_ray.actors.ports import authority, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.core.request import NEUTRAL
@@ -55,7 +55,7 @@ def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: 
     steps = Steps(console)
     require_free(host, port)
     folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
-    url = f"http://{host}:{port}"
+    url = f"http://{authority(host, port)}"
     forks, started = None, False
     try:
         with _watching_signals(lambda: _break_off(console, folder)):

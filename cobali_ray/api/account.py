@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +15,7 @@ from cobali_ray.api.answer import Times, slowest_of
 from cobali_ray.api.faults import Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
 from cobali_ray.api.spans import HttpSpan
-from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.events import End
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
@@ -37,7 +37,7 @@ class Account:
     stream: bool = False
     n_prompt: int | None = None
     n_output: int | None = None
-    finish_reasons: list[FinishReason] = field(default_factory=list)
+    finish_reasons: list[str] = field(default_factory=list)
     intake_s: float | None = None
     queue_s: float | None = None
     ttft_s: float | None = None
@@ -58,11 +58,22 @@ class Account:
             self.ignored += names
             log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))
 
-    def settle(self, ends: Sequence[End | None], n_tokens: int, times: Times) -> None:
-        """Note how and when the choices ended; where one did not, count the tokens seen."""
+    def settle(
+        self,
+        ends: Sequence[End | None],
+        n_tokens: int,
+        times: Times,
+        *,
+        reason: Callable[[int, End], str | None],
+    ) -> None:
+        """Note how and when the choices ended; where one did not, count the tokens seen.
+
+        `reason` says why one of them ended, in the words of the API.
+        """
         self.ttft_s = times.ttft_s
         closed = [end for end in ends if end is not None]
-        self.finish_reasons = [end.finish_reason for end in closed if end.finish_reason is not None]
+        reasons = [reason(i, end) for i, end in enumerate(ends) if end is not None]
+        self.finish_reasons = [one for one in reasons if one is not None]
         self.n_output = n_tokens
         if closed:
             if len(closed) == len(ends):

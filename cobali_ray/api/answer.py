@@ -11,7 +11,7 @@ from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogpr
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, message_of, turns_of
 from cobali_ray.chat.splitter import Answer as TakenApart
-from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
 
 class Times(NamedTuple):
@@ -36,11 +36,6 @@ class Choice:
         """The answer so far."""
         return "".join(self.texts)
 
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it ended; None while it has not."""
-        return self.end.finish_reason if self.end else None
-
 
 class Answer(ABC):
     """The body of one call's answer, as its choices grow."""
@@ -53,10 +48,7 @@ class Answer(ABC):
 
     def add(self, news: News) -> None:
         """Take what a batch adds to one choice."""
-        choice = self.choices[news.choice]
-        choice.texts.append(news.text)
-        choice.logprobs.add(news.logprobs)
-        choice.end = news.end
+        self._add(news, news.logprobs)
 
     def body(self, times: Times) -> dict[str, Any]:
         """Return the body; every choice has ended."""
@@ -72,6 +64,19 @@ class Answer(ABC):
             "usage": usage(call, stats, self._n_reasoning),
             "timings": timings(stats, times),
         }
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
+        """Return why a choice ended, in the words of the API."""
+        return end.finish_reason
+
+    def _reason(self, index: int, choice: Choice) -> str | None:
+        return None if choice.end is None else self.finish_reason(index, choice.end)
+
+    def _add(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
+        choice = self.choices[news.choice]
+        choice.texts.append(news.text)
+        choice.logprobs.add(logprobs)
+        choice.end = news.end
 
     @property
     def _n_reasoning(self) -> int | None:
@@ -96,9 +101,16 @@ class ChatAnswer(Answer):
 
     def add(self, news: News) -> None:
         """Take what a batch adds to one choice."""
-        super().add(news)
-        if self._turns:
-            self._taken_apart[news.choice].add(self._turns[news.choice].take(news))
+        if not self._turns:
+            super().add(news)
+            return
+        events, logprobs = self._turns[news.choice].take(news)
+        self._taken_apart[news.choice].add(events)
+        self._add(news, logprobs)
+
+    def finish_reason(self, index: int, end: End) -> str | None:
+        """Return why a choice ended: of calls, `tool_calls`."""
+        return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     @property
     def _n_reasoning(self) -> int:
@@ -112,18 +124,13 @@ class ChatAnswer(Answer):
             "index": index,
             "message": self._message(index, choice),
             "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
-            "finish_reason": self._finish_reason(index, choice),
+            "finish_reason": self._reason(index, choice),
         }
 
     def _message(self, index: int, choice: Choice) -> dict[str, Any]:
         if self._turns:
             return message_of(self._taken_apart[index], self._turns[index])
         return {"role": "assistant", "content": choice.text, "refusal": None}
-
-    def _finish_reason(self, index: int, choice: Choice) -> str | None:
-        if self._turns and choice.end is not None:
-            return self._turns[index].finish_reason(choice.end)
-        return choice.finish_reason
 
 
 class CompletionAnswer(Answer):
@@ -139,7 +146,7 @@ class CompletionAnswer(Answer):
             "index": index,
             "text": self._call.echoes[index] + choice.text,
             "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": self._reason(index, choice),
         }
 
 

@@ -179,7 +179,7 @@ class Generation:
         if held is None:
             return None
         source.account.ignore(held.ignored)
-        return Grammar(held.text, "tools", held.triggers)
+        return Grammar(held.text, "tools", held.triggers, held.heads)
 
     def _check_schema(self, param: str, kind: Kind, text: str, *, strict: bool = False) -> Checked:
         return check(param, kind, text, strict=strict or self._settings.strict)

@@ -16,8 +16,9 @@ from cobali_ray.core.request import ReasoningBudget
 from cobali_ray.errors import InvalidParameterError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-FORMATS = ("auto", "deepseek", "none")
-"""Of reasoning: `deepseek` is llama-server's other name for `auto`."""
+FIELDS = {"auto": "reasoning_content", "deepseek": "reasoning_content", "parsed": "reasoning"}
+"""Where each format has the reasoning: `deepseek` is llama-server's name for `auto`, `parsed` is Groq's."""
+FORMATS = (*FIELDS, "none")
 N_TAIL = 512
 """Characters of a prompt that tell how its answer begins; no marker is longer."""
 
@@ -114,4 +115,5 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
         form = replace(form, reasoning_start="", reasoning_end="")
     if form.plain and not offer.callable:
         return None
-    return Speech(form, end, offer.callable, shows_reasoning=body.include_reasoning is not False)
+    field = None if body.include_reasoning is False else FIELDS.get(chosen, FIELDS["auto"])
+    return Speech(form, end, offer.callable, reasoning_field=field)

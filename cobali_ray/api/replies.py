@@ -35,8 +35,11 @@ class Reply(Response):
     Errors before the first byte leave `__call__` and become a proper HTTP status.
     """
 
-    def __init__(self, client: EngineClient, call: Call, account: Account, clock: ApiClock) -> None:
+    def __init__(
+        self, client: EngineClient, call: Call, account: Account, written: Answer | Frames, clock: ApiClock
+    ) -> None:
         super().__init__()
+        self._written = written
         self._client, self._call, self._account, self._clock = client, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
@@ -48,7 +51,8 @@ class Reply(Response):
             await unless_gone(receive, self._reply(send))
         finally:
             times = Times(self._tally.ttft_s, self._since_s())
-            self._account.settle(self._tally.ends, self._tally.n_tokens, times)
+            ends, n_tokens = self._tally.ends, self._tally.n_tokens
+            self._account.settle(ends, n_tokens, times, reason=self._written.finish_reason)
             if not self._tally.n_open:
                 self._client.observe("e2e_seconds", times.e2e_s)
 
@@ -75,7 +79,7 @@ class WholeReply(Reply):
     def __init__(
         self, client: EngineClient, call: Call, account: Account, answer: Answer, *, clock: ApiClock
     ) -> None:
-        super().__init__(client, call, account, clock)
+        super().__init__(client, call, account, answer, clock)
         self._whole = answer
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
@@ -105,7 +109,7 @@ class StreamReply(Reply):
         clock: ApiClock,
         min_gap_s: float,
     ) -> None:
-        super().__init__(client, call, account, clock)
+        super().__init__(client, call, account, frames, clock)
         self._writer = StreamWriter(call, frames, self._tally)
         self._min_gap_s = min_gap_s
 

@@ -214,7 +214,8 @@ class ChatBody(GenerationBody):
     parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
     reasoning_effort: str | None = Field(None, description="For the chat template; none turns it off.")
     reasoning_format: str | None = Field(
-        None, description="auto puts reasoning into fields of its own, none leaves it in the content."
+        None,
+        description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",
     )
     include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
     reasoning_budget: Annotated[

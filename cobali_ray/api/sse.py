@@ -123,8 +123,8 @@ class ChatFrames(Frames):
         if not self._turns:
             return super().say(news)
         turn, index = self._turns[news.choice], news.choice
-        deltas = [delta for event in turn.take(news) if (delta := delta_of(event, turn)) is not None]
-        logprobs = news.logprobs
+        events, logprobs = turn.take(news)
+        deltas = [delta for event in events if (delta := delta_of(event, turn)) is not None]
         if logprobs and not deltas:
             deltas = [{}]
         wire = []

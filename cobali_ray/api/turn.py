@@ -52,7 +52,15 @@ class Speech(NamedTuple):
     """What they continue."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """Those that may be called."""
-    shows_reasoning: bool = True
+    reasoning_field: str | None = "reasoning_content"
+    """Where clients find the reasoning; None: it is left out."""
+
+
+class Told(NamedTuple):
+    """What the client is told by one batch."""
+
+    events: list[Event]
+    logprobs: list[TokenLogprob]
 
 
 class Turn:
@@ -60,28 +68,32 @@ class Turn:
 
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
         self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
-        self._shows_reasoning = speech.shows_reasoning
+        self.reasoning_field = speech.reasoning_field
         self._answer_id = f"{call_id}/{choice}"
         self._n_calls = 0
         self.n_reasoning = 0
         """Tokens of reasoning, its markers among them."""
 
-    def take(self, news: News) -> list[Event]:
+    def take(self, news: News) -> Told:
         """Return what the client is told by a batch; neighbours of a kind are one event."""
         found: list[Event] = []
+        logprobs: list[TokenLogprob] = []
         for delta in news.deltas:
             thought = self._splitter.thinking
             self._add(found, self._splitter.feed(delta.text))
             if thought or self._splitter.thinking:
                 self.n_reasoning += delta.n_tokens
+                if self.reasoning_field is None:
+                    continue
+            logprobs += delta.logprobs
         if news.end is not None and news.end.error is None:
             self._add(found, self._at_end(news.end))
-        return found
+        return Told(found, logprobs)
 
     def _add(self, found: list[Event], events: Iterable[Event]) -> None:
         for event in events:
             self._n_calls += isinstance(event, CallEnded)
-            if self._shows_reasoning or not isinstance(event, Reasoning):
+            if self.reasoning_field is not None or not isinstance(event, Reasoning):
                 append(found, event)
 
     def finish_reason(self, end: End) -> str | None:
@@ -116,7 +128,7 @@ def delta_of(event: Event, turn: Turn) -> dict[str, Any] | None:
         case Content(text) | CallBroken(_, text):
             return {"content": text}
         case Reasoning(text):
-            return {"reasoning_content": text, "reasoning": text}
+            return {turn.reasoning_field: text} if turn.reasoning_field else None
         case CallBegun(index, name, _):
             function = {"name": name, "arguments": ""}
             begun = {"index": index, "id": turn.tool_call_id(index), "type": "function", "function": function}
@@ -130,8 +142,8 @@ def delta_of(event: Event, turn: Turn) -> dict[str, Any] | None:
 def message_of(answer: Answer, turn: Turn) -> dict[str, Any]:
     """Return a whole answer as a message."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
-    if answer.reasoning:
-        message |= {"reasoning_content": answer.reasoning, "reasoning": answer.reasoning}
+    if answer.reasoning and turn.reasoning_field:
+        message[turn.reasoning_field] = answer.reasoning
     if answer.calls:
         message["content"] = answer.content or None
         message["tool_calls"] = [

@@ -16,24 +16,27 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
+from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
-from cobali_ray.core.stopping import Search, chars
+from cobali_ray.core.stopping import Beginning, Search, chars
 from cobali_ray.errors import InvalidParameterError
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
 """What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
 
-MAX_CHARS = 200_000
+MAX_CHARS = 400_000
 """Of one grammar; it travels with every request. Rules that lead to rules cost stack: 4 kB each."""
 MAX_GBNF_RULES = 1_000
 """Turning GBNF into Lark takes half a second for so many in a chain, four times that for twice as many."""
 STACK_BYTES = 512 << 20
-"""The deepest chain of rules that fits MAX_CHARS takes 100 MB; only what is used becomes memory."""
+"""The deepest chain of rules that fits MAX_CHARS takes 200 MB; only what is used becomes memory."""
 WHITE_SPACE = r" |\n{1,2}[ \t]{0,20}"
 """Between the tokens of JSON, at most this once: small models fill whole answers with it, where they may."""
 ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
+MAX_BEGUN = 1_000
+"""Bytes of an answer after which it has begun otherwise than with a head."""
 N_CACHED = 64
 """Compiled grammars that are kept."""
 N_SHORT, SHORT_CHARS = 2048, 4096
@@ -63,7 +66,9 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
     """
     if len(text) > MAX_CHARS:
-        raise InvalidParameterError(param, f"the grammar of {param} has more than {MAX_CHARS} characters")
+        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
+        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(param, f"{problem}; {shorter}")
     judge = _judged_short if len(text) <= SHORT_CHARS else _judged
     judged = judge(kind, text, strict=strict, compact=compact)
     if isinstance(judged, str):
@@ -79,13 +84,28 @@ def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, 
     """
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
-        failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
     except ValueError as error:
-        return str(error)
+        return f"#: {error}" if kind == "json_schema" else str(error)
+    failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
     if failed:
-        return messages[0]
+        return (
+            _placed(text, messages[0], strict=strict, compact=compact)
+            if kind == "json_schema"
+            else messages[0]
+        )
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
+    """Return why a schema is refused, with the part of it that is to blame in front."""
+
+    def refusal(schema: str) -> str:
+        grammar = _from("json_schema", schema, strict=strict, compact=compact)
+        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        return messages[0] if failed else ""
+
+    return f"{_deeply(lambda: place_of(json.loads(text), refusal))}: {message}"
 
 
 _judged = lru_cache(maxsize=N_CACHED)(_judge)
@@ -125,8 +145,8 @@ def _listed(lark: str) -> str:
 
 
 def _refusal(param: str, message: str) -> InvalidParameterError:
-    # Behind an empty line, llguidance tells its own state.
-    plain = message.partition("\n<state>")[0].strip()[:500]
+    # Behind these, llguidance tells its own state.
+    plain = message.partition("\n<state>")[0].partition("\n<backtrace>")[0].strip()[:500]
     return InvalidParameterError(param, f"{param} cannot be used: {plain}")
 
 
@@ -157,6 +177,8 @@ class Matcher:
 
     Until a trigger has appeared in the answer everything is allowed. The grammar is told bytes, so it takes
     what a token holds behind the trigger, and the text of a shown control token, by tokens that spell them.
+    With heads, everything is allowed until the answer has begun with one of them, which the grammar is then
+    told; once it has begun otherwise, for ever.
     """
 
     def __init__(
@@ -165,6 +187,7 @@ class Matcher:
         *,
         end_token: int,
         triggers: Sequence[str] = (),
+        heads: tuple[str, ...] = (),
         piece: Callable[[int], bytes] = lambda _: b"",
         spell: Callable[[bytes], list[int] | None] = lambda _: None,
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
@@ -173,7 +196,10 @@ class Matcher:
         self._matcher, self.end_token = matcher, end_token
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
-        self.holds = not triggers
+        self._beginning = Beginning(heads) if heads else None
+        self._begun = b""
+        """What the answer has shown so far, while it is not clear how it begins."""
+        self.holds = not triggers and not heads
         """Whether the grammar holds by now."""
         self.complete = False
         """Whether nothing but an end may follow."""
@@ -194,7 +220,10 @@ class Matcher:
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""
         if not self.holds:
-            self._listen(self._piece(token))
+            if self._beginning is not None:
+                self._begin(self._beginning, self._piece(token))
+            elif self._searches:
+                self._listen(self._piece(token))
             return
         spelling = self._spellings.get(token)
         if spelling is None or self._takes([token]):
@@ -213,6 +242,18 @@ class Matcher:
                 self._matcher.consume_tokens(rest)
                 self.holds, self.complete = True, self._matcher.is_stopped()
                 return
+
+    def _begin(self, beginning: Beginning, piece: bytes) -> None:
+        """Begin once the answer has begun with a head, if the grammar takes all that it has shown."""
+        self._begun += piece
+        has_begun = beginning.feed(chars(piece))
+        if has_begun is None and len(self._begun) <= MAX_BEGUN:
+            return
+        self._beginning = None
+        tokens = self._spell(self._begun) if has_begun else None
+        if tokens is not None and self._takes(tokens):
+            self._matcher.consume_tokens(tokens)
+            self.holds, self.complete = True, self._matcher.is_stopped()
 
     def _takes(self, tokens: list[int]) -> bool:
         return bool(self._matcher.validate_tokens(tokens) == len(tokens))
@@ -271,6 +312,7 @@ class Grammars:
             copy,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
+            heads=grammar.heads,
             piece=partial(pieces.of, shown=shown),
             spell=spell,
             spellings=spellings,

@@ -30,6 +30,8 @@ class Held(NamedTuple):
     """Texts of the answer, behind the first of which it begins to hold; none: from the beginning."""
     ignored: tuple[str, ...]
     """Keys of schemas that it does not hold answers to."""
+    heads: tuple[str, ...] = ()
+    """Texts that it holds answers that begin with; others are free."""
 
 
 class Checked(Protocol):
@@ -59,11 +61,12 @@ def call_grammar(
     parallel: bool = True,
     answer: str | None = None,
 ) -> Held | None:
-    """Return what holds an answer to calls of these tools; None where nothing tells that one begins.
+    """Return what holds an answer to calls of these tools; None where no text tells that one begins.
 
     With `required`, the answer is one or more calls and nothing else but reasoning before them; with `only`,
     one call of the tool with that name. Else a call may come at any place, and is held from the end of the
-    marker that opens it; with an `answer`, a grammar in llguidance's list, the whole answer is calls or that.
+    marker that opens it, or where none does, from the beginning of an answer that begins like a call; with
+    an `answer`, a grammar in llguidance's list, the whole answer is calls or that.
 
     Raises InvalidParameterError for parameters that are no usable schema, and for keys that cannot be held
     where the function is `strict`.
@@ -75,6 +78,7 @@ def call_grammar(
             raise InvalidParameterError("tool_choice", f"tool_choice: there is no tool {only[:64]!r}")
     rules = Rules(special)
     writer = _Calls(form, rules, check, functions, several=parallel and not only and form.calls.parallel)
+    heads = tuple[str, ...]()
     if required or only or answer is not None:
         calls = joined(rules.space, writer.turn(form.primes(prompt)))
         if answer is not None and not (required or only):
@@ -83,10 +87,13 @@ def call_grammar(
     else:
         triggers, rest = writer.behind_opener()
         if not triggers:
-            return None
+            primer = form.primes(prompt)
+            if not (heads := writer.heads(primer)):
+                return None
+            rest = joined(rules.space, writer.turn(primer))
         text = rules.text(rest)
     check("tools", "llguidance", text)
-    return Held(text, triggers, tuple(dict.fromkeys(writer.ignored)))
+    return Held(text, triggers, tuple(dict.fromkeys(writer.ignored)), heads)
 
 
 def after_reasoning(form: Format, prompt: str, answer: str, *, special: Special) -> str:
@@ -175,6 +182,23 @@ class _Calls:
             return _ADDRESSED, self._addressed(_HEADS)
         _, trigger, rest = self._parts()
         return ((trigger,) if trigger else ()), rest
+
+    def heads(self, primer: str) -> tuple[str, ...]:
+        """Return how answers that are calls begin, without white space, where calls have no marker.
+
+        None where reasoning may come before them.
+        """
+        calls, form = self._calls, self._form
+        if form.reasoning_end:
+            return ()
+        names = [function["name"] for _, function in self._functions]
+        if calls.kind is Kind.JSON and calls.name_field and not calls.start:
+            field = json.dumps(calls.name_field)
+            return tuple(f"{{{field}:{json.dumps(name)}" for name in names)
+        if calls.kind is Kind.TAG_JSON and calls.known_only and not any(calls.around_name()):
+            start = calls.start.removeprefix(primer)
+            return tuple("".join(f"{start}{name}{calls.name_end}{{".split()) for name in names)
+        return ()
 
     # Harmony: a message with a header
 

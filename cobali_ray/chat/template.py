@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError
@@ -81,7 +82,8 @@ class ChatTemplate:
         be dicts or JSON; the template gets what it can work with. A developer's messages are a system's where
         the template does not know that role. `variables` are the template's own, such as `enable_thinking`.
 
-        Raises InvalidParameterError with the template's words where it refuses the messages.
+        Raises InvalidParameterError with the template's words where it refuses the messages, or the tools if
+        it takes the messages without them.
         """
         if self.unreadable:
             raise InvalidParameterError(
@@ -89,18 +91,23 @@ class ChatTemplate:
             )
         chat = [self._message(message) for message in messages]
         final = _open_end(chat) if continue_final_message else ""
+        render = partial(
+            self._raw,
+            documents=_plain(documents),
+            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            **_plain(variables),
+        )
         try:
-            text = self._raw(
-                chat,
-                tools=_plain(tools) or self._no_tools(),
-                documents=_plain(documents),
-                add_generation_prompt=add_generation_prompt and not continue_final_message,
-                **_plain(variables),
-            )
+            text = render(chat, tools=_plain(tools) or self._no_tools())
         except Exception as error:
-            # The template is the model's code; whatever it raises, it refuses these messages.
+            # The template is the model's code; whatever it raises, it refuses this conversation.
+            param = "messages"
+            if tools:
+                with suppress(Exception):
+                    render([self._message(message) for message in messages], tools=self._no_tools())
+                    param = "tools"
             said = str(error) or type(error).__name__
-            raise InvalidParameterError("messages", f"the chat template refuses them: {said}") from error
+            raise InvalidParameterError(param, f"the chat template refuses the {param}: {said}") from error
         return _cut(text, final) if continue_final_message else text
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,6 +156,11 @@ class Grammar(NamedTuple):
 
     None: from the beginning.
     """
+    heads: tuple[str, ...] = ()
+    """Texts, one of which the answer must begin with to be held, from its beginning; none: whatever it is.
+
+    White space counts only between quotes.
+    """
 
     def check(self) -> None:
         """Raise InvalidParameterError for triggers that nobody should look for."""

@@ -1,4 +1,4 @@
-"""Stop strings across deltas, and the search that finds any string in pieces of text."""
+"""Stop strings across deltas, the search that finds any string in pieces of text, and how a text begins."""
 
 from __future__ import annotations
 
@@ -82,6 +82,32 @@ class Search:
             at += n
             found.append(at)
         return found
+
+
+class Beginning:
+    """Tells whether a text begins with one of some heads, as soon as that is clear.
+
+    White space counts only between quotes; heads have none elsewhere.
+    """
+
+    __slots__ = ("_heads", "_quoted", "_seen")
+
+    def __init__(self, heads: tuple[str, ...]) -> None:
+        self._heads, self._seen, self._quoted = heads, "", False
+
+    def feed(self, text: str) -> bool | None:
+        """Take further text. None: it is not clear yet."""
+        for char in text:
+            self._quoted ^= char == '"'
+            if not self._quoted and char.isspace():
+                continue
+            self._seen += char
+            self._heads = tuple(head for head in self._heads if head.startswith(self._seen))
+            if self._seen in self._heads:
+                return True
+            if not self._heads:
+                return False
+        return None
 
 
 def chars(data: bytes) -> str:

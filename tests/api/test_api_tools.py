@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from fake_client import ends_with, says
+from structlog.testing import capture_logs
 
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.errors import DeadlineExceededError
@@ -288,7 +289,7 @@ async def test_reasoning_is_apart_from_the_answer(openai, client):
     client.script = says("<think>\n", "They want", " it.\n", "</think>", "\n\n", "It is", " noon.")
     whole = await openai.chat.completions.create(**ASK)
     message = whole.choices[0].message
-    assert (message.reasoning_content, message.reasoning) == ("They want it.", "They want it.")
+    assert message.reasoning_content == "They want it."
     assert message.content == "It is noon."
     assert whole.usage.completion_tokens_details.reasoning_tokens == 4
     content, reasoning, _, _, chunks = await streamed(openai, stream_options={"include_usage": True})
@@ -315,17 +316,47 @@ async def test_reasoning_before_a_call(openai, client):
 @pytest.mark.parametrize(
     ("fields", "content", "reasoning"),
     [
-        ({"reasoning_format": "none"}, "<think>hm</think> yes", None),
-        ({"include_reasoning": False}, "yes", None),
-        ({"reasoning_format": "auto"}, "yes", "hm"),
-        ({"reasoning_format": "deepseek"}, "yes", "hm"),
+        ({"reasoning_format": "none"}, "<think>hm</think> yes", {}),
+        ({"include_reasoning": False}, "yes", {}),
+        ({}, "yes", {"reasoning_content": "hm"}),
+        ({"reasoning_format": "auto"}, "yes", {"reasoning_content": "hm"}),
+        ({"reasoning_format": "deepseek"}, "yes", {"reasoning_content": "hm"}),
+        ({"reasoning_format": "parsed"}, "yes", {"reasoning": "hm"}),
     ],
 )
 async def test_where_reasoning_goes(post, client, fields, content, reasoning):
+    """Under one name: some clients read both, and show it twice."""
     client.form = THINKS
     client.script = says("<think>", "hm", "</think>", " yes")
-    message = (await post(CHAT, ASK | fields)).json["choices"][0]["message"]
-    assert (message["content"], message.get("reasoning_content")) == (content, reasoning)
+    wanted = {"role": "assistant", "content": content, "refusal": None} | reasoning
+    assert (await post(CHAT, ASK | fields)).json["choices"][0]["message"] == wanted
+    wire = await post(CHAT, ASK | fields | {"stream": True})
+    said = [choice["delta"] for chunk in wire.events[:-1] for choice in chunk["choices"]]
+    found = {name: "".join(delta.get(name) or "" for delta in said) for delta in said for name in delta}
+    assert found | {"refusal": None} == wanted
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [({}, ["<think>", "hm", "</think>", " yes"]), ({"include_reasoning": False}, [" yes"])],
+)
+async def test_reasoning_that_is_left_out_has_no_logprobs(post, client, fields, tokens, stream):
+    client.form = THINKS
+    client.script = says("<think>", "hm", "</think>", " yes")
+    wire = await post(CHAT, ASK | fields | {"logprobs": True, "stream": stream})
+    chunks = wire.events[:-1] if stream else [wire.json]
+    told = [choice["logprobs"] for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]]
+    assert [one["token"] for logprobs in told for one in logprobs["content"]] == tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_log_says_why_an_answer_ended_as_the_client_is_told(post, client, stream):
+    client.script = says(*ONE)
+    with capture_logs() as logs:
+        await post(CHAT, ASK | {"stream": stream})
+    (line,) = [one for one in logs if one["event"] == "http_request"]
+    assert line["finish_reasons"] == ["tool_calls"]
 
 
 @pytest.mark.parametrize(

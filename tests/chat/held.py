@@ -61,14 +61,14 @@ class Vocabulary:
     def _shown(self, token):
         return bytes([token]) if token < N_BYTES else self._pieces.get(token) or self.names[token].encode()
 
-    def refusal(self, grammar, text):
+    def refusal(self, grammar, text, *, heads=()):
         """Return "" if this is a whole answer, else where it is refused."""
-        matcher, tokens = self.matcher(grammar), self.tokens(text)
+        matcher, tokens = self.matcher(grammar, heads), self.tokens(text)
         for i, token in enumerate(tokens):
             if not matcher.allows(token):
                 return f"{self.text(tokens[:i])!r}, then {self.text(tokens[i:])!r}"
             matcher.take(token)
-        return "" if matcher.may_end else "more should follow"
+        return "" if matcher.may_end or not matcher.holds else "more should follow"
 
     def written(self, grammar, rng, *, n_most=1500, start=""):
         """Return a random answer that goes on from this start; None if it takes more tokens."""
@@ -84,8 +84,8 @@ class Vocabulary:
             matcher.take(token)
         return self.text(tokens) if matcher.may_end else None
 
-    def matcher(self, grammar):
-        return self._grammars.matcher(Grammar(grammar, "tools"))
+    def matcher(self, grammar, heads=()):
+        return self._grammars.matcher(Grammar(grammar, "tools", heads=heads))
 
 
 def controls_of(form):

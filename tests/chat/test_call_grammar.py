@@ -22,7 +22,7 @@ from formats import (
     split,
     turn,
 )
-from held import Vocabulary, controls_of
+from held import END, Vocabulary, controls_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
@@ -235,7 +235,10 @@ def test_what_a_template_renders_is_allowed(name, special):
         prompt, text = rendered(name, rng)
         whole = hold(form, vocabulary, RENDERED, prompt, required=True)
         assert vocabulary.refusal(whole.text, text) == "", text
-        if held is not None:
+        if held.heads:
+            begun = hold(form, vocabulary, RENDERED, prompt)
+            assert vocabulary.refusal(begun.text, text, heads=begun.heads) == "", text
+        else:
             text = "<|start|>assistant" + text if form.calls.kind is Kind.CHANNELS else text
             trigger = next(trigger for trigger in held.triggers if trigger in text)
             assert vocabulary.refusal(held.text, text.partition(trigger)[2]) == "", text
@@ -277,12 +280,10 @@ def test_all_that_is_allowed_is_read_as_valid_calls(name):
 def test_what_is_held_behind_a_trigger_is_read_as_valid_calls(name):
     form, rng = form_of(name), random.Random(name)
     vocabulary = vocabulary_of(form)
-    if (held := hold(form, vocabulary)) is None:
-        assert form.calls.known_only or not form.calls.start
-        return
-    found = []
+    held, found = hold(form, vocabulary), []
+    assert bool(held.heads) != bool(held.triggers)
     for _ in range(8):
-        trigger = rng.choice(held.triggers)
+        trigger = rng.choice(held.triggers or ("",))
         if (rest := vocabulary.written(held.text, rng)) is not None:
             found.append(calls_in(form, trigger.removeprefix("<|start|>assistant") + rest))
     assert found
@@ -310,9 +311,79 @@ def test_every_family_is_held_to_its_own_format(family):
         assert calls_in(form, text, CITY) == [("get_weather", {"city": "Łódź"})]
 
 
-def test_no_trigger_without_a_marker():
-    for name in ("meta-llama-Llama-3.1-8B-Instruct", "meetkai-functionary-medium-v3.2"):
-        assert hold(format_of(name), Vocabulary()) is None
+LLAMA, FUNCTIONARY = "meta-llama-Llama-3.1-8B-Instruct", "meetkai-functionary-medium-v3.2"
+BARE = [
+    pytest.param(LLAMA, "", '{"name": "get_weather", "parameters": {"city": "Łódź"}}', id="Llama"),
+    pytest.param(FUNCTIONARY, "", '>>>get_weather\n{"city": "Łódź"}', id="functionary"),
+    pytest.param(FUNCTIONARY, "assistant\n>>>", 'get_weather\n{"city": "Łódź"}', id="functionary-primed"),
+]
+
+
+@pytest.mark.parametrize(("name", "prompt", "call"), BARE)
+def test_a_call_without_a_marker_is_held_from_its_name_on(name, prompt, call):
+    form, vocabulary = format_of(name), Vocabulary()
+    held = hold(form, vocabulary, CITY, prompt)
+    assert (held.triggers, len(held.heads)) == ((), 1)
+    for right in (call, call.replace('": ', '":'), call.replace("{", "{ ", 1), f"\n{call}"):
+        assert vocabulary.refusal(held.text, right, heads=held.heads) == "", right
+        assert vocabulary.refusal(held.text, right.replace("city", "town"), heads=held.heads), right
+        if name == LLAMA:
+            assert calls_in(form, right, CITY) == [("get_weather", {"city": "Łódź"})]
+    for wrong in (call.replace('"Łódź"', "7"), call[:-1], call + "!"):
+        assert vocabulary.refusal(held.text, wrong, heads=held.heads), wrong
+
+
+FREE = [
+    "Łódź is a city.",
+    "",
+    " \n",
+    '{"name": "get_',
+    '{"name": "Ada", "age": 36}',
+    '{"name": "get_weather_now", "parameters": 1}',
+    '{"names": ["get_weather"]}',
+    '[{"name": "get_weather", "town": 1}]',
+    'It is {"name": "get_weather", "town": 1}.',
+    "get_weather is a function, {so to say}",
+    "all\nget_weather",
+    "{" * 3000,
+    "\n" * 3000 + '{"name": "get_weather", 1',
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt"), [(LLAMA, ""), (FUNCTIONARY, ""), (FUNCTIONARY, "assistant\n>>>")]
+)
+@pytest.mark.parametrize("text", FREE)
+def test_an_answer_that_begins_otherwise_is_free(name, prompt, text):
+    """Every token and every end is allowed, at every moment, and no mask is ever computed."""
+    vocabulary = Vocabulary(["<|odd|>"])
+    held = hold(format_of(name), vocabulary, CITY, prompt)
+    matcher = vocabulary.matcher(held.text, held.heads)
+    for token in [*vocabulary.tokens(text), vocabulary.ids["<|odd|>"], 0xC5, *vocabulary.tokens(text)]:
+        assert not matcher.holds
+        assert matcher.allows(token)
+        assert matcher.allows(END)
+        matcher.take(token)
+
+
+def test_tokens_may_span_the_name_of_a_call_without_a_marker():
+    form, vocabulary = format_of(LLAMA), Vocabulary(merged=['{"name": "get', '_weather", "par', '": {"'])
+    held = hold(form, vocabulary, CITY)
+    call = '{"name": "get_weather", "parameters": {"city": "Łódź"}}'
+    assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
+    assert vocabulary.refusal(held.text, call.replace("Łódź", "").replace("city", "town"), heads=held.heads)
+
+
+def test_what_a_call_without_a_marker_does_not_look_like_is_free():
+    """It is read all the same: other fields, or the same in another order."""
+    form, vocabulary = format_of(LLAMA), Vocabulary()
+    held = hold(form, vocabulary, CITY)
+    for call in (
+        '{"type": "function", "name": "get_weather", "parameters": {"city": "Łódź"}}',
+        '{"parameters": {"city": "Łódź"}, "name": "get_weather"}',
+    ):
+        assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
+        assert calls_in(form, call, CITY) == [("get_weather", {"city": "Łódź"})]
 
 
 def test_an_answer_that_is_no_call_may_have_a_shape_of_its_own():

@@ -204,6 +204,20 @@ def test_what_templates_find(source, prompt):
 
 
 @pytest.mark.parametrize(
+    ("content", "param"), [("hi", "tools"), ("", "messages")], ids=["takes-them-without", "refuses-both"]
+)
+def test_a_template_that_refuses_tools_says_so(content, param):
+    source = (
+        "{% if tools %}{{ raise_exception('no tools, please') }}{% endif %}"
+        "{% for message in messages %}{{ message.content or raise_exception('empty') }}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    with pytest.raises(InvalidParameterError, match=f"refuses the {param}: no tools, please") as caught:
+        ChatTemplate(source).render([{"role": "user", "content": content}], tools=tools)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
     ("source", "reason"),
     [
         pytest.param("{{ raise_exception('roles must alternate') }}", "roles must alternate", id="refuses"),

@@ -76,6 +76,14 @@ async def test_reasoning_is_an_item_of_each_turn(agent, weather, turn):
 
 
 @pytest.mark.scripted
+async def test_reasoning_is_streamed_once(agent, weather):
+    result = Runner.run_streamed(agent(tools=[function_tool(weather)]), f"Think first. {OSLO}")
+    events = [event.data async for event in result.stream_events() if event.type == "raw_response_event"]
+    said = [event.delta for event in events if "reasoning" in event.type and event.type.endswith(".delta")]
+    assert "".join(said) == "A tool knows that." * 2
+
+
+@pytest.mark.scripted
 @pytest.mark.parametrize("turn", [whole, streamed])
 async def test_text_before_a_call(agent, weather, turn):
     result = await turn(agent(tools=[function_tool(weather)]), f"Say so. {OSLO}")

@@ -288,9 +288,10 @@ def test_a_line_that_is_missing_is_an_error(tmp_path, line):
         mend(broken, pages=page_paths(tmp_path), host="127.0.0.1")
 
 
-def test_only_the_server_itself_listens_where_it_is_told_to(tmp_path):
+@pytest.mark.parametrize(("host", "bind"), [("0.0.0.0", "0.0.0.0:8000"), ("::1", "ipv6@::1:8000")])
+def test_only_the_server_itself_listens_where_it_is_told_to(tmp_path, host, bind):
     fast_front({}, tmp_path, shutil.which("true"))
-    text = mend(ray_config(tmp_path, 8000, 2).read_text(), pages=page_paths(tmp_path), host="0.0.0.0")
+    text = mend(ray_config(tmp_path, 8000, 2).read_text(), pages=page_paths(tmp_path), host=host)
     binds = [line.split()[1] for line in text.splitlines() if line.strip().startswith("bind ")]
-    assert binds.pop(1) == "0.0.0.0:8000"
+    assert binds.pop(1) == bind
     assert all(bind.startswith("127.0.0.1:") for bind in binds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,11 @@ class Judge:
         lenient, strict = _checked(text, strict=False), _checked(text, strict=True)
         verdict = Verdict()
         verdict.refused_strictly = strict if isinstance(strict, str) else None
+        verdict.errors += [
+            f"no part of the schema is named: {refusal}"
+            for refusal in (lenient, strict)
+            if isinstance(refusal, str) and not names_a_part(refusal, schema)
+        ]
         if isinstance(lenient, str):
             verdict.refused = lenient
             if verdict.refused_strictly is None:
@@ -139,6 +145,31 @@ def _names_keys(verdict: Verdict) -> Iterator[str]:
         yield f"strict says {refused}, without it is ignored {ignored}"
     elif refused is not None and not any(key in refused for key in ignored):
         yield f"strict says {refused}, which names none of {ignored}"
+
+
+def names_a_part(refusal: str, schema: Any) -> bool:
+    """Tell whether a refusal begins with a JSON pointer to something in the schema, or calls it too long."""
+    if refusal.startswith(f"{PARAM} is too long"):
+        return True
+    _, found, rest = refusal.partition(f"{PARAM} cannot be used: #")
+    if not found:
+        return False
+    # A key may hold what ends a pointer, so it is followed as far as it leads.
+    node = schema
+    while rest.startswith("/"):
+        parts = {str(i): one for i, one in enumerate(node)} if isinstance(node, list) else node
+        steps = (
+            [key.replace("~", "~0").replace("/", "~1") for key in parts] if isinstance(parts, dict) else []
+        )
+        step = max(
+            (one for one in steps if re.match(re.escape(f"/{one}") + r"(/|: | \()", rest)),
+            key=len,
+            default=None,
+        )
+        if step is None:
+            return False
+        rest, node = rest[1 + len(step) :], parts[step.replace("~1", "/").replace("~0", "~")]
+    return rest.startswith((": ", " ("))
 
 
 def problem_of(schema: Any, answer: bytes, ignored: Sequence[str]) -> str | None:

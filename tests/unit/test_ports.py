@@ -33,6 +33,20 @@ def test_a_port_that_somebody_would_share_is_not_free(monkeypatch):
         ports.free_blocks(1)
 
 
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", r"\[::1\]")])
+def test_an_address_of_either_kind_is_free_or_taken(host, shown):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+        try:
+            taken.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {host}")
+        port = taken.getsockname()[1]
+        taken.listen()
+        with pytest.raises(ConfigError, match=f"cannot listen on {shown}:{port}"):
+            ports.require_free(host, port)
+    ports.require_free(host, port)
+
+
 def test_two_servers_get_ports_of_their_own(tmp_path):
     taken = []
     for name in ("one", "two"):
