@@ -94,6 +94,8 @@ class ScriptedBackend:
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._expected: dict[int, RowSampler] = {}
+        self._seeds: dict[int, int] = {}
+        """What the chains of slots begin with, where tests set it."""
         self._done_s = 0.0
         self.n_forwards = 0
 
@@ -108,7 +110,7 @@ class ScriptedBackend:
         self._wanted_slots = [span.slot_id for span in batch.spans if span.sample]
         for span in batch.spans:
             chain = self._hashes[span.slot_id]
-            state = chain[-1] if chain else 0
+            state = chain[-1] if chain else self._seeds.get(span.slot_id, 0)
             for token in tokens[at : at + span.length]:
                 state = _chain(state, token)
                 chain.append(state)

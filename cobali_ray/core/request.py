@@ -229,6 +229,8 @@ class Request:
     """Set where spans are wanted; opaque to the engine."""
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
+    cache_salt: str | None = ""
+    """Only with requests of the same salt it shares what is computed; None: with nobody, later ones included."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -266,7 +266,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
-        n_keep = n_computed if keep and self.limits.min_prefix else 0
+        n_keep = n_computed if keep and self.limits.min_prefix and sequence.salt is not None else 0
         self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
         sequence.leave_slot(now_s, n_computed)
         self._sorted = False
@@ -323,7 +323,8 @@ class Scheduler:
     def _place(self, sequence: Sequence) -> Place | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
         most = len(sequence.tokens) - 2  # as in a slot
-        blocks = self.host.match(sequence.tokens, most)
+        salt = sequence.salt
+        blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
         n_on_host = min(blocks[-1].end, most) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
@@ -333,7 +334,7 @@ class Scheduler:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
         in_place = place.donor_id is None and not place.from_host
         if held.n_tokens - n_keep * in_place >= self.limits.host_block:
-            self._save(slot_id, held.tokens, held.n_tokens)
+            self._save(slot_id, held.tokens, held.n_tokens, held.salt)
         self._out.append(Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
             self._out.append(Copy(place.donor_id, slot_id, n_keep))
@@ -341,11 +342,13 @@ class Scheduler:
             place = place._replace(n_keep=self._restore(held, blocks, n_keep))
         return place
 
-    def _save(self, slot_id: int, tokens: array[int], n: int) -> None:
+    def _save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
         if n < self.limits.host_block or not self.host.n_cells or not self._moves.affords(n):
             return
-        new, gone = self.host.insert(tokens, n)
+        if salt is None:
+            return
+        new, gone = self.host.insert(tokens, n, salt)
         if gone:
             self._out.append(Forget(gone))
         if new:
@@ -397,7 +400,7 @@ class Scheduler:
         held = self.slots.drop_idle()
         if held is None:
             return False
-        self._save(held.slot_id, held.tokens, held.n_tokens)
+        self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
         self._out.append(Truncate(held.slot_id, 0))
         return True
 
@@ -410,7 +413,7 @@ class Scheduler:
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
-        self._save(victim.slot_id, victim.tokens, victim.n_computed)
+        self._save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
         self.queue.push_front(victim)

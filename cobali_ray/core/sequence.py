@@ -21,7 +21,7 @@ class Sequence:
     __slots__ = (
         "arrived_s", "assigned_s", "deadline_s", "decoding", "end_tokens", "ending", "first_token_s", "held",
         "held_logprobs", "last_token_s", "n_cached", "n_most", "n_passed", "n_preempted", "n_prefilled",
-        "n_prompt", "plain", "request", "request_id", "row", "slot_id", "status", "stays", "stops", "text",
+        "n_prompt", "plain", "request", "request_id", "row", "salt", "slot_id", "status", "stays", "stops", "text",
         "tokens",
     )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Sequence:
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.request_id = request.request_id
+        self.salt = request.cache_salt
         self.row = row
         """What sampling remembers for this sequence; opaque here."""
         self.status = Status.QUEUED if ready else Status.NOT_READY
