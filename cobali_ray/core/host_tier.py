@@ -80,6 +80,16 @@ class HostTier:
         self._leaves: list[tuple[float, int]] = []
         """A heap by `worth_until`; what is true no longer is passed over."""
 
+    @property
+    def n_blocks(self) -> int:
+        """Blocks kept."""
+        return len(self._blocks)
+
+    @property
+    def n_salts(self) -> int:
+        """Salts under which there are any."""
+        return len(self._roots)
+
     def match(self, tokens: array[int], most: int, salt: str = "") -> list[Block]:
         """Return the blocks that hold the longest kept beginning; the last may reach beyond `most` tokens."""
         node, found = self._root_of(salt), list[Block]()

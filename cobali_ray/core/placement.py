@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from cobali_ray.core.events import Tier
 from cobali_ray.core.limits import EngineLimits
 
 _DEPTH = 2048
@@ -60,6 +61,13 @@ class Place(NamedTuple):
     """What the tokens that this destroys were worth."""
     from_host: bool = False
     """Whether they are brought back from host memory, into a slot that is emptied for them."""
+
+    @property
+    def tier(self) -> Tier:
+        """Where they come from."""
+        if not self.n_keep:
+            return "none"
+        return "host" if self.from_host else "slot" if self.donor_id is None else "copy"
 
 
 def recompute_cost(start: int, end: int) -> float:

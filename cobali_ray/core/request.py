@@ -230,7 +230,7 @@ class Request:
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""
-    """Only with requests of the same salt it shares what is computed; None: with nobody, later ones included."""
+    """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -3,7 +3,8 @@
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
     TickBegun, Refused, Sampled, Emitted,  ──────────────►      Assign, Compute, Emit, Finish, Clear
-    Moved, Unrestored, TickEnded, Failed
+    Moved, Unrestored, Filled, Emptied,
+    TickEnded, Failed
 
 It owns all there is to know of scheduling: the queue, the slots and what they and host memory hold, the
 deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and decides nothing.
@@ -29,8 +30,10 @@ from cobali_ray.core.instructions import (
     Copy,
     Emit,
     Emitted,
+    Emptied,
     Event,
     Failed,
+    Filled,
     Finish,
     Forget,
     Instruction,
@@ -136,6 +139,8 @@ class Scheduler:
             Emitted: self._emitted,
             Moved: self._moved,
             Unrestored: self._unrestored,
+            Filled: self._filled,
+            Emptied: self._emptied,
             TickEnded: self._tick_ended,
             Failed: self._failed,
         }
@@ -273,6 +278,30 @@ class Scheduler:
         if not n_keep:
             self._out.append(Truncate(slot_id, 0))
 
+    # -- slots are filled and emptied from outside ----------------------------------------------------
+
+    def _filled(self, event: Filled) -> None:
+        held, n = self._empty(event.slot_id), len(event.tokens)
+        if held.n_tokens:
+            self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
+        self._out.append(Truncate(event.slot_id, 0))
+        while self.slots.n_short(n) > 0:
+            if not self._drop_idle():
+                raise InvariantError(f"no room for {n} tokens from outside")
+        self.slots.hold(event.slot_id, event.tokens, event.salt)
+
+    def _emptied(self, event: Emptied) -> None:
+        self._empty(event.slot_id)
+        self._out.append(Truncate(event.slot_id, 0))
+
+    def _empty(self, slot_id: int) -> Held:
+        """Take an idle slot's prefix off the books and return it."""
+        if self.slots.by_slot[slot_id] is not None:
+            raise InvariantError(f"slot {slot_id} is not idle")
+        held = self.slots.held(slot_id)
+        self.slots.drop(held)
+        return held
+
     # -- a tick begins --------------------------------------------------------------------------------
 
     def _tick_begun(self, event: TickBegun) -> None:
@@ -302,6 +331,7 @@ class Scheduler:
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now_s, place.n_keep
+                sequence.cached_from = place.tier
                 self._leave_queue(sequence)
                 n_assigned += 1
             self._sorted = False
@@ -459,7 +489,7 @@ class Scheduler:
                 self.slots.n_cells_running -= sequence.n_prefilled
                 sequence.n_prefilled = 0
                 if len(sequence.stays) == 1:
-                    sequence.n_cached = 0
+                    sequence.n_cached, sequence.cached_from = 0, "none"
         self._plan(event.now_s)
 
     def _sampled(self, event: Sampled) -> None:

@@ -113,11 +113,15 @@ class Slots:
         self.by_slot[slot_id] = None
         self.n_idle += 1
         self.n_cells_running -= n_computed
-        self.n_cells_idle += n_keep
         if n_keep:
-            worth_until = self.level + recompute_cost(0, n_keep)
-            tokens, salt = sequence.tokens[:n_keep], sequence.salt
-            self._held[slot_id] = Held(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
+            self.hold(slot_id, sequence.tokens[:n_keep], sequence.salt)
+
+    def hold(self, slot_id: int, tokens: array[int], salt: str | None) -> None:
+        """Note that an idle slot that held nothing holds these tokens."""
+        n_keep = len(tokens)
+        worth_until = self.level + recompute_cost(0, n_keep)
+        self.n_cells_idle += n_keep
+        self._held[slot_id] = Held(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
 
     def _forget(self, slot_id: int, n_keep: int = 0) -> None:
         held = self._held[slot_id]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cobali_ray.backend.grammar import check
-from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
@@ -271,7 +271,7 @@ class EngineMachine(RuleBasedStateMachine):
         for request_id in self.requests:
             assert len(self.events.ends(request_id)) <= 1
         held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
-        kept = [len(cells) for cells in self.engine._host._cells.values()]
+        kept = [len(cells) // CELL_BYTES for cells in self.engine._host._cells.values()]
         assert sum(kept) <= self.engine.scheduler.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert all(held[s.slot_id] == s.n_computed for s in slots.running)

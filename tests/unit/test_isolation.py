@@ -1,4 +1,4 @@
-"""What is computed under one salt is of no use under another: not in slots, not in host memory, not in time."""
+"""What is computed under one salt is of no use under another: neither in slots, nor in host memory."""
 
 from array import array
 
@@ -33,12 +33,12 @@ class Setup:
         self.backend = ScriptedBackend(n_slots=n_slots, n_ctx_slot=128, n_cells=n_cells, n_batch=64)
         self.events = Recorder()
         base = {
-            "n_slots": n_slots, "n_ctx_slot": 128, "n_cells": n_cells, "token_budget": 64, "prefill_chunk": 64,
-            "min_prefix": 8, "copies": True, "n_host_cells": 256, "host_block": 8, "cell_bytes": CELL_BYTES,
+            "n_slots": n_slots, "n_ctx_slot": 128, "n_cells": n_cells, "token_budget": 64,
+            "prefill_chunk": 64, "min_prefix": 8, "copies": True, "n_host_cells": 256, "host_block": 8,
+            "cell_bytes": CELL_BYTES,
         }  # fmt: skip
-        self.engine = Engine(
-            self.backend, EngineLimits(**(base | limits)), FakeClock(step_s=0.0001), self.events, check_every=1
-        )  # fmt: skip
+        limits = EngineLimits(**(base | limits))
+        self.engine = Engine(self.backend, limits, FakeClock(step_s=0.0001), self.events, check_every=1)
 
     def submit(self, request_id, salt, prompt=PROMPT, max_tokens=3):
         return self.engine.submit(
