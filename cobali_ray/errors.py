@@ -224,6 +224,47 @@ class ForeignHostError(BadRequestError):
         )
 
 
+class SlotBusyError(BadRequestError):
+    """A slot cannot be saved, filled or emptied now."""
+
+    status = 409
+    code = "slot_busy"
+
+    def __init__(self, slot_id: int, why: str) -> None:
+        super().__init__(slot_id, why)
+        self.slot_id, self.why = slot_id, why
+
+    def __str__(self) -> str:
+        return f"Slot {self.slot_id} is not free: {self.why}; try again later."
+
+
+class SlotFileError(BadRequestError):
+    """A file that a slot cannot be filled from."""
+
+    param = "filename"
+    code = "invalid_slot_file"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"The slot's file cannot be used: {self.why}."
+
+
+class SlotFilesOffError(BadRequestError):
+    """Slots are not saved here."""
+
+    status = 501
+    code = "not_supported"
+
+    def __str__(self) -> str:
+        return (
+            "This server does not save slots: the setting slot_save_path names no folder, "
+            "or the model's cache cannot be taken apart."
+        )
+
+
 class RefusedError(CobaliError):
     """The server declines new work now; the same request may succeed later."""
 

@@ -77,6 +77,8 @@ class EngineSettings(BaseSettings):
     host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Host memory for prefixes that slots have no room for, and for what is preempted; auto: a tenth of what
     is free at the start; 0: none."""
+    slot_save_path: Path | None = None
+    """Folder for what clients save of slots by name (`POST /slots/ID?action=save`); None: they may not."""
     max_queue: int = Field(default=128, ge=0)
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)

@@ -27,7 +27,7 @@ from panels import (
 def build() -> dashboard.Dashboard:
     """Return the board `overview.json`."""
     made = board("cobali-overview", "cobali_ray / Overview", "Latency, throughput, queue and cache.")
-    for add in (_now, _latency, _throughput, _sizes, _capacity, _trouble):
+    for add in (_now, _latency, _throughput, _sizes, _cache, _capacity, _trouble):
         add(made)
     return made
 
@@ -92,6 +92,25 @@ def _sizes(made: dashboard.Dashboard) -> None:
     made.with_panel(heat("Prompt length", text, TOKENS, "cobali_request_prompt_tokens"))
     text = "Ended requests per bucket of output length."
     made.with_panel(heat("Output length", text, TOKENS, "cobali_request_output_tokens"))
+
+
+def _cache(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Prefix cache"))
+    for title, text, what in (
+        ("Requests that began with something", "Share of requests by what held their beginning", "requests"),
+        ("Prompt tokens that were there", "Share of prompt tokens by what held them", "tokens"),
+    ):
+        name = f"cobali_prefix_{what}_total"
+        found = f"sum by (tier) ({rate(name, tier='slot|copy|host')})"
+        hits = [(f"{found} / scalar(sum({rate(name)}))", "{{tier}}")]
+        whole = f"{text}: the slot itself, another one, host memory."
+        made.with_panel(stacked(title, whole, "percentunit", hits, columns=3))
+    moved = [
+        (f"sum({rate(f'cobali_host_cache_{what}_tokens_total')})", what)
+        for what in ("restored", "saved", "evicted")
+    ]
+    text = "Tokens per second brought back from host memory, moved there, given up there."
+    made.with_panel(lines("Host cache traffic", text, TOKEN_RATE, moved, columns=3))
 
 
 def _capacity(made: dashboard.Dashboard) -> None:

@@ -19,6 +19,7 @@ from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
@@ -211,6 +212,26 @@ class ServeEngineClient:
         except EngineDiedError:
             raise LoadingError from None
         return feed
+
+    async def cache(self) -> CacheView:
+        """Fetch what the engine's slots and its host memory hold."""
+        if self._link.away is not None:
+            raise LoadingError
+        try:
+            view: CacheView = await self._link.ask(self._engine.cache.remote())
+        except EngineDiedError:
+            raise LoadingError from None
+        return view
+
+    async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
+        """Have the engine save, restore or erase a slot, however long that takes."""
+        if self._link.away is not None:
+            raise LoadingError
+        call = self._engine.move_slot.remote(action, slot_id, filename)
+        moved: SlotMove | CobaliError = await self._link.ask(call, within_s=None)
+        if isinstance(moved, CobaliError):
+            raise moved
+        return moved
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""

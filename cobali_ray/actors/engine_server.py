@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,20 @@ from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
+from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
-from cobali_ray.engine.opening import MonotonicClock, chat_template, model_path, open_engine
+from cobali_ray.engine.opening import (
+    MonotonicClock,
+    chat_template,
+    model_hash,
+    model_path,
+    open_engine,
+)
+from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import BadRequestError, CobaliError, EventsLostError, InternalError, RefusedError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.collector import Collector
@@ -41,6 +50,8 @@ ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
 
+CACHE_SETTINGS = ("n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "slot_save_path")
+"""What bounds the cache."""
 SWITCH_S = 0.0005
 """How long another thread may keep the tick thread from the interpreter; Python's own is 5 ms. A tick calls
 llama.cpp some fifteen times and asks for the interpreter after each."""
@@ -72,6 +83,10 @@ class EngineServer:
         """Open requests of which an event did not get out; of the tick thread."""
         self._loop = EngineLoop(
             self._open, self._clock, self._publish, stall_timeout_s=settings.stall_timeout_s
+        )
+        self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
+        self._slot_files = SlotFiles(
+            self._loop, self._clock, settings.slot_save_path, lambda: model_hash(settings, self._path)
         )
         self._loop.start()
         self._loop.wait_open()
@@ -201,6 +216,29 @@ class EngineServer:
         # The loop knows of a tick under way; the collector hears of it when it is over.
         age_s = self._loop.state().last_tick_age_s
         return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s)
+
+    async def cache(self) -> CacheView:
+        """Return what slots and host memory hold, and what it was good for."""
+        view = await asyncio.wrap_future(self._loop.ask(Engine.cache_view))
+        if self._telemetry is None:
+            return view
+        seen = self._telemetry.collector.snapshot()
+        return replace(
+            view,
+            tier_requests=seen.tier_requests,
+            tier_tokens=seen.tier_tokens,
+            settings=self._settings.model_dump(mode="json", include=set(CACHE_SETTINGS)),
+        )
+
+    async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove | CobaliError:
+        """Save, restore or erase a slot. A refusal is returned, as by `run`."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(
+                self._slot_pool, self._slot_files.act, action, slot_id, filename
+            )
+        except BadRequestError as refusal:
+            return refusal
 
     async def ticks(self, last: int, since: int, before: int | None) -> TickFeed:
         """Return records of ticks and requests as JSON, made on this event loop."""

@@ -68,11 +68,14 @@ class EngineLink:
         self._lost.set()
         self._log.warning("engine_away", status=status)
 
-    async def ask(self, response: Any) -> Any:
-        """Await a short call. Raises EngineDiedError as soon as the engine is away, and after SILENT_S."""
+    async def ask(self, response: Any, within_s: float | None = SILENT_S) -> Any:
+        """Await a call, a short one if nothing is said.
+
+        Raises EngineDiedError as soon as the engine is away, and after `within_s`.
+        """
         call, lost = asyncio.ensure_future(outcome(response)), asyncio.ensure_future(self._lost.wait())
         try:
-            await asyncio.wait({call, lost}, timeout=SILENT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({call, lost}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             if not call.done() or call.cancelled():
                 raise EngineDiedError
             return call.result()

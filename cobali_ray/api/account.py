@@ -32,6 +32,8 @@ class Account:
     received_s: float
     """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
+    salt: str = ""
+    """Of the key it came with; see salts.py."""
     route: str = "unmatched"
     status: int | None = None
     stream: bool = False

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from cobali_ray.api.account import account_of
+from cobali_ray.api.cache import Cache
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
@@ -40,6 +41,7 @@ def build_api(
     app.include_router(Facts(client, settings, intake).router())
     app.state.viewers = Viewers(client, clock)
     app.include_router(Debug(client, app.state.viewers).router())
+    app.include_router(Cache(client, settings, intake).router())
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cobali_ray.backend.port import Words
+from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
@@ -50,4 +51,12 @@ class EngineClient(Protocol):
 
         Raises LoadingError while the engine cannot be reached.
         """
+        ...
+
+    async def cache(self) -> CacheView:
+        """Return what slots and host memory hold. Raises LoadingError while the engine cannot be reached."""
+        ...
+
+    async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
+        """Save, restore or erase a slot. Raises BadRequestError."""
         ...

@@ -14,7 +14,6 @@ MAX_NAME_LENGTH = 64
 # They say who asks, or where and how the answer is kept and billed; no answer differs by them.
 NEUTRAL_FIELDS = frozenset(
     {
-        "cache_prompt",
         "guided_decoding_backend",
         "metadata",
         "parallel_tool_calls",

@@ -16,6 +16,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.ids import request_id_of
 from cobali_ray.api.origins import Origins, is_loopback
+from cobali_ray.api.salts import key_salt
 from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import ForeignHostError, ForeignOriginError, WrongKeyError
 
@@ -36,24 +37,25 @@ def fault_response(fault: Fault) -> Response:
     )
 
 
-def key_is_right(headers: Mapping[str, str], api_keys: Sequence[str]) -> bool:
-    """Say whether a request carries one of the keys, in a time that tells nothing about them."""
+def key_shown(headers: Mapping[str, str], api_keys: Sequence[str]) -> str | None:
+    """Return which of the keys a request carries, found in a time that tells nothing about them."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     shown = [headers.get("x-api-key", "")]
     if scheme.lower() == "bearer":
         shown.append(token.strip())
-    right = False
+    found = None
     for key in api_keys:
         for one in shown:
-            right |= hmac.compare_digest(one.encode(), key.encode())
-    return right
+            if hmac.compare_digest(one.encode(), key.encode()):
+                found = key
+    return found
 
 
 class Lock:
     """ASGI middleware that lets nobody pass without a key."""
 
     def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
-        self._app, self._api_keys = app, tuple(api_keys)
+        self._app, self._salts = app, {key: key_salt(key) for key in api_keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer that it needs a key."""
@@ -64,9 +66,13 @@ class Lock:
         await app(scope, receive, send)
 
     def _opens(self, scope: Scope) -> bool:
-        if not self._api_keys or is_open(_path_in_app(scope)):
+        if not self._salts or is_open(_path_in_app(scope)):
             return True
-        return key_is_right(Headers(scope=scope), self._api_keys)
+        if (key := key_shown(Headers(scope=scope), tuple(self._salts))) is None:
+            return False
+        account: Account = scope[SCOPE_KEY]
+        account.salt = self._salts[key]
+        return True
 
 
 class Frame:

@@ -192,6 +192,7 @@ class Generation:
             card=source.card,
             settings=self._settings,
             received_s=source.account.received_s,
+            key_salt=source.account.salt,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from cobali_ray.api.salts import MOST_CHARS
 from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 
 MAX_BIASES = 4096
@@ -142,6 +143,17 @@ class GenerationBody(Shape):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
+    cache_salt: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=MOST_CHARS,
+            description="Share computed prefixes only with requests of the same key that say the same.",
+        ),
+    ] = None
+    cache_prompt: bool | None = Field(
+        None, description="Begin with computed prefixes, and let others begin with this one; default true."
+    )
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
     )
@@ -258,6 +270,12 @@ class DetokenizeBody(Shape):
 
     model: str | None = None
     tokens: Annotated[list[TokenId], FailFast()]
+
+
+class SlotBody(Shape):
+    """POST /slots/{id_slot} with action=save or action=restore."""
+
+    filename: Annotated[str, Field(description="A plain name, in the folder that slot_save_path names.")]
 
 
 class ErrorDetail(BaseModel):

@@ -14,6 +14,7 @@ from cobali_ray.api.params import (
     sampling_of,
     wants_usage,
 )
+from cobali_ray.api.salts import own_salt
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.turn import Speech
@@ -76,6 +77,8 @@ class Origin:
     speech: Speech | None = None
     reasoning_budget: ReasoningBudget | None = None
     shown_tokens: tuple[int, ...] = ()
+    key_salt: str = ""
+    """Of the key that the request came with."""
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -143,6 +146,7 @@ def _call(
     sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
+    salt = _cache_salt(body, origin.key_salt)
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
@@ -163,6 +167,7 @@ def _call(
                 reasoning_budget=origin.reasoning_budget,
                 timeout_s=timeout_s,
                 trace=origin.trace,
+                cache_salt=salt,
                 received_s=origin.received_s,
             ),
             card.n_ctx_slot,
@@ -187,6 +192,12 @@ def _call(
         prompt_only=asked == 0,
         speech=origin.speech,
     )
+
+
+def _cache_salt(body: GenerationBody, key_salt: str) -> str | None:
+    if body.cache_prompt is False:
+        return None
+    return key_salt if body.cache_salt is None else own_salt(body.cache_salt, key_salt)
 
 
 def _max_tokens(asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings) -> int:

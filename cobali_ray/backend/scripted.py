@@ -99,6 +99,8 @@ class ScriptedBackend:
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._expected: dict[int, RowSampler] = {}
+        self._seeds: dict[int, int] = {}
+        """What the chains of slots begin with, where tests set it."""
         self._done_s = 0.0
         self.n_forwards = 0
 
@@ -113,7 +115,7 @@ class ScriptedBackend:
         self._wanted_slots = [span.slot_id for span in batch.spans if span.sample]
         for span in batch.spans:
             chain = self._hashes[span.slot_id]
-            state = chain[-1] if chain else 0
+            state = chain[-1] if chain else self._seeds.get(span.slot_id, 0)
             for token in tokens[at : at + span.length]:
                 state = _chain(state, token)
                 chain.append(state)
@@ -186,17 +188,26 @@ class ScriptedBackend:
         """Return what a small model's cell takes; the hashes take less."""
         return CELL_BYTES
 
-    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """Return these parts of the slot's chain."""
+    def cell_kind(self) -> str:
+        """Return that cells are hashes."""
+        return "scripted"
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+        """Return these parts of the slot's chain, each hash in as many bytes as a cell is said to take."""
         chain = self._hashes[slot_id]
         if any(not 0 <= start < end <= len(chain) for start, end in spans):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {spans} to be saved")
-        return [chain[start:end] for start, end in spans]
+        saved = []
+        for start, end in spans:
+            cells = np.zeros((end - start, CELL_BYTES // 8), np.uint64)
+            cells[:, 0] = chain[start:end]
+            saved.append(cells.view(np.uint8).ravel())
+        return saved
 
-    def restore(self, slot_id: int, cells: Sequence[list[int]], n_keep: int) -> None:
+    def restore(self, slot_id: int, cells: Sequence[NDArray[np.uint8]], n_keep: int) -> None:
         """Put the parts together; what is no beginning of a chain shows in the answer."""
         chain = self._hashes[slot_id]
-        saved = [state for part in cells for state in part]
+        saved = [state for part in cells for state in part.view(np.uint64)[:: CELL_BYTES // 8].tolist()]
         if chain or not 0 < n_keep <= len(saved):
             raise SlotFaultError(
                 slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(saved)} to be restored"

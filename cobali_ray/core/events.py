@@ -5,11 +5,14 @@ Named tuples, because they are made once per token and travel as plain arrays.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from cobali_ray.errors import CobaliError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
+Tier: TypeAlias = Literal["none", "slot", "copy", "host"]
+"""Where a prompt's beginning came from: its own slot held it, another slot did, or host memory."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 class TokenLogprob(NamedTuple):
@@ -40,7 +43,7 @@ class RequestStats(NamedTuple):
 
     n_prompt: int
     n_cached: int
-    """Prompt tokens that were not computed because a slot already held them."""
+    """Prompt tokens that were not computed, because a slot or host memory already held them."""
     n_output: int
     queue_s: float | None
     """Arrival to slot."""
@@ -55,6 +58,8 @@ class RequestStats(NamedTuple):
     n_preempted: int = 0
     intake_s: float | None = None
     """From the HTTP request's arrival at the server to its arrival at the engine; None without HTTP."""
+    cached_from: Tier = "none"
+    """Where those that were not computed came from."""
 
     @property
     def tpot_s(self) -> float | None:

@@ -2,7 +2,8 @@
 
 A tree of blocks of 64 tokens: a beginning that several sequences share lies there once, an entry is given up
 from its end, and a lookup takes a dictionary per block. The last block of an entry may be shorter, so that a
-sequence comes back to the very token where it was left; nothing lies behind such a tail.
+sequence comes back to the very token where it was left; nothing lies behind such a tail. Each salt has a root
+of its own, so that what was kept under one is never found under another; room is made among all of them.
 
 A hit leaves everything where it is. What goes first is the leaf that is worth least: a block stands its
 worth above the level of its last use, and the level is that of what was given up last, so that everything
@@ -71,16 +72,27 @@ class HostTier:
         """Tokens kept."""
         self.n_hits = self.n_restored = self.n_saved = self.n_evicted = 0
         """Sequences that began from here so far, and tokens: brought back, moved here, given up for room."""
-        self._root = Block(-1, None, b"", 0, 0)
+        self._roots: dict[str, Block] = {}
+        """By salt; one that nothing lies behind is let go."""
         self._blocks: dict[int, Block] = {}
         self._next_id = 0
         self._level = 0.0
         self._leaves: list[tuple[float, int]] = []
         """A heap by `worth_until`; what is true no longer is passed over."""
 
-    def match(self, tokens: array[int], most: int) -> list[Block]:
+    @property
+    def n_blocks(self) -> int:
+        """Blocks kept."""
+        return len(self._blocks)
+
+    @property
+    def n_salts(self) -> int:
+        """Salts under which there are any."""
+        return len(self._roots)
+
+    def match(self, tokens: array[int], most: int, salt: str = "") -> list[Block]:
         """Return the blocks that hold the longest kept beginning; the last may reach beyond `most` tokens."""
-        node, found = self._root, list[Block]()
+        node, found = self._root_of(salt), list[Block]()
         while node.end < most:
             child = node.children.get(self._key(tokens, node.end))
             if child is None:
@@ -101,13 +113,13 @@ class HostTier:
         """Say whether a block has not been given up."""
         return block.block_id in self._blocks
 
-    def insert(self, tokens: array[int], n: int) -> tuple[list[Block], list[int]]:
-        """Keep the first `n` tokens, as far as they are worth it.
+    def insert(self, tokens: array[int], n: int, salt: str = "") -> tuple[list[Block], list[int]]:
+        """Keep the first `n` tokens for requests with that salt, as far as they are worth it.
 
         Returns the blocks that are new, and the ids of those that were given up.
         """
         gone: list[Block] = []
-        path = [self._root]
+        path = [self._root_of(salt)]
         while path[-1].end + self._block <= n and (
             child := path[-1].children.get(self._key(tokens, path[-1].end))
         ):
@@ -121,6 +133,8 @@ class HostTier:
                 self._remove(tail, gone)
         while path[-1].end < n:
             path.append(self._add(path[-1], tokens, min(path[-1].end + self._block, n)))
+        if len(path) > 1:
+            self._roots[salt] = path[0]
         self.use(path[1:])
         evicted = [block for block in self._make_room() if block not in path[n_known:]]
         new = [block for block in path[n_known:] if self.keeps(block)]
@@ -138,8 +152,11 @@ class HostTier:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._root, self._blocks, self._leaves = Block(-1, None, b"", 0, 0), {}, []
+        self._roots, self._blocks, self._leaves = {}, {}, []
         self.n_used = 0
+
+    def _root_of(self, salt: str) -> Block:
+        return self._roots.get(salt) or Block(-1, None, salt.encode(), 0, 0)
 
     def _key(self, tokens: array[int], start: int) -> bytes:
         return tokens[start : start + self._block].tobytes()
@@ -155,13 +172,12 @@ class HostTier:
     def _add(self, parent: Block, tokens: array[int], end: int) -> Block:
         block = Block(self._next_id, parent, tokens[parent.end : end].tobytes(), parent.end, end)
         self._next_id += 1
-        self._siblings(block)[block.key] = block
+        self._siblings(parent, block)[block.key] = block
         self._blocks[block.block_id] = block
         self.n_used += block.n_tokens
         return block
 
-    def _siblings(self, block: Block) -> dict[bytes, Block]:
-        parent = block.parent or self._root
+    def _siblings(self, parent: Block, block: Block) -> dict[bytes, Block]:
         return parent.children if block.n_tokens == self._block else parent.tails
 
     def _remove(self, block: Block, gone: list[Block]) -> None:
@@ -172,9 +188,13 @@ class HostTier:
             del self._blocks[one.block_id]
             self.n_used -= one.n_tokens
             gone.append(one)
-        del self._siblings(block)[block.key]
-        if block.parent is not None and block.parent is not self._root:
-            self._note_leaf(block.parent)
+        if (parent := block.parent) is None:
+            return
+        del self._siblings(parent, block)[block.key]
+        if parent.parent is not None:
+            self._note_leaf(parent)
+        elif parent.is_leaf:
+            self._roots.pop(parent.key.decode(), None)
 
     def _note_leaf(self, block: Block) -> None:
         if block.is_leaf:
@@ -201,7 +221,9 @@ class HostTier:
         if self.n_used > self.n_cells:
             problems.append("more cells in host memory than there may be")
         leaves, n_reached = set(self._leaves), 0
-        below = [*self._root.behind]
+        if any(root.is_leaf for root in self._roots.values()):
+            problems.append("a root is kept that nothing lies behind")
+        below = [block for root in self._roots.values() for block in root.behind]
         while below:
             block = below.pop()
             n_reached += 1

@@ -7,6 +7,7 @@ TickEnded. Whatever else happens comes in between, in any order.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, TypeAlias
@@ -98,6 +99,20 @@ class Unrestored(NamedTuple):
     now_s: float
 
 
+class Filled(NamedTuple):
+    """An idle slot is to hold these tokens; their cells come from outside once there is room for them."""
+
+    slot_id: int
+    tokens: array[int]
+    salt: str
+
+
+class Emptied(NamedTuple):
+    """An idle slot is to hold nothing."""
+
+    slot_id: int
+
+
 class TickEnded(NamedTuple):
     """All work of the tick is done."""
 
@@ -124,6 +139,8 @@ Event: TypeAlias = (
     | TickEnded
     | Moved
     | Unrestored
+    | Filled
+    | Emptied
     | Failed
 )
 

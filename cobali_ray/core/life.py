@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.events import End, FinishReason, Tier
 
 if TYPE_CHECKING:  # it holds Stays, which are ours
     from cobali_ray.core.sequence import Sequence
@@ -47,6 +47,8 @@ class Life(NamedTuple):
     """Every time it had a slot: more than one if it was preempted."""
     received_s: float | None = None
     """When its HTTP request began to arrive at the server; None without HTTP."""
+    cached_from: Tier = "none"
+    """Where the cached tokens came from."""
 
 
 def life_of(sequence: Sequence) -> Life:
@@ -78,6 +80,7 @@ def life_of(sequence: Sequence) -> Life:
         n_preempted=sequence.n_preempted,
         stays=stays,
         received_s=sequence.request.received_s,
+        cached_from=sequence.cached_from,
     )
 
 

@@ -3,7 +3,8 @@
 Every slot may hold tokens: an idle one those of the sequence it had last, a busy one those that are computed.
 A prompt can begin in place, after the prefix that an idle slot shares with it, or in any idle slot after a
 copy of the longest prefix that any slot shares with it, where the backend copies, or of what host memory has.
-Either way the chosen slot loses what it held beyond that. All of it is counted in tokens of prefill
+Either way the chosen slot loses what it held beyond that. What was computed under another salt is no
+beginning, however much of it is equal: it only can be lost. All of it is counted in tokens of prefill
 (`recompute_cost`), so that the choice with the largest difference wins.
 
 What a prefix is worth fades as others are destroyed: each destroyed one raises the level below which a prefix
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from cobali_ray.core.events import Tier
 from cobali_ray.core.limits import EngineLimits
 
 _DEPTH = 2048
@@ -43,6 +45,8 @@ class Held(NamedTuple):
     worth_until: float
     """The level at which the prefix will be worth nothing; of idle slots only."""
     idle: bool
+    salt: str | None = ""
+    """Whose it is: requests with another salt never begin with it."""
 
 
 class Place(NamedTuple):
@@ -57,6 +61,13 @@ class Place(NamedTuple):
     """What the tokens that this destroys were worth."""
     from_host: bool = False
     """Whether they are brought back from host memory, into a slot that is emptied for them."""
+
+    @property
+    def tier(self) -> Tier:
+        """Where they come from."""
+        if not self.n_keep:
+            return "none"
+        return "host" if self.from_host else "slot" if self.donor_id is None else "copy"
 
 
 def recompute_cost(start: int, end: int) -> float:
@@ -86,6 +97,7 @@ def place(
     level: float,
     n_free_cells: int,
     n_on_host: int = 0,
+    salt: str | None = "",
 ) -> Place:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
@@ -94,7 +106,7 @@ def place(
     take at most the `n_free_cells` and those that the chosen slot gives back. Host memory holds the first
     `n_on_host` tokens.
     """
-    shared = [_n_hit(tokens, held, limits.min_prefix) for held in slots]
+    shared = [_n_hit(tokens, held, limits.min_prefix, salt) for held in slots]
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
@@ -117,8 +129,10 @@ def place(
     return max(best, key=itemgetter(0))[1]
 
 
-def _n_hit(tokens: array[int], held: Held, min_prefix: int) -> int:
+def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None) -> int:
     """Return how many tokens of a prompt need not be computed after what a slot holds."""
+    if held.salt != salt or salt is None:
+        return 0
     most = min(len(tokens) - 2, held.n_tokens)
     if not min_prefix or most < min_prefix or tokens[:min_prefix] != held.tokens[:min_prefix]:
         return 0

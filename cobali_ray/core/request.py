@@ -234,6 +234,8 @@ class Request:
     """Set where spans are wanted; opaque to the engine."""
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
+    cache_salt: str | None = ""
+    """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -3,7 +3,8 @@
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
     TickBegun, Refused, Sampled, Emitted,  ──────────────►      Assign, Compute, Emit, Finish, Clear
-    Moved, Unrestored, TickEnded, Failed
+    Moved, Unrestored, Filled, Emptied,
+    TickEnded, Failed
 
 It owns all there is to know of scheduling: the queue, the slots and what they and host memory hold, the
 deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and decides nothing.
@@ -29,8 +30,10 @@ from cobali_ray.core.instructions import (
     Copy,
     Emit,
     Emitted,
+    Emptied,
     Event,
     Failed,
+    Filled,
     Finish,
     Forget,
     Instruction,
@@ -136,6 +139,8 @@ class Scheduler:
             Emitted: self._emitted,
             Moved: self._moved,
             Unrestored: self._unrestored,
+            Filled: self._filled,
+            Emptied: self._emptied,
             TickEnded: self._tick_ended,
             Failed: self._failed,
         }
@@ -266,12 +271,36 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
-        n_keep = n_computed if keep and self.limits.min_prefix else 0
+        n_keep = n_computed if keep and self.limits.min_prefix and sequence.salt is not None else 0
         self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
         sequence.leave_slot(now_s, n_computed)
         self._sorted = False
         if not n_keep:
             self._out.append(Truncate(slot_id, 0))
+
+    # -- slots are filled and emptied from outside ----------------------------------------------------
+
+    def _filled(self, event: Filled) -> None:
+        held, n = self._empty(event.slot_id), len(event.tokens)
+        if held.n_tokens:
+            self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
+        self._out.append(Truncate(event.slot_id, 0))
+        while self.slots.n_short(n) > 0:
+            if not self._drop_idle():
+                raise InvariantError(f"no room for {n} tokens from outside")
+        self.slots.hold(event.slot_id, event.tokens, event.salt)
+
+    def _emptied(self, event: Emptied) -> None:
+        self._empty(event.slot_id)
+        self._out.append(Truncate(event.slot_id, 0))
+
+    def _empty(self, slot_id: int) -> Held:
+        """Take an idle slot's prefix off the books and return it."""
+        if self.slots.by_slot[slot_id] is not None:
+            raise InvariantError(f"slot {slot_id} is not idle")
+        held = self.slots.held(slot_id)
+        self.slots.drop(held)
+        return held
 
     # -- a tick begins --------------------------------------------------------------------------------
 
@@ -302,6 +331,7 @@ class Scheduler:
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now_s, place.n_keep
+                sequence.cached_from = place.tier
                 self._leave_queue(sequence)
                 n_assigned += 1
             self._sorted = False
@@ -323,7 +353,8 @@ class Scheduler:
     def _place(self, sequence: Sequence) -> Place | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
         most = len(sequence.tokens) - 2  # as in a slot
-        blocks = self.host.match(sequence.tokens, most)
+        salt = sequence.salt
+        blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
         n_on_host = min(blocks[-1].end, most) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
@@ -333,7 +364,7 @@ class Scheduler:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
         in_place = place.donor_id is None and not place.from_host
         if held.n_tokens - n_keep * in_place >= self.limits.host_block:
-            self._save(slot_id, held.tokens, held.n_tokens)
+            self._save(slot_id, held.tokens, held.n_tokens, held.salt)
         self._out.append(Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
             self._out.append(Copy(place.donor_id, slot_id, n_keep))
@@ -341,11 +372,13 @@ class Scheduler:
             place = place._replace(n_keep=self._restore(held, blocks, n_keep))
         return place
 
-    def _save(self, slot_id: int, tokens: array[int], n: int) -> None:
+    def _save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
         if n < self.limits.host_block or not self.host.n_cells or not self._moves.affords(n):
             return
-        new, gone = self.host.insert(tokens, n)
+        if salt is None:
+            return
+        new, gone = self.host.insert(tokens, n, salt)
         if gone:
             self._out.append(Forget(gone))
         if new:
@@ -397,7 +430,7 @@ class Scheduler:
         held = self.slots.drop_idle()
         if held is None:
             return False
-        self._save(held.slot_id, held.tokens, held.n_tokens)
+        self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
         self._out.append(Truncate(held.slot_id, 0))
         return True
 
@@ -410,7 +443,7 @@ class Scheduler:
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
-        self._save(victim.slot_id, victim.tokens, victim.n_computed)
+        self._save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
         self.queue.push_front(victim)
@@ -455,7 +488,7 @@ class Scheduler:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
                 if len(sequence.stays) == 1:
-                    sequence.n_cached = 0
+                    sequence.n_cached, sequence.cached_from = 0, "none"
         self._plan(event.now_s)
 
     def _sampled(self, event: Sampled) -> None:

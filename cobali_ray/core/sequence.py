@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from cobali_ray.core.events import FinishReason, RequestStats, TokenLogprob
+from cobali_ray.core.events import FinishReason, RequestStats, Tier, TokenLogprob
 from cobali_ray.core.life import Stay
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
@@ -19,10 +19,11 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "deadline_s", "decoding", "end_tokens", "ending", "first_token_s", "held",
+        "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "end_tokens", "ending",
+        "first_token_s", "held",
         "held_logprobs", "last_token_s", "n_cached", "n_most", "n_passed", "n_preempted", "n_prefilled",
-        "n_prompt", "plain", "request", "request_id", "row", "slot_id", "status", "stays", "stops", "text",
-        "tokens",
+        "n_prompt", "plain", "request", "request_id", "row", "salt", "slot_id", "status", "stays", "stops",
+        "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +39,7 @@ class Sequence:
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.request_id = request.request_id
+        self.salt = request.cache_salt
         self.row = row
         """What sampling remembers for this sequence; opaque here."""
         self.status = Status.QUEUED if ready else Status.NOT_READY
@@ -55,6 +57,7 @@ class Sequence:
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.n_cached = 0
+        self.cached_from: Tier = "none"
         self.n_passed = 0
         """Tokens of later prompts that were computed ahead of this one's."""
         self.n_preempted = 0
@@ -115,4 +118,5 @@ class Sequence:
             e2e_s=now_s - arrived,
             n_preempted=self.n_preempted,
             intake_s=None if received is None else max(arrived - received, 0.0),
+            cached_from=self.cached_from,
         )

@@ -70,7 +70,7 @@ class Slots:
     def place(self, sequence: Sequence, n_on_host: int = 0) -> Place:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [
-            held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False)
+            held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False, salt=s.salt)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
         return place(
@@ -80,6 +80,7 @@ class Slots:
             level=self.level,
             n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
+            salt=sequence.salt,
         )
 
     def n_coming(self, sequence: Sequence) -> int:
@@ -88,14 +89,16 @@ class Slots:
         Fewer than `WAIT_LEAST` count as none, and so do all where they could not be copied.
         """
         tokens, most, least = sequence.tokens, len(sequence.tokens) - 2, self._limits.min_prefix
-        if not self._limits.copies or not least or most < max(least, WAIT_LEAST):
+        salt = sequence.salt
+        if not self._limits.copies or not least or most < max(least, WAIT_LEAST) or salt is None:
             return 0
         begins = tokens[:least]
-        alike = [s for s in self.running if s.tokens[:least] == begins and s.status is Status.RUNNING]
+        ours = [s for s in self.running if s.salt == salt and s.status is Status.RUNNING]
+        alike = [s for s in ours if s.tokens[:least] == begins]
         coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
         if coming < WAIT_LEAST:
             return 0
-        held = [held for held in self._held if held.tokens[:least] == begins]
+        held = [held for held in self._held if held.salt == salt and held.tokens[:least] == begins]
         there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
         there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
         return n if (n := coming - max(there)) >= WAIT_LEAST else 0
@@ -127,15 +130,21 @@ class Slots:
         self.by_slot[slot_id] = None
         self.n_idle += 1
         self.n_cells_running -= n_computed
-        self.n_cells_idle += n_keep
         self._sharing.cut(slot_id, n_keep)
         if n_keep:
-            worth_until = self.level + recompute_cost(0, n_keep)
-            self._held[slot_id] = Held(slot_id, sequence.tokens[:n_keep], n_keep, worth_until, idle=True)
+            self.hold(slot_id, sequence.tokens[:n_keep], sequence.salt)
+
+    def hold(self, slot_id: int, tokens: array[int], salt: str | None) -> None:
+        """Note that an idle slot that held nothing holds these tokens."""
+        n_keep = len(tokens)
+        worth_until = self.level + recompute_cost(0, n_keep)
+        self.n_cells_idle += n_keep
+        self._held[slot_id] = Held(slot_id, tokens, n_keep, worth_until, idle=True, salt=salt)
 
     def _forget(self, slot_id: int, n_keep: int = 0) -> None:
-        tokens = self._held[slot_id].tokens if n_keep else _NOTHING
-        self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True)
+        held = self._held[slot_id]
+        tokens, salt = (held.tokens, held.salt) if n_keep else (_NOTHING, "")
+        self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
 
     def drop(self, held: Held) -> None:
         """Forget an idle prefix."""
@@ -172,6 +181,8 @@ class Slots:
         for slot_id, s in enumerate(self.by_slot):
             if (slot_id in busy) != (s is not None) or (s is not None and s.slot_id != slot_id):
                 problems.append(f"slot {slot_id} and its sequence disagree")
+            if self._held[slot_id].salt is None:
+                problems.append(f"slot {slot_id} holds what nobody may begin with")
             if s is not None and self._held[slot_id].n_tokens:
                 problems.append(f"slot {slot_id} is busy and holds an idle prefix")
         for s in self.running:

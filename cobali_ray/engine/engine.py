@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -10,14 +11,16 @@ from typing import TypeAlias
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.pieces import Pieces
-from cobali_ray.backend.port import Backend
+from cobali_ray.backend.port import Backend, Cells
 from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs
 from cobali_ray.core import instructions as told
+from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Event as ClientEvent
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
+from cobali_ray.core.placement import Held
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.reasoning import Reasoning
 from cobali_ray.core.request import Request
@@ -29,7 +32,18 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
-from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, InternalError, SlotFaultError
+from cobali_ray.errors import (
+    BackendError,
+    BadRequestError,
+    CacheFullError,
+    CobaliError,
+    InternalError,
+    InvalidParameterError,
+    SlotBusyError,
+    SlotFaultError,
+    SlotFileError,
+    SlotFilesOffError,
+)
 
 Sink: TypeAlias = Callable[[list[tuple[str, ClientEvent]]], None]
 """Takes one tick's events with the address each one goes to."""
@@ -161,6 +175,52 @@ class Engine:
             self._tell(told.Failed(error, self._clock.now()))
         finally:
             self._flush()
+
+    # -- the cache, looked at and moved from outside --------------------------------------------------
+
+    def cache_view(self) -> CacheView:
+        """Return what is held."""
+        return view_of(self.scheduler)
+
+    def take_out(self, slot_id: int) -> tuple[Held, Cells]:
+        """Return what an idle slot holds, and a copy of its cells."""
+        held = self._idle_slot(slot_id)
+        if not held.n_tokens:
+            raise InvalidParameterError("id_slot", f"slot {slot_id} holds nothing")
+        if not self.limits.cell_bytes:
+            raise SlotFilesOffError
+        (cells,) = self.backend.save(slot_id, [(0, held.n_tokens)])
+        return held, cells
+
+    def put_in(self, slot_id: int, tokens: array[int], salt: str, cells: Cells) -> None:
+        """Have an idle slot hold these tokens with these cells, in place of what it held."""
+        self._idle_slot(slot_id)
+        n, limits = len(tokens), self.limits
+        if not limits.cell_bytes:
+            raise SlotFilesOffError
+        if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self.backend.n_vocab:
+            raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
+        if n + self.slots.n_cells_running > limits.n_cells:
+            raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
+        self._tell(told.Filled(slot_id, tokens, salt))
+        try:
+            self.backend.restore(slot_id, [cells], n)
+        except BackendError as error:
+            self._tell(told.Emptied(slot_id))
+            raise SlotFileError(f"the cache does not take it: {error}") from error
+
+    def erase(self, slot_id: int) -> int:
+        """Have an idle slot hold nothing; return how many tokens it held."""
+        held = self._idle_slot(slot_id)
+        self._tell(told.Emptied(slot_id))
+        return held.n_tokens
+
+    def _idle_slot(self, slot_id: int) -> Held:
+        if not 0 <= slot_id < self.limits.n_slots:
+            raise InvalidParameterError("id_slot", f"there is no slot {slot_id}")
+        if self.slots.by_slot[slot_id] is not None:
+            raise SlotBusyError(slot_id, "a request is in it")
+        return self.slots.held(slot_id)
 
     # -- one round ------------------------------------------------------------------------------------
 

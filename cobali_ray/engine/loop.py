@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -26,6 +26,7 @@ from cobali_ray.errors import (
     CobaliError,
     DrainingError,
     InternalError,
+    InvariantError,
     LoadingError,
     RefusedError,
 )
@@ -152,6 +153,23 @@ class EngineLoop:
     def look(self, look: Callable[[], None]) -> None:
         """Have the tick thread call something of whoever looks on, between two ticks."""
         self._mailbox.put(lambda _: self._watch(lambda _: look()))
+
+    def ask(self, question: Callable[[Engine], _T]) -> Future[_T]:
+        """Have the tick thread answer between two ticks; what was asked wrongly is raised by the result."""
+        answer: Future[_T] = Future()
+
+        def act(engine: Engine) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question(engine))
+            except Exception as error:  # whoever asked hears of it, and of what is broken all others too
+                answer.set_exception(error)
+                if not isinstance(error, CobaliError) or isinstance(error, InvariantError):
+                    raise
+
+        self._mailbox.put(act)
+        return answer
 
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""

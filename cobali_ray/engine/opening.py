@@ -18,6 +18,7 @@ from cobali_ray.engine.context import settled
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
+from cobali_ray.models.digest import model_digest
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
 from cobali_ray.settings import EngineSettings
@@ -81,6 +82,13 @@ def engine_on(
     )
 
 
+def model_hash(settings: EngineSettings, path: Path | None) -> str:
+    """Return a hash of the model's file; computed once per file, which is noted in the cache folder."""
+    if path is None:
+        return SCRIPTED
+    return model_digest(path, (settings.cache_dir or default_cache_dir()) / "measurements")
+
+
 def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
     """Return the scheduler's bounds: what was asked for, as far as the backend has it.
 
@@ -102,7 +110,8 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
 
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     """Return the bytes of a cell in host memory, and those that all may take."""
-    if not settings.host_cache_mib or not settings.min_prefix:
+    wanted = settings.host_cache_mib or settings.slot_save_path
+    if not wanted or not settings.min_prefix:
         return 0, 0
     cell_bytes = backend.measure_cell()
     if not cell_bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from cobali_ray.core.events import End
+from cobali_ray.core.events import TIERS, End
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.exposition import render
@@ -73,6 +73,8 @@ class Collector:
         self._lives = Lives(ring)
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
+        self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
@@ -160,6 +162,9 @@ class Collector:
             if stats.ttft_s is not None:  # its prompt was computed
                 self._n_prompt += stats.n_prompt
                 self._n_cached += stats.n_cached
+                self._tier_requests[stats.cached_from] += 1
+                self._tier_tokens[stats.cached_from] += stats.n_cached
+                self._tier_tokens["none"] += stats.n_prompt - stats.n_cached
             self._n_tokens_max = max(self._n_tokens_max, stats.n_prompt + stats.n_output)
             for name, value in (
                 ("intake_seconds", stats.intake_s),
@@ -268,6 +273,8 @@ class Collector:
                 "graphs_reused": self._n_reused,
                 "idle_seconds": self._pauses.idle_s(now_s),
             },
+            tier_requests=dict(self._tier_requests),
+            tier_tokens=dict(self._tier_tokens),
             requests=dict(self._requests),
             refusals=dict(self._refusals),
             n_tokens_max=self._n_tokens_max,

@@ -65,6 +65,10 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("cobali_phase_seconds", "Time in each phase of a tick.", "phase", phases)
     text = "Seconds of ticks that had a prediction, predicted and real."
     yield counter("cobali_tick_prediction_seconds", text, "kind", snapshot.predictions)
+    text = "Requests whose prompt was computed, by where its beginning came from."
+    yield counter("cobali_prefix_requests", text, "tier", snapshot.tier_requests)
+    text = "Their prompt tokens, by where they came from; none: those that were computed."
+    yield counter("cobali_prefix_tokens", text, "tier", snapshot.tier_tokens)
     yield counter("cobali_requests", "Ended requests.", "outcome", snapshot.requests)
     yield counter("cobali_refusals", "Requests refused at the door.", "reason", snapshot.refusals)
     for name, text in TOTALS.items():

@@ -87,6 +87,10 @@ class Snapshot:
     """Counters without a label, by name without `cobali_` and `_total`."""
     predictions: dict[str, float]
     """Seconds of all ticks that had a prediction: `predicted`, `real`."""
+    tier_requests: dict[str, int]
+    """Requests whose prompt was computed, by where its beginning came from."""
+    tier_tokens: dict[str, int]
+    """Their prompt tokens; `none`: those that were computed."""
     requests: dict[str, int]
     """By outcome."""
     refusals: dict[str, int]

@@ -12,8 +12,8 @@ from cobali_ray.trace.recording import Json
 from cobali_ray.trace.shapes import Slice, in_order
 
 _SHOWN = (
-    "request_id", "state", "n_prompt", "n_cached", "n_output", "n_preempted", "finish_reason", "error",
-    "prompt",
+    "request_id", "state", "n_prompt", "n_cached", "cached_from", "n_output", "n_preempted", "finish_reason",
+    "error", "prompt",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 // A lane per slot: who held it, tick by tick, how far the prompt was, and where it had to wait.
 import { shortId } from "./format.js";
 import { DECODE } from "./history.js";
+import { cachedFrom } from "./lives.js";
 import { WAITS, piecesOf } from "./pieces.js";
 import { GUTTER, MARGIN } from "./plot.js";
 import { html, useLayoutEffect, useRef, useState } from "./preact.js";
@@ -91,8 +92,10 @@ function write(ctx, pieces, { x, tall, gap }) {
   }
   for (const { slot, request, from, to } of stays.values()) {
     const room = x(to + 1) - x(from) - 10;
+    const id = shortId(request.request_id);
     const hits = request.n_cached ? ` · ${request.n_cached} cached` : "";
-    const text = [shortId(request.request_id) + hits, shortId(request.request_id)].find(
+    const origin = hits && ` in ${cachedFrom(request)}`;
+    const text = [id + hits + origin, id + hits, id].find(
       (choice) => ctx.measureText(choice).width + 8 <= room,
     );
     if (!text) continue;

@@ -1,7 +1,7 @@
 // The life of one request, from arrival to end.
 import { clockTime, count, duration, rate, shortId } from "./format.js";
 import { DECODE } from "./history.js";
-import { begunS } from "./lives.js";
+import { begunS, cachedFrom } from "./lives.js";
 import { html, useEffect, useRef } from "./preact.js";
 import { follow } from "./window.js";
 
@@ -24,7 +24,7 @@ export function Life({ history, request, nowS }) {
   const endS = request.ended_s ?? nowS;
   const ended = request.state === "ended";
   const hits = request.n_cached
-    ? `${count(request.n_cached)} of them taken from the cache`
+    ? `${count(request.n_cached)} of them were in ${cachedFrom(request)}`
     : "none in the cache";
   const rows = [
     ["Arrived", clockTime(history.unix(begunS(request))), ""],
@@ -43,7 +43,7 @@ export function Life({ history, request, nowS }) {
     ["Output", `${request.unseen ? "≥ " : ""}${count(request.n_output)} tokens`, speedOf(request, endS)],
   ];
   if (request.n_preempted)
-    rows.push(["Preempted", `${count(request.n_preempted)} times`, "computed again in another slot"]);
+    rows.push(["Preempted", `${count(request.n_preempted)} times`, "its tokens were brought back or computed again"]);
   return html`<section ref=${card} class="card life" aria-label="Life of a request">
     <header><h2 tabindex="-1">Request <code title=${request.request_id}>${shortId(request.request_id)}</code></h2>
       <span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span>

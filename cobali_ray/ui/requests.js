@@ -1,7 +1,7 @@
 // Requests as a table: those inside, then those that ended last.
 import { count, duration, shortId } from "./format.js";
 import { endOf, kindOf } from "./life.js";
-import { begunS } from "./lives.js";
+import { begunS, cachedFrom } from "./lives.js";
 import { html } from "./preact.js";
 import { follow } from "./window.js";
 
@@ -19,7 +19,8 @@ export function Requests({ history, nowS, chosen }) {
       <p class="muted">Those inside, then those that ended last. Choose one to see its life.</p></header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
       <table><thead><tr><th scope="col">request</th><th scope="col">state</th><th scope="col">slot</th>
-        <th scope="col">prompt, tok</th><th scope="col">cached, tok</th><th scope="col">output, tok</th>
+        <th scope="col">prompt, tok</th><th scope="col">cached, tok</th>
+        <th scope="col">cached in</th><th scope="col">output, tok</th>
         <th scope="col">queue</th><th scope="col">TTFT</th><th scope="col">total</th></tr></thead>
       <tbody>${all.slice(0, MOST).map(
         (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS}
@@ -47,6 +48,7 @@ function Row({ request, nowS, chosen }) {
     <td>${request.slot_id ?? "–"}</td>
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
+    <td>${cachedFrom(request) || "–"}</td>
     <td>${unseen ? "≥ " : ""}${count(request.n_output)}</td>
     <td>${unseen && assigned === null ? "–" : duration((assigned ?? ended ?? nowS) - arrived)}</td>
     <td>${first === null ? "–" : duration(first - begun)}</td>

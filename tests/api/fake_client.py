@@ -8,12 +8,22 @@ from contextlib import suppress
 
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
+HELD = CacheView(
+    slots=(SlotView(0, 120), SlotView(1, 44, "r1", 40, 40, 32, 5, 7), SlotView(2, 0)),
+    n_ctx_slot=1024, n_cells=3072, n_cells_running=44, n_cells_idle=120, cell_bytes=100,
+    n_host_cells=5000, n_host_used=640, n_host_blocks=11, n_host_salts=2,
+    n_host_hits=3, n_host_saved=900, n_host_restored=300, n_host_evicted=260,
+    tier_requests={"none": 5, "slot": 2, "copy": 0, "host": 1},
+    tier_tokens={"none": 600, "slot": 300, "copy": 0, "host": 100},
+    settings={"n_slots": 3},
+)  # fmt: skip
 
 
 def stats(request, n_output, *, n_cached=1, e2e_s=0.5):
@@ -67,6 +77,7 @@ class FakeClient:
         self.form = Format(calls=GENERIC)
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
+        self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
 
     @property
     def card(self):
@@ -139,6 +150,17 @@ class FakeClient:
         body = {"engine": {"incarnation_id": self.incarnation_id}, "next": self.n_ticks, "ticks": ids}
         return TickFeed(self.incarnation_id, self.n_ticks, json.dumps(body).encode())
 
+    async def cache(self):
+        if isinstance(self.held, Exception):
+            raise self.held
+        return self.held
+
+    async def move_slot(self, action, slot_id, filename):
+        self.moves.append((action, slot_id, filename))
+        if isinstance(self.moved, Exception):
+            raise self.moved
+        return self.moved
+
     def observe(self, name, seconds):
         self.observed.append((name, seconds))
 
@@ -168,6 +190,7 @@ class Wire:
     """One HTTP request on raw ASGI: the test is the server, and may hang up."""
 
     def __init__(self, app, path, body=b"", *, method="POST", headers=(), chunks=None):
+        path, _, query = path.partition("?")
         self.scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -176,7 +199,7 @@ class Wire:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode()) for k, v in headers],
             "client": ("127.0.0.1", 1),

@@ -16,9 +16,11 @@ GOOD = {
     "/v1/completions": {"prompt": "hi"},
     "/tokenize": {"content": "hi"},
     "/detokenize": {"tokens": [0]},
+    "/slots/{id_slot}": {"filename": "a"},
 }
 ADDRESSES = {
     "/v1/models/{model_id}": ["/v1/models/fake", "/v1/models/nope"],
+    "/slots/{id_slot}": ["/slots/0?action=save", "/slots/0"],
     "/ui/{path}": ["/ui/app.js", "/ui/base.css", "/ui/no"],
 }
 ENDLESS = {"/debug/stream"}

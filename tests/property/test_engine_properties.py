@@ -1,11 +1,17 @@
-"""What holds for every engine, whatever happens to it (stateful, over the scripted backend)."""
+"""What holds for every engine, whatever happens to it (stateful, over the scripted backend).
+
+The hashes of each salt begin elsewhere, and those of a request that shares nothing too: who began with a cell
+of somebody else's would say something else than alone.
+"""
+
+import zlib
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cobali_ray.backend.grammar import check
-from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
@@ -48,9 +54,15 @@ budgets = st.none() | st.builds(
 )
 
 
+def seed_of(request):
+    """Return what the cells of a request depend on beside its tokens: its tenant, or it alone."""
+    return zlib.crc32((request.request_id if request.cache_salt is None else request.cache_salt).encode())
+
+
 def lone_answer(request, end_probability):
     """Return text and finish reason of a request computed whole, alone, with nothing before it."""
     backend = ScriptedBackend(n_slots=1, n_ctx_slot=64, n_batch=64, end_probability=end_probability)
+    backend._seeds[0] = seed_of(request)
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=0
     )
@@ -78,6 +90,11 @@ class Copying(ScriptedBackend):
         self.reached = {}
         self.trouble = None
         self.moves_fail = False
+        self.seeds = {}
+
+    def expect(self, slot_id, row):
+        super().expect(slot_id, row)
+        self._seeds[slot_id] = self.seeds[row]
 
     def forward(self, batch):
         trouble, self.trouble = self.trouble, None
@@ -178,8 +195,9 @@ class EngineMachine(RuleBasedStateMachine):
         timeout_s=st.sampled_from([None, None, 3.0]),
         grammar=grammars,
         budget=budgets,
+        salt=st.sampled_from(["", "", "", "other", "other", None]),
     )
-    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget):
+    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt):
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id,
@@ -191,8 +209,10 @@ class EngineMachine(RuleBasedStateMachine):
             grammar=grammar,
             reasoning_budget=budget,
             reply_to=request_id,
+            cache_salt=salt,
         )
-        self.sequences[request_id] = self.engine.submit(request)
+        self.sequences[request_id] = sequence = self.engine.submit(request)
+        self.backend.seeds[sequence.row] = seed_of(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())
@@ -254,7 +274,7 @@ class EngineMachine(RuleBasedStateMachine):
         for request_id in self.requests:
             assert len(self.events.ends(request_id)) <= 1
         held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
-        kept = [len(cells) for cells in self.engine._host._cells.values()]
+        kept = [len(cells) // CELL_BYTES for cells in self.engine._host._cells.values()]
         assert sum(kept) <= self.engine.scheduler.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert self.backend.n_used() == slots.n_used()
@@ -299,6 +319,8 @@ class EngineMachine(RuleBasedStateMachine):
                 assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)
                 assert request_id in self.cancelled or request.timeout_s is not None
             assert text.startswith(said), "what was said before the end was right"
+        if request.cache_salt is None:
+            assert end.stats.n_cached == 0, "who shares nothing begins with nothing"
         n_said = sum(e.n_tokens for e in self.events.events[request_id] if isinstance(e, Delta))
         assert n_said <= end.stats.n_output
 

@@ -30,6 +30,7 @@ from cobali_ray.errors import (
     PromptTooLongError,
     QueueFullError,
     RequestCancelledError,
+    SlotFileError,
 )
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
@@ -490,3 +491,35 @@ async def test_an_engine_that_cannot_be_served_says_why():
     finally:
         s.client.close()
         s.handle.server.__del__()
+
+
+async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
+    s = await make(slot_save_path=tmp_path / "slots", n_slots=2)
+    await s.collect(n_prompt=50)
+    await s.counted(length=1)
+    view = await s.client.cache()
+    assert [slot.n_tokens for slot in view.slots] == [54, 0]
+    assert view.tier_requests == {"none": 1, "slot": 0, "copy": 0, "host": 0}
+    assert view.tier_tokens["none"] == 50
+    assert view.settings["n_slots"] == 2
+    saved = await s.client.move_slot("save", 0, "kept")
+    assert (saved.n_tokens, saved.n_bytes) == (54, (tmp_path / "slots" / "kept").stat().st_size)
+    assert (await s.client.move_slot("restore", 1, "kept")).n_tokens == 54
+    assert (await s.client.move_slot("erase", 0, "")).n_tokens == 54
+    (*_, end) = await s.collect("b", n_prompt=60)
+    assert end.stats.n_cached == 50
+    assert (await s.client.cache()).tier_tokens["none"] == 60
+    with pytest.raises(SlotFileError):
+        await s.client.move_slot("restore", 0, "other")
+
+
+async def test_an_engine_that_is_gone_moves_nothing(make):
+    s = await make()
+    async with asyncio.timeout(WAIT_S):
+        while s.client._link._known is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    s.client._link.lose(EngineStatus.RESTARTING)
+    with pytest.raises(LoadingError):
+        await s.client.cache()
+    with pytest.raises(LoadingError):
+        await s.client.move_slot("erase", 0, "")

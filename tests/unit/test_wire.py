@@ -23,7 +23,7 @@ from cobali_ray.actors.wire import (
     decode,
     encode,
 )
-from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
+from cobali_ray.core.events import TIERS, Delta, End, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -74,7 +74,8 @@ logprob = st.builds(TokenLogprob, number, st.binary(max_size=4), seconds, st.lis
 delta = st.builds(Delta, st.text(), st.text(), number, st.lists(logprob, max_size=3).map(tuple))
 maybe_s = st.none() | seconds
 stats = st.builds(
-    RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s
+    RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s,
+    st.sampled_from(TIERS),
 )  # fmt: skip
 end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats)
 

@@ -1,0 +1,165 @@
+"""The routes that show what the cache holds; and llama-server's to see and move slots, for who scripts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.body import parse
+from cobali_ray.api.client import EngineClient
+from cobali_ray.api.fields import judge_fields
+from cobali_ray.api.intake import Intake
+from cobali_ray.api.openapi import READING, errors, get, takes
+from cobali_ray.api.schema import SlotBody
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Gone
+from cobali_ray.core.cache import CacheView, SlotMove, SlotView
+from cobali_ray.errors import InvalidParameterError
+
+ACTIONS = ("save", "restore", "erase")
+_ACTION: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "action",
+            "in": "query",
+            "required": True,
+            "schema": {"type": "string", "enum": list(ACTIONS)},
+        }
+    ]
+}
+
+
+class Cache:
+    """What slots and host memory hold. No text of a prompt is shown."""
+
+    def __init__(self, client: EngineClient, settings: ApiSettings, intake: Intake) -> None:
+        self._client, self._settings, self._intake = client, settings, intake
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["cache"])
+        get(router, "/v1/cache", self.cache, responses=errors(401, 500, 503))
+        get(router, "/slots", self.slots, responses=errors(401, 500, 503))
+        extra = takes(SlotBody) | _ACTION
+        extra["requestBody"] = extra["requestBody"] | {"required": False}
+        router.post(
+            "/slots/{id_slot}",
+            response_model=None,
+            responses=errors(*READING, 409, 501),
+            openapi_extra=extra,
+        )(self.move)
+        return router
+
+    async def cache(self) -> Response:
+        """Return what is held, where prompts found their beginnings so far, and what bounds it."""
+        return _json(_described(await self._client.cache()))
+
+    async def slots(self) -> Response:
+        """Return the slots as llama-server does."""
+        view = await self._client.cache()
+        return _json([_slot(slot, view.n_ctx_slot) for slot in view.slots])
+
+    async def move(self, http: HttpRequest, id_slot: str) -> Response:
+        """Save what an idle slot holds to a file, restore it from there or erase it, as llama-server does."""
+        action = http.query_params.get("action", "")
+        if action not in ACTIONS:
+            raise InvalidParameterError("action", f"action must be one of {', '.join(ACTIONS)}")
+        if not (id_slot.isascii() and id_slot.isdigit() and len(id_slot) < 6):
+            raise InvalidParameterError("id_slot", "id_slot must be the number of a slot")
+        filename = ""
+        if action != "erase":
+            filename = await self._intake.take(http, partial(self._filename, account_of(http)))
+        moved = await self._client.move_slot(action, int(id_slot), filename)
+        return _json(_moved(action, moved))
+
+    def _filename(self, account: Account, raw: bytes, gone: Gone) -> str:
+        del gone
+        body = parse(SlotBody, raw)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return body.filename
+
+
+def _described(view: CacheView) -> dict[str, Any]:
+    bytes_of = view.cell_bytes
+    return {
+        "object": "cache",
+        "slots": [
+            {
+                "slot_id": slot.slot_id,
+                "state": "idle" if slot.request_id is None else "busy",
+                "n_tokens": slot.n_tokens,
+                "request_id": slot.request_id,
+            }
+            for slot in view.slots
+        ],
+        "kv_cells": {
+            "n": view.n_cells,
+            "n_running": view.n_cells_running,
+            "n_idle": view.n_cells_idle,
+            "n_free": view.n_cells - view.n_cells_running - view.n_cells_idle,
+        },
+        "host": {
+            "bytes": view.n_host_used * bytes_of,
+            "limit_bytes": view.n_host_cells * bytes_of,
+            "n_tokens": view.n_host_used,
+            "n_blocks": view.n_host_blocks,
+            "n_salts": view.n_host_salts,
+            "n_hits": view.n_host_hits,
+            "n_saved_tokens": view.n_host_saved,
+            "n_restored_tokens": view.n_host_restored,
+            "n_evicted_tokens": view.n_host_evicted,
+        },
+        "tiers": _tiers(view.tier_requests, view.tier_tokens),
+        "settings": dict(view.settings),
+    }
+
+
+def _tiers(requests: Mapping[str, int], tokens: Mapping[str, int]) -> dict[str, Any]:
+    n_requests, n_tokens = sum(requests.values()), sum(tokens.values())
+    return {
+        tier: {
+            "n_requests": requests[tier],
+            "n_tokens": tokens[tier],
+            "request_share": round(requests[tier] / n_requests, 4) if n_requests else 0.0,
+            "token_share": round(tokens[tier] / n_tokens, 4) if n_tokens else 0.0,
+        }
+        for tier in requests
+    }
+
+
+def _slot(slot: SlotView, n_ctx: int) -> dict[str, Any]:
+    """Return what llama-server tells of a slot, as far as it is a thing of the slot here."""
+    busy = slot.request_id is not None
+    return {
+        "id": slot.slot_id,
+        "id_task": slot.request_id or -1,
+        "n_ctx": n_ctx,
+        "speculative": False,
+        "is_processing": busy,
+        "n_tokens": slot.n_tokens,
+        "n_prompt_tokens": slot.n_prompt if busy else slot.n_tokens,
+        "n_prompt_tokens_processed": max(slot.n_prefilled - slot.n_cached, 0),
+        "n_prompt_tokens_cache": slot.n_cached,
+        "next_token": [{"has_next_token": busy, "n_remain": slot.n_left, "n_decoded": slot.n_output}],
+    }
+
+
+def _moved(action: str, moved: SlotMove) -> dict[str, Any]:
+    ms = round(moved.seconds * 1e3, 3)
+    if action == "save":
+        told = {"n_saved": moved.n_tokens, "n_written": moved.n_bytes, "timings": {"save_ms": ms}}
+    elif action == "restore":
+        told = {"n_restored": moved.n_tokens, "n_read": moved.n_bytes, "timings": {"restore_ms": ms}}
+    else:
+        return {"id_slot": moved.slot_id, "n_erased": moved.n_tokens}
+    return {"id_slot": moved.slot_id, "filename": moved.filename, **told}
+
+
+def _json(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

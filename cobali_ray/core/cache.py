@@ -1,0 +1,101 @@
+"""What the KV cache and host memory hold, to be shown. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cobali_ray.core.scheduler import Scheduler
+
+
+class SlotView(NamedTuple):
+    """One slot. Counts are tokens."""
+
+    slot_id: int
+    n_tokens: int
+    """What it holds."""
+    request_id: str | None = None
+    """Who computes in it; None: idle, and the rest says nothing."""
+    n_prompt: int = 0
+    n_prefilled: int = 0
+    n_cached: int = 0
+    n_output: int = 0
+    n_left: int = 0
+    """Output tokens until its limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheView:
+    """What is held, by whom, and what it was good for so far. Counts are tokens unless named otherwise."""
+
+    slots: tuple[SlotView, ...]
+    n_ctx_slot: int
+    n_cells: int
+    n_cells_running: int
+    n_cells_idle: int
+    cell_bytes: int
+    """Of a token in host memory; 0 where nothing can be kept there."""
+    n_host_cells: int
+    """Most that host memory may hold."""
+    n_host_used: int
+    n_host_blocks: int
+    """Blocks of 64 tokens and shorter."""
+    n_host_salts: int
+    n_host_hits: int
+    """Requests, preempted ones too, that began from there; the next three: moved there, back, given up."""
+    n_host_saved: int
+    n_host_restored: int
+    n_host_evicted: int
+    tier_requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests by where their beginning came from; next, their prompt tokens."""
+    tier_tokens: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What bounds it all."""
+
+
+class SlotMove(NamedTuple):
+    """What an action on a slot did."""
+
+    slot_id: int
+    n_tokens: int
+    """Saved, restored, or erased."""
+    filename: str = ""
+    n_bytes: int = 0
+    """Of the file."""
+    seconds: float = 0.0
+
+
+def view_of(scheduler: Scheduler) -> CacheView:
+    """Look at the books; only between two events."""
+    slots, host, limits = scheduler.slots, scheduler.host, scheduler.limits
+    return CacheView(
+        slots=tuple(
+            SlotView(i, slots.held(i).n_tokens)
+            if s is None
+            else SlotView(
+                i,
+                s.n_computed,
+                s.request_id,
+                s.n_prompt,
+                min(s.n_computed, s.n_prompt),
+                s.n_cached,
+                s.n_output,
+                s.n_most - len(s.tokens),
+            )
+            for i, s in enumerate(slots.by_slot)
+        ),
+        n_ctx_slot=limits.n_ctx_slot,
+        n_cells=limits.n_cells,
+        n_cells_running=slots.n_cells_running,
+        n_cells_idle=slots.n_cells_idle,
+        cell_bytes=limits.cell_bytes,
+        n_host_cells=host.n_cells,
+        n_host_used=host.n_used,
+        n_host_blocks=host.n_blocks,
+        n_host_salts=host.n_salts,
+        n_host_hits=host.n_hits,
+        n_host_saved=host.n_saved,
+        n_host_restored=host.n_restored,
+        n_host_evicted=host.n_evicted,
+    )

@@ -1,0 +1,137 @@
+"""Slot files: what idle slots hold, saved by name and brought back, as scripts for llama-server ask for it.
+
+A file holds tokens and their cells, and says of which model. The tick thread only copies the cells, between
+two ticks; whatever has to do with files is done by whoever calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+import zlib
+from array import array
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from cobali_ray.backend.port import Cells
+from cobali_ray.core.cache import SlotMove
+from cobali_ray.core.clock import Clock
+from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.loop import EngineLoop
+from cobali_ray.errors import InvalidParameterError, SlotFileError, SlotFilesOffError
+
+MAGIC = b"cobali slot 1\n"
+MOST_NAME_BYTES = 200
+_MOST_HEAD = 4096
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The line behind the magic words."""
+
+    model: str
+    """Hash of the model's file."""
+    kind: str
+    """Hash of what the cells mean; see `Backend.cell_kind`."""
+    salt: str
+    n_tokens: int
+    n_cell_bytes: int
+    crc32: int
+    """Of all behind this line."""
+
+
+class SlotFiles:
+    """One folder of files, for the slots of one engine. It blocks, and is for one thread at a time."""
+
+    def __init__(self, loop: EngineLoop, clock: Clock, folder: Path | None, model: Callable[[], str]) -> None:
+        """`model` returns a hash of the model's file, and may take its time."""
+        self._loop, self._clock, self._model = loop, clock, model
+        self._folder = None if folder is None else folder.expanduser()
+
+    def act(self, action: str, slot_id: int, filename: str) -> SlotMove:
+        """Save, restore or erase a slot. Raises BadRequestError."""
+        began_s = self._clock.now()
+        if self._folder is None:
+            raise SlotFilesOffError
+        if action == "erase":
+            return SlotMove(slot_id, self._loop.ask(partial(Engine.erase, slot_id=slot_id)).result())
+        path = self._folder / _plain(filename)
+        if action == "save":
+            n_tokens, n_bytes = self._save(slot_id, path)
+        elif action == "restore":
+            n_tokens, n_bytes = self._restore(slot_id, path)
+        else:
+            raise InvalidParameterError("action", "action must be save, restore or erase")
+        return SlotMove(slot_id, n_tokens, filename, n_bytes, self._clock.now() - began_s)
+
+    def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
+        def look(engine: Engine) -> tuple[array[int], str, Cells, str]:
+            held, cells = engine.take_out(slot_id)
+            return held.tokens[: held.n_tokens], held.salt or "", cells, _kind(engine)
+
+        tokens, salt, cells, kind = self._loop.ask(look).result()
+        parts = (memoryview(tokens).cast("B"), memoryview(cells))
+        crc32 = zlib.crc32(parts[1], zlib.crc32(parts[0]))
+        head = _Head(self._model(), kind, salt, len(tokens), len(parts[1]), crc32)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{uuid.uuid4().hex}.part")
+        try:
+            with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(MAGIC + msgspec.json.encode(head) + b"\n")
+                file.writelines(parts)
+                n_bytes = file.tell()
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return len(tokens), n_bytes
+
+    def _restore(self, slot_id: int, path: Path) -> tuple[int, int]:
+        try:
+            with path.open("rb") as file:
+                head = self._head(file)
+                n_bytes = os.fstat(file.fileno()).st_size
+                body = file.read()
+        except (FileNotFoundError, IsADirectoryError):
+            raise SlotFileError("there is none of this name") from None
+        if len(body) != 4 * head.n_tokens + head.n_cell_bytes or zlib.crc32(body) != head.crc32:
+            raise SlotFileError("it is damaged")
+        tokens = array("i", body[: 4 * head.n_tokens])
+        cells = np.frombuffer(body, np.uint8, offset=4 * head.n_tokens)
+
+        def put(engine: Engine) -> None:
+            if _kind(engine) != head.kind or len(cells) != len(tokens) * engine.limits.cell_bytes:
+                raise SlotFileError("it was saved with another build, or another setting of the cache")
+            engine.put_in(slot_id, tokens, head.salt, cells)
+
+        self._loop.ask(put).result()
+        return head.n_tokens, n_bytes
+
+    def _head(self, file: BinaryIO) -> _Head:
+        line = file.readline(_MOST_HEAD) if file.read(len(MAGIC)) == MAGIC else b""
+        try:
+            head = msgspec.json.decode(line, type=_Head)
+        except msgspec.DecodeError:
+            raise SlotFileError("it is none of a slot, or damaged") from None
+        if head.n_tokens < 1 or head.n_cell_bytes < 0:
+            raise SlotFileError("it is damaged")
+        if head.model != self._model():
+            raise SlotFileError("it was saved with another model")
+        return head
+
+
+def _kind(engine: Engine) -> str:
+    return hashlib.sha256(engine.backend.cell_kind().encode()).hexdigest()
+
+
+def _plain(filename: str) -> str:
+    """Return the name of a file in the folder. Raises InvalidParameterError for what leads elsewhere."""
+    plain = filename.isprintable() and not set(filename) & set("/\\:") and filename[:1] not in {"", "."}
+    if not plain or len(filename.encode("utf-8", "replace")) > MOST_NAME_BYTES:
+        message = f"filename must be a plain name of at most {MOST_NAME_BYTES} bytes"
+        raise InvalidParameterError("filename", message)
+    return filename
