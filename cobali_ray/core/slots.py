@@ -40,9 +40,13 @@ class Slots:
         """Return the KV cells in use."""
         return self.n_cells_running + self.n_cells_idle - self._sharing.n_twice()
 
+    def n_used_running(self) -> int:
+        """Return those of them that running sequences hold."""
+        return self.n_cells_running - self._n_twice_running()
+
     def n_used_idle(self) -> int:
         """Return those of them that only idle slots hold."""
-        return self.n_used() - self.n_cells_running + self._n_twice_running()
+        return self.n_used() - self.n_used_running()
 
     def _n_twice_running(self) -> int:
         return self._sharing.n_twice(lambda slot_id: self.by_slot[slot_id] is not None)

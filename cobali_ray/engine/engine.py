@@ -200,7 +200,7 @@ class Engine:
             raise SlotFilesOffError
         if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self.backend.n_vocab:
             raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
-        if n + self.slots.n_cells_running > limits.n_cells:
+        if n + self.slots.n_used_running() > limits.n_cells:
             raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
         self._tell(told.Filled(slot_id, tokens, salt))
         try:
