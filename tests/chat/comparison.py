@@ -7,6 +7,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -181,12 +182,26 @@ class Rendering:
     refusal: str = ""
 
 
+@cache
 def sources():
     """Return the templates of llama.cpp's source package by name."""
     found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.glob("*.jinja"))}
     if not found:
         raise FileNotFoundError(f"no templates in {TEMPLATES}: run python3 tools/install.py --dev")
     return found
+
+
+@cache
+def template_of(name):
+    """Return a template; it tries itself out when it is made."""
+    return ChatTemplate(sources()[name], bos=BOS, eos=EOS)
+
+
+@cache
+def both(name, conversation):
+    """Return how a template renders a conversation, here and with transformers."""
+    template = template_of(name)
+    return ours(template, conversation), theirs(template, conversation)
 
 
 def ours(template, conversation):
@@ -217,10 +232,10 @@ def theirs(template, conversation, amend=dict):
     return Rendering(texts[0])
 
 
-def table_row(name, source):
+def table_row(name):
     """Return one line of the table, out of what both really say."""
-    template = ChatTemplate(source, bos=BOS, eos=EOS)
-    pairs = [(ours(template, name), theirs(template, name)) for name in CONVERSATIONS]
+    template = template_of(name)
+    pairs = [both(name, conversation) for conversation in CONVERSATIONS]
     n_equal = sum(a.text == b.text is not None for a, b in pairs)
     n_refused = sum(a.text is b.text is None for a, b in pairs)
     n_other = len(pairs) - n_equal - n_refused
@@ -254,7 +269,7 @@ This file is written by `.venv/bin/python -m tests.chat.comparison`.
 
 def document():
     """Return docs/templates.md."""
-    return HEAD + "".join(table_row(name, source) + "\n" for name, source in sources().items())
+    return HEAD + "".join(table_row(name) + "\n" for name in sources())
 
 
 if __name__ == "__main__":

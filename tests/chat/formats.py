@@ -264,7 +264,7 @@ This file is written by `.venv/bin/python -m tests.chat.formats`.
 
 Answers can be held to calls in every one of these formats (`cobali_ray/chat/call_grammar.py`): markers, names
 and the order of the parts, and the arguments by the tools' schemas. Where no marker tells a call (`none` and
-`>>>` below) only the whole answer can be held to calls, not what stands behind a marker. Keys of a schema
+`>>>` below) an answer is held that begins with the name of a tool in its place. Keys of a schema
 that a syntax cannot hold are named or, with `strict`, refused: for strings that are not JSON `format` and
 some a `pattern`, for lists and objects that are not JSON all but items, properties and their number.
 

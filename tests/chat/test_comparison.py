@@ -1,9 +1,7 @@
 """Templates of well-known models are rendered as transformers renders them, or differ for a named reason."""
 
 import pytest
-from comparison import CONVERSATIONS, DIFFERENCES, DOCUMENT, document, ours, sources, theirs
-
-from cobali_ray.chat.template import ChatTemplate
+from comparison import CONVERSATIONS, DIFFERENCES, DOCUMENT, both, document, sources, template_of, theirs
 
 SOURCES = sources()
 N_TEMPLATES = 70
@@ -17,10 +15,9 @@ def test_the_templates_are_all_there():
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_template_is_rendered_as_transformers_does(name):
-    template = ChatTemplate(SOURCES[name], bos="<bos>", eos="<eos>")
     reason, excepted = DIFFERENCES.get(name, (None, ()))
     for conversation in CONVERSATIONS:
-        here, there = ours(template, conversation), theirs(template, conversation)
+        here, there = both(name, conversation)
         if conversation not in excepted:
             assert here.text == there.text, conversation
             assert there.refusal in here.refusal, "both refuse, and for the same reason"
@@ -28,7 +25,7 @@ def test_a_template_is_rendered_as_transformers_does(name):
         assert here.text is not None, conversation
         assert reason.refusal in there.refusal, conversation
         if reason.amend is not None:
-            assert here.text == theirs(template, conversation, reason.amend).text, conversation
+            assert here.text == theirs(template_of(name), conversation, reason.amend).text, conversation
 
 
 def test_the_table_is_current():
