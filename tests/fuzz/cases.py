@@ -33,6 +33,8 @@ GETS = (
     "/v1/models",
     "/v1/models/tiny",
     "/v1/models/{junk}",
+    "/v1/cache",
+    "/slots",
     "/debug/ticks?last={n}",
     "/debug/ticks?since={n}&last=4096",
     "/debug/ticks?last={junk}",

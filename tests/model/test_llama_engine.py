@@ -285,3 +285,40 @@ def test_a_prompt_is_never_left_with_one_token(tiny):
 def test_prefix_reuse_leaves_two_tokens_to_compute(tiny):
     run = Run(tiny, [one_token_answer("first"), one_token_answer("again")], n_slots=1, min_prefix=16)
     assert logprobs_of(run, "again") == logprobs_of(run, "first") != []
+
+
+@pytest.mark.parametrize("flash_attn", ["off", "on"])
+def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tiny, flash_attn):
+    (first,) = make_requests(1, shared=range(100, 400))
+
+    def opened(n_slots):
+        config = LlamaConfig(
+            path=tiny, n_slots=n_slots, n_ctx_slot=N_CTX, n_batch=512, n_threads=2, flash_attn=flash_attn
+        )
+        backend = LlamaBackend(config)
+        limits = EngineLimits(
+            n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=backend.n_cells, token_budget=512, prefill_chunk=512,
+            cell_bytes=backend.measure_cell(), copies=True,
+        )  # fmt: skip
+        return Engine(backend, limits, FakeClock(step_s=0.001), Recorder())
+
+    def run(engine, request):
+        sequence = engine.submit(request)
+        while engine.has_work:
+            engine.tick()
+        return sequence
+
+    engines = here, there = opened(4), opened(2)
+    tokens = run(here, first).tokens
+    held, cells = here.take_out(0)
+    assert held.n_tokens == len(tokens) - 1
+    assert cells.nbytes == held.n_tokens * here.limits.cell_bytes
+    assert here.backend.cell_kind() == there.backend.cell_kind()
+    there.put_in(1, held.tokens, "", cells)
+    there.scheduler.check()
+    more = replace(first, request_id="more", prompt=(*tokens, *range(50, 80)))
+    brought, stayed = run(there, more), run(here, more)
+    assert brought.n_cached == stayed.n_cached == held.n_tokens
+    assert brought.tokens == stayed.tokens
+    for engine in engines:
+        engine.close()

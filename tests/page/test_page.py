@@ -147,6 +147,18 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     until(page, IDLE)
 
 
+def test_the_table_and_a_life_say_what_held_a_prompts_beginning(make_page, site):
+    ask = {"prompt": "What this prompt begins with is long enough to be kept.", "max_tokens": 2}
+    for _ in range(2):
+        httpx2.post(f"{site.url}/v1/completions", json=ask).raise_for_status()
+    page = make_page(site, "ticks")
+    row = page.get_by_role("region", name="Table of requests").get_by_role("row").nth(1)
+    expect(row).to_contain_text(re.compile("53(another|its own) slot"))
+    row.get_by_role("button").click()
+    life = page.get_by_role("region", name="Life of a request")
+    expect(life).to_contain_text(re.compile("53 of them were in (another|its own) slot"))
+
+
 def test_a_restart_of_the_engine_is_told_and_survived(make_page):
     with Site() as site:
         page = make_page(site, "playground", allow=["500", "503", "ERR_"])

@@ -32,6 +32,13 @@ def request(name, stays, state="generating"):
     return {"request_id": name, "state": state, "n_prompt": 4, "n_cached": 0, "stays": stays, **moments}
 
 
+def test_where_cached_tokens_came_from_is_said_in_words(of):
+    ask = "({ cachedFrom }, requests) => requests.map(cachedFrom)"
+    asked = [{"n_cached": 5, "cached_from": tier} for tier in ("slot", "copy", "host", "moon")]
+    said = ["its own slot", "another slot", "host memory", "moon", ""]
+    assert of("lives.js", ask, [*asked, {"n_cached": 0, "cached_from": "none"}]) == said
+
+
 def test_history_joins_packets_and_knows_who_held_a_slot(of):
     ask = """({ History }, packets) => {
         const history = new History(packets[0]);

@@ -1,5 +1,6 @@
 """What holds for every scheduler, whatever it is told and in whatever order (stateful, without a backend)."""
 
+from array import array
 from collections import Counter
 from operator import attrgetter
 
@@ -15,7 +16,9 @@ from cobali_ray.core.instructions import (
     Copy,
     Emit,
     Emitted,
+    Emptied,
     Failed,
+    Filled,
     Finish,
     Forget,
     Moved,
@@ -170,12 +173,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 8),
         timeout_s=st.sampled_from([None, None, 0.3]),
         ready=st.sampled_from([True, True, False]),
+        salt=st.sampled_from(["", "", "other", None]),
     )
-    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready):
+    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
         self.requests[request_id] = one = Request(
-            request_id=request_id, prompt=prompt, max_tokens=max_tokens, timeout_s=timeout_s
+            request_id=request_id,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            timeout_s=timeout_s,
+            cache_salt=salt,
         )
         self.do(Submitted(one, self.now_s, ready=ready))
 
@@ -234,6 +242,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         stopped = [one for one in going_on if data.draw(st.integers(0, 5)) == 0]
         self.emit = None
         self.do(Emitted(stopped, self.now_s))
+
+    @precondition(lambda self: getattr(self, "plan", None) is None)
+    @rule(data=st.data(), n=st.integers(0, N_CTX), salt=st.sampled_from(["", "other"]))
+    def a_slot_is_filled_or_emptied_from_outside(self, data, n, salt):
+        slots = self.scheduler.slots if hasattr(self, "limits") else None
+        if slots is None or not slots.n_idle or not self.limits.min_prefix:
+            return
+        idle = [i for i, s in enumerate(slots.by_slot) if s is None]
+        slot_id = data.draw(st.sampled_from(idle))
+        if n == 0:
+            self.do(Emptied(slot_id))
+        elif n + slots.n_cells_running <= self.limits.n_cells:
+            tokens = array("i", [10 + i if i < 6 else i for i in range(n)])
+            self.do(Filled(slot_id, tokens, salt))
+            self.cache[slot_id] = tokens.tolist()
+        assert slots.held(slot_id).n_tokens == len(self.cache[slot_id])
 
     @rule(odds=st.integers(0, 9))
     def everything_fails(self, odds):
