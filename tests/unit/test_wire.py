@@ -1,22 +1,23 @@
-"""Encode, push, pull, demultiplex: over a real ipc socket, in one process."""
+"""Encode, push, pull, demultiplex: over a real socket, in one process."""
 
 import asyncio
+import contextlib
 import inspect
+import socket
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
 from cobali_ray.actors.wire import (
-    FORGET_S,
     MAX_BACKLOG,
     MAX_PENDING,
     MOST_AT_ONCE,
+    Connection,
     EventStream,
     Puller,
     Pusher,
@@ -167,17 +168,17 @@ def never():
     raise AssertionError("the stream is full")
 
 
-async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_path):
-    now = [0.0]
-    pusher = Pusher("0", lambda: now[0])
-    for i in range(5):
-        pusher.send([(f"ipc://{tmp_path}/{i}", Delta("a", "text", 1))])
-    assert pusher.n_readers == 5
-    now[0] = FORGET_S + 1
-    pusher.send([(f"ipc://{tmp_path}/4", Delta("a", "text", 1))])
-    pusher.send([(f"ipc://{tmp_path}/5", Delta("a", "text", 1))])
+async def test_connections_to_ingresses_that_went_are_closed_when_another_comes(puller, pusher):
+    gone = [Puller() for _ in range(3)]
+    for i, ingress in enumerate([puller, *gone]):
+        assert not pusher.send([(ingress.address, Delta("a", "text", 1))])
+        assert pusher.n_readers == i + 1
+    for ingress in gone:
+        ingress.close()
+    other = Puller()
+    pusher.send([(other.address, Delta("a", "text", 1))])
     assert pusher.n_readers == 2
-    pusher.close()
+    other.close()
 
 
 async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
@@ -200,8 +201,7 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
     assert [event.text for event in await read(stream, 2)] == ["one", "two"]
     thread.join()
     pusher.close()
-    lost = pusher.send([(puller.address, Delta("a", "three", 1))])
-    assert lost == {"a"}, "closed, now that its thread has ended"
+    assert pusher.n_readers == 0, "closed, now that its thread has ended"
 
 
 async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
@@ -239,8 +239,7 @@ async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
 )
 async def test_an_undecodable_message_is_ignored(puller, pusher, data):
     stream = puller.open("a", never)
-    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
-        stranger.connect(puller.address)
+    with contextlib.closing(Connection(puller.address)) as stranger:
         stranger.send(data)
         stranger.send(encode("0", [Delta("a", "after", 1)]))
         assert [e.text for e in await read(stream, 1)] == ["after"]
@@ -250,8 +249,7 @@ async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, p
     cancelled = []
     whole, broken = puller.open("whole", never), puller.open("broken", lambda: cancelled.append(True))
     events = [["broken", ["stop", None, [1]]], ["whole", "text", 1, []], ["broken", "late", 1, []]]
-    with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
-        engine.connect(puller.address)
+    with contextlib.closing(Connection(puller.address)) as engine:
         engine.send(msgspec.msgpack.encode(["0", events]))
         assert await read(whole, 1) == [Delta("whole", "text", 1)]
     with pytest.raises(EventsLostError):
@@ -281,25 +279,120 @@ async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(pu
 
 
 async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
-    folder = await asyncio.to_thread(Path(puller.address.removeprefix("ipc://")).parent.stat)
+    folder = await asyncio.to_thread(Path(puller.address).parent.stat)
     assert folder.st_mode & 0o077 == 0
     puller.close()
     with pytest.raises(FileNotFoundError):
-        await asyncio.to_thread(Path(puller.address.removeprefix("ipc://")).parent.stat)
+        await asyncio.to_thread(Path(puller.address).parent.stat)
 
 
-def test_an_address_nobody_reads_fills_its_backlog_and_blocks_nobody(pusher, tmp_path):
-    address = f"ipc://{tmp_path / 'nobody'}"
-    for _ in range(MAX_BACKLOG):
-        assert not pusher.send([(address, Delta("a", "x", 1))])
-    lost = pusher.send(
-        [
-            (address, Delta("a", "x", 1)),
-            (address, Delta("b", "y", 1)),
-            (address, End("c", "stop", None, STATS)),
-        ]
-    )
-    assert lost == {"a", "b", "c"}
+def backlog(pusher, address):
+    """Send until an event does not get out; return how many did."""
+    for n in range(100 * MAX_BACKLOG):
+        if pusher.send([(address, Delta("a", str(n), 1))]):
+            return n
+    raise AssertionError("nothing bounds it")
+
+
+def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pusher):
+    stopped = Puller()
+    n = backlog(pusher, stopped.address)
+    assert n >= MAX_BACKLOG
+    batch = [(stopped.address, Delta("b", "y", 1)), (stopped.address, End("c", "stop", None, STATS))]
+    assert pusher.send(batch) == {"b", "c"}
+    stopped.close()
+
+
+async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher):
+    late = Puller(n_most=100 * MAX_BACKLOG)
+    stream = late.open("a", never)
+    n = backlog(pusher, late.address)
+    late.start()
+    assert [e.text for e in await read(stream, n)] == [str(i) for i in range(n)]
+    async with asyncio.timeout(WAIT_S):
+        while pusher.send([(late.address, Delta("a", "then", 1))]):  # noqa: ASYNC110 the thread counts, then sees
+            await asyncio.sleep(0)
+    assert [e.text for e in await read(stream, 1)] == ["then"]
+    late.close()
+
+
+async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
+    stopped, stream = Puller(), puller.open("b", never)
+    backlog(pusher, stopped.address)
+    lost = pusher.send([(stopped.address, Delta("a", "x", 1)), (puller.address, Delta("b", "y", 1))])
+    assert lost == {"a"}
+    assert [e.text for e in await read(stream, 1)] == ["y"]
+    stopped.close()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is(pusher, behind):
+    died = Puller()
+    assert not pusher.send([(died.address, Delta("a", "x", 1))])
+    if behind:
+        backlog(pusher, died.address)
+    died.close()
+    async with asyncio.timeout(WAIT_S):
+        while pusher.n_readers:
+            assert pusher.send([(died.address, Delta("a", "x", 1))]) == {"a"}
+            await asyncio.sleep(0)
+    assert pusher.send([(died.address, Delta("a", "x", 1))]) == {"a"}, "nobody listens there"
+    back = Puller()
+    stream = back.open("b", never)
+    back.start()
+    Path(died.address).parent.symlink_to(Path(back.address).parent)
+    assert not pusher.send([(died.address, Delta("b", "y", 1))])
+    assert [e.text for e in await read(stream, 1)] == ["y"]
+    Path(died.address).parent.unlink()
+    back.close()
+
+
+async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, pusher):
+    stream, texts = puller.open("a", never), [f"{i}" * 3_000_000 for i in range(3)]
+    for text in texts:
+        assert not pusher.send([(puller.address, Delta("a", text, 1))])
+    assert [event.text for event in await read(stream, 3)] == texts
+
+
+async def test_messages_arrive_whole_however_they_are_cut(puller):
+    stream = puller.open("a", never)
+    sent = [encode("0", [Delta("a", str(i), 1)]) for i in range(3)]
+    wire = b"".join(len(data).to_bytes(4, "little") + data for data in sent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
+        engine.connect(puller.address)
+        for byte in wire:
+            engine.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert [event.text for event in await read(stream, 3)] == ["0", "1", "2"]
+
+
+async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(puller, pusher):
+    stream = puller.open("a", never)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
+        engine.connect(puller.address)
+        engine.send(encode("0", [Delta("a", "half", 1)])[:9])
+    pusher.send([(puller.address, Delta("a", "whole", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["whole"]
+
+
+def test_last_words_get_out_though_the_ingress_was_behind(pusher):
+    late = Puller()
+    n = backlog(pusher, late.address)
+
+    def read_all():
+        engine, _ = late._listener.accept()
+        with engine:
+            while data := engine.recv(1 << 20):
+                read.append(data)
+
+    read = []
+    late._listener.setblocking(True)
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    pusher.close()
+    reader.join()
+    assert encode("0", [Delta("a", str(n - 1), 1)]) in b"".join(read)
+    late.close()
 
 
 async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher):
