@@ -286,29 +286,33 @@ async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller)
         await asyncio.to_thread(Path(puller.address).parent.stat)
 
 
+LONG = "x" * 3_000_000
+"""More than a socket's buffer holds."""
+
+
 def backlog(pusher, address):
-    """Send until an event does not get out; return how many did."""
-    for n in range(100 * MAX_BACKLOG):
-        if pusher.send([(address, Delta("a", str(n), 1))]):
-            return n
+    """Send until an event does not get out; return the texts that did."""
+    texts = [LONG, *map(str, range(100 * MAX_BACKLOG))]
+    for n, text in enumerate(texts):
+        if pusher.send([(address, Delta("a", text, 1))]):
+            return texts[:n]
     raise AssertionError("nothing bounds it")
 
 
 def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pusher):
     stopped = Puller()
-    n = backlog(pusher, stopped.address)
-    assert n >= MAX_BACKLOG
+    assert len(backlog(pusher, stopped.address)) == MAX_BACKLOG
     batch = [(stopped.address, Delta("b", "y", 1)), (stopped.address, End("c", "stop", None, STATS))]
     assert pusher.send(batch) == {"b", "c"}
     stopped.close()
 
 
 async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher):
-    late = Puller(n_most=100 * MAX_BACKLOG)
+    late = Puller()
     stream = late.open("a", never)
-    n = backlog(pusher, late.address)
+    texts = backlog(pusher, late.address)
     late.start()
-    assert [e.text for e in await read(stream, n)] == [str(i) for i in range(n)]
+    assert [e.text for e in await read(stream, len(texts))] == texts
     async with asyncio.timeout(WAIT_S):
         while pusher.send([(late.address, Delta("a", "then", 1))]):  # noqa: ASYNC110 the thread counts, then sees
             await asyncio.sleep(0)
@@ -334,7 +338,7 @@ async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is
     died.close()
     async with asyncio.timeout(WAIT_S):
         while pusher.n_readers:
-            assert pusher.send([(died.address, Delta("a", "x", 1))]) == {"a"}
+            pusher.send([(died.address, Delta("a", "x", 1))])
             await asyncio.sleep(0)
     assert pusher.send([(died.address, Delta("a", "x", 1))]) == {"a"}, "nobody listens there"
     back = Puller()
@@ -348,7 +352,7 @@ async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is
 
 
 async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, pusher):
-    stream, texts = puller.open("a", never), [f"{i}" * 3_000_000 for i in range(3)]
+    stream, texts = puller.open("a", never), [f"{i}{LONG}" for i in range(3)]
     for text in texts:
         assert not pusher.send([(puller.address, Delta("a", text, 1))])
     assert [event.text for event in await read(stream, 3)] == texts
@@ -373,11 +377,12 @@ async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(
         engine.send(encode("0", [Delta("a", "half", 1)])[:9])
     pusher.send([(puller.address, Delta("a", "whole", 1))])
     assert [event.text for event in await read(stream, 1)] == ["whole"]
+    assert len(puller._engines) == 1, "the dead one's socket is closed"
 
 
 def test_last_words_get_out_though_the_ingress_was_behind(pusher):
     late = Puller()
-    n = backlog(pusher, late.address)
+    *_, last = backlog(pusher, late.address)
 
     def read_all():
         engine, _ = late._listener.accept()
@@ -391,7 +396,7 @@ def test_last_words_get_out_though_the_ingress_was_behind(pusher):
     reader.start()
     pusher.close()
     reader.join()
-    assert encode("0", [Delta("a", str(n - 1), 1)]) in b"".join(read)
+    assert encode("0", [Delta("a", last, 1)]) in b"".join(read)
     late.close()
 
 
