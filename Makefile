@@ -47,6 +47,9 @@ boards: install-dev ## rebuild dashboards/*.json
 monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
 	@$(PYTHON) tools/monitoring.py
 
+clients: install-dev ## test client libraries, each in an environment of its own; ARGS="openai litellm --url http://127.0.0.1:8000"
+	@$(PYTHON) tools/clients.py $(ARGS)
+
 train: install-dev ## train builtin:tiny anew, about 70 minutes on two cores; ARGS="--threads 2"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r training/requirements.txt
 	$(BIN)/python -m training $(ARGS)
@@ -55,6 +58,6 @@ constraints: ## pin every package again, after a change of pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev pyproject.toml -o constraints.txt
 
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
-	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .clients .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser fuzz boards monitoring-tools train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser fuzz boards monitoring-tools clients train constraints clean

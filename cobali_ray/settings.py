@@ -67,13 +67,16 @@ class EngineSettings(BaseSettings):
     token_budget: int | None = Field(default=None, ge=1)
     """Most tokens in one tick; None means one chunk beside one token for every slot."""
     itl_target_ms: float | Literal["auto", "off"] = "auto"
-    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: four
-    decode ticks of a full batch, at least 50 ms; off: chunks are prefill_chunk tokens whatever they take."""
+    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
+    decode ticks of a full batch, at least 30 ms; off: chunks are prefill_chunk tokens whatever they take."""
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""
     min_prefix: int = Field(default=32, ge=0)
     """Shortest prefix worth reusing; 0 never reuses."""
+    host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Host memory for prefixes that slots have no room for, and for what is preempted; auto: a tenth of what
+    is free at the start; 0: none."""
     max_queue: int = Field(default=128, ge=0)
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
@@ -277,6 +280,8 @@ class EngineSettings(BaseSettings):
         copies: bool = False,
         dense: bool = False,
         grain: Grain | None = None,
+        cell_bytes: int = 0,
+        host_bytes: int = 0,
     ) -> EngineLimits:
         """Return the scheduler's bounds, given what the backend really opened."""
         settings = self.at(n_ctx_slot) if self.n_ctx == "auto" else self
@@ -290,6 +295,8 @@ class EngineSettings(BaseSettings):
             max_queue=self.max_queue,
             max_queue_tokens=self.max_queue_tokens,
             min_prefix=self.min_prefix if cuts_tails else 0,
+            n_host_cells=host_bytes // cell_bytes if cell_bytes else 0,
+            cell_bytes=cell_bytes,
             copies=copies,
             dense=dense,
             grain=grain or Grain(),

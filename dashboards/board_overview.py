@@ -97,16 +97,19 @@ def _sizes(made: dashboard.Dashboard) -> None:
 def _capacity(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Capacity"))
     slots = [(f"sum by (state) ({series('cobali_slots')})", "{{state}}")]
-    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=3))
+    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=4))
     cells = [(f"sum by (state) ({series('cobali_kv_cells')})", "{{state}}")]
     text = "Held by requests, kept for prefix reuse, empty."
-    made.with_panel(stacked("KV cells", text, CELLS, cells, columns=3))
+    made.with_panel(stacked("KV cells", text, CELLS, cells, columns=4))
+    host = [(f"sum by (state) ({series('cobali_host_cache_bytes')})", "{{state}}")]
+    text = "Host memory for prefixes that slots have no room for, held and not."
+    made.with_panel(stacked("Host cache", text, "bytes", host, columns=4))
     shares = [
         (f"max({series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')})", legend)
         for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
     ]
     text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
-    made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
+    made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=4))
 
 
 def _trouble(made: dashboard.Dashboard) -> None:

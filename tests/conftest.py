@@ -6,6 +6,9 @@ from hypothesis import HealthCheck, settings
 
 from cobali_ray.actors.node import RAY_FLAGS
 
+# Their libraries are in environments of their own: `make clients`.
+collect_ignore = ["clients"]
+
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 

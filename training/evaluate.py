@@ -22,6 +22,7 @@ from training.check import note
 from training.corpus.build import drawn_set, plain_set, typed_set
 from training.corpus.checks import passes
 from training.corpus.example import KINDS, Example
+from training.corpus.tools import stranger_set
 from training.errors import TrainingError
 from training.recipe import Workshop
 from training.show import CONSOLE
@@ -57,11 +58,21 @@ def evaluate(workshop: Workshop) -> None:
         TrainingError: the server does not start, or the model misses its targets.
     """
     with served(workshop.gguf("Q8_0"), workshop.folder / "server.log") as url:
-        drawn, typed, plain = asyncio.run(_ask_each(url, (drawn_set(), typed_set(), plain_set())))
+        drawn, typed, plain, stranger = asyncio.run(
+            _ask_each(url, (drawn_set(), typed_set(), plain_set(), stranger_set()))
+        )
     answers = [*drawn, *typed]
-    table = as_table(answers, {"drawn wordings": drawn, "typed wordings": typed, "a stranger's": plain})
+    calls = [answered for answered in drawn if answered.example.check.name == "calls"]
+    sets = {
+        "drawn wordings": drawn,
+        "typed wordings": typed,
+        "tool calls": calls,
+        "a stranger's": plain,
+        "a stranger's tool calls": stranger,
+    }
+    table = as_table(answers, sets)
     workshop.table.write_text(table, encoding="utf-8")
-    wrong = [answered for answered in (*answers, *plain) if not answered.right]
+    wrong = [answered for answered in (*answers, *plain, *stranger) if not answered.right]
     (workshop.folder / "wrong.txt").write_text("\n\n".join(map(_as_text, wrong)) + "\n", encoding="utf-8")
     shares = shares_right(answers)
     ended = sum(answered.ended for answered in answers) / len(answers)
@@ -70,7 +81,9 @@ def evaluate(workshop: Workshop) -> None:
         "right": {k: round(v, 4) for k, v in shares.items()},
         "drawn": round(shares_right(drawn)["all"], 4),
         "typed": round(shares_right(typed)["all"], 4),
+        "calls": round(shares_right(calls)["all"], 4),
         "plain": sum(answered.right for answered in plain),
+        "plain_calls": sum(answered.right for answered in stranger),
         "ended": round(ended, 4),
     }
     note(workshop.report, evaluation=found)

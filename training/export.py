@@ -23,6 +23,8 @@ DESCRIPTION = (
     "A very small chat model trained from scratch on a generated corpus: "
     "a demonstration and a test object of cobali_ray, not an assistant to rely on."
 )
+TEMPERATURE = 0.3
+"""What the file advises: few of its likeliest tokens are wrong, and most of the others are."""
 _TOP_NAMES = {"embedding.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
 _NAMES = {
     "attn_norm.weight": "attn_norm.weight",
@@ -93,6 +95,7 @@ def _describe(writer: GGUFWriter, shape: Shape, quant: str) -> None:
     writer.add_name(NAME)
     writer.add_description(DESCRIPTION)
     writer.add_languages(["en"])
+    writer.add_sampling_temp(TEMPERATURE)
     writer.add_file_type(FILE_TYPES[quant])
     writer.add_quantization_version(GGML_QUANT_VERSION)
     writer.add_block_count(shape.n_layers)

@@ -80,7 +80,7 @@ def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
     if (schema := holder.get("schema")) is None:
         raise InvalidParameterError(f"{where}.schema", f"missing required parameter: {where}.schema")
     strict = holder.get("strict")
-    if strict not in {None, True, False}:
+    if strict is not None and not isinstance(strict, bool):
         raise InvalidParameterError(f"{where}.strict", f"{where}.strict must be true or false")
     yield _schema(f"{where}.schema", schema, strict=bool(strict))
 

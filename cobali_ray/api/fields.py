@@ -138,7 +138,7 @@ SUPPORTED_NAMES: Mapping[str, str] = {
 """What to send instead of a name that only other servers know."""
 
 # The same for the fields of one message.
-NEUTRAL_MESSAGE_FIELDS = frozenset({"annotations"})
+NEUTRAL_MESSAGE_FIELDS = frozenset({"annotations", "provider_specific_fields"})
 REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),

@@ -164,14 +164,14 @@ class Generation:
         if not offer.callable:
             if answer is None or words.form.plain:
                 return answer
-            text = after_reasoning(words.form, found.text, answer.text, special=words.markers)
+            text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
             return answer._replace(text=text)
         held = call_grammar(
             words.form,
             offer.callable,
             check=self._check_schema,
             special=words.markers,
-            prompt=found.text,
+            prompt=found.end,
             required=offer.required,
             parallel=offer.parallel,
             answer=None if answer is None else answer.text,

@@ -22,8 +22,8 @@ N_TAIL = 512
 """Characters of a prompt that tell how its answer begins; no marker is longer."""
 
 _OWN_FIELDS = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token"}
-    | {"eos_token", "reasoning_effort"}
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    | {"bos_token", "eos_token"}
 )
 """Variables that a template gets from elsewhere."""
 
@@ -32,6 +32,8 @@ class ChatPrompt(NamedTuple):
     """What a chat's body comes to."""
 
     text: str
+    end: str
+    """As much of its end as tells how the answer begins."""
     offer: Offer
     speech: Speech | None
     """None: answers are text and nothing else."""
@@ -47,15 +49,29 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
     messages, ignored = messages_of(body, strict=strict)
     offer, form = offer_of(body), words.form
     tools = [shown(tool) for tool in offer.tools]
-    text = words.chat.render(
-        tell(form, messages, tools),
-        tools=tools if form.native else None,
-        **ending_of(body),
-        **_variables(body),
-    )
-    speech = _speech(body, form, text, offer)
+    try:
+        text = words.chat.render(
+            tell(form, messages, tools),
+            tools=tools if form.native else None,
+            **ending_of(body),
+            **_variables(body),
+        )
+    except RecursionError:
+        raise InvalidParameterError("messages", "messages are nested too deeply") from None
+    end = text[-N_TAIL:]
+    if body.continue_final_message and _is_reasoning(form, messages[-1]["content"]):
+        end = form.reasoning_start
+    speech = _speech(body, form, end, offer)
     shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
-    return ChatPrompt(text, offer, speech, tuple(shown_tokens), _budget(body, words, text), ignored)
+    return ChatPrompt(text, end, offer, speech, tuple(shown_tokens), _budget(body, words, end), ignored)
+
+
+def _is_reasoning(form: Format, content: str) -> bool:
+    """Tell whether an assistant's message that goes on is still in its reasoning."""
+    if not form.reasoning_start:
+        return False
+    _, start, reasoned = content.rpartition(form.reasoning_start)
+    return bool(start) and form.reasoning_end not in reasoned
 
 
 def _variables(body: ChatBody) -> dict[str, Any]:
@@ -78,16 +94,16 @@ def _variables(body: ChatBody) -> dict[str, Any]:
     return off | {"reasoning_effort": effort} | given
 
 
-def _budget(body: ChatBody, words: Words, text: str) -> ReasoningBudget | None:
+def _budget(body: ChatBody, words: Words, end: str) -> ReasoningBudget | None:
     n_tokens = body.reasoning_budget
-    marks = words.form.reasoning_marks(text)
+    marks = words.form.reasoning_marks(end)
     if n_tokens is None or n_tokens < 0 or marks is None:
         return None
     closing = words.tokenize(marks.closing, add_special=False, parse_special=True)
     return ReasoningBudget(n_tokens, marks.start, marks.end, tuple(closing))
 
 
-def _speech(body: ChatBody, form: Format, text: str, offer: Offer) -> Speech | None:
+def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | None:
     chosen = body.reasoning_format or "auto"
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
@@ -98,4 +114,4 @@ def _speech(body: ChatBody, form: Format, text: str, offer: Offer) -> Speech | N
         form = replace(form, reasoning_start="", reasoning_end="")
     if form.plain and not offer.callable:
         return None
-    return Speech(form, text[-N_TAIL:], offer.callable, shows_reasoning=body.include_reasoning is not False)
+    return Speech(form, end, offer.callable, shows_reasoning=body.include_reasoning is not False)

@@ -16,8 +16,8 @@ from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
-MAX_CALLS = 256
-"""Calls of one earlier turn."""
+MAX_CALLS = 128
+"""Calls of one earlier turn. Some templates take seconds for twice as many."""
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]

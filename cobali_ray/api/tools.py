@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import orjson
+
 from cobali_ray.api.body import model_of
 from cobali_ray.api.schema import ChatBody, Tool
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
@@ -64,6 +66,10 @@ def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
             )
         function = model_of(Tool, raw, where).function
         name = function.name
+        try:
+            orjson.dumps(raw)
+        except TypeError:
+            raise InvalidParameterError(where, f"{where} is nested too deeply") from None
         if (function.parameters or {}).get("type", "object") != "object":
             param = f"{where}.function.parameters"
             raise InvalidParameterError(param, f"{param} must be the schema of an object")
@@ -82,7 +88,7 @@ def _named(choice: str | dict[str, Any] | None) -> str | None:
             )
         return None
     kind = choice.get("type")
-    if kind not in {None, "function"}:
+    if kind is not None and kind != "function":
         raise UnsupportedParameterError(
             "tool_choice.type", f"tool_choice.type {str(kind)[:32]!r} is not supported, only function"
         )
@@ -94,8 +100,13 @@ def _named(choice: str | dict[str, Any] | None) -> str | None:
 
 
 def shown(tool: ToolDict) -> dict[str, Any]:
-    """Return a tool as the model is told of it: `strict` is for the server."""
+    """Return a tool as the model is told of it: `strict` is for the server.
+
+    A client may leave out the description and the parameters; many templates fail without them.
+    """
     function = {
         key: value for key, value in tool["function"].items() if key != "strict" and value is not None
     }
+    function.setdefault("description", "")
+    function["parameters"] = {"type": "object", "properties": {}} | function.get("parameters", {})
     return {"type": "function", "function": function}

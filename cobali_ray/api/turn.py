@@ -17,6 +17,7 @@ from cobali_ray.chat.splitter import (
     Event,
     Reasoning,
     Splitter,
+    append,
 )
 from cobali_ray.core.events import Delta, End, TokenLogprob
 
@@ -70,15 +71,18 @@ class Turn:
         found: list[Event] = []
         for delta in news.deltas:
             thought = self._splitter.thinking
-            found += self._splitter.feed(delta.text)
+            self._add(found, self._splitter.feed(delta.text))
             if thought or self._splitter.thinking:
                 self.n_reasoning += delta.n_tokens
         if news.end is not None and news.end.error is None:
-            found += self._at_end(news.end)
-        self._n_calls += sum(isinstance(event, CallEnded) for event in found)
-        if not self._shows_reasoning:
-            found = [event for event in found if not isinstance(event, Reasoning)]
-        return merged(found)
+            self._add(found, self._at_end(news.end))
+        return found
+
+    def _add(self, found: list[Event], events: Iterable[Event]) -> None:
+        for event in events:
+            self._n_calls += isinstance(event, CallEnded)
+            if self._shows_reasoning or not isinstance(event, Reasoning):
+                append(found, event)
 
     def finish_reason(self, end: End) -> str | None:
         """Return why the answer ended, in the words of the API."""
@@ -104,22 +108,6 @@ class Turn:
 def turns_of(speech: Speech | None, call_id: str, n_choices: int) -> list[Turn]:
     """Return a turn for every choice of a call; none where answers are text and nothing else."""
     return [] if speech is None else [Turn(speech, call_id, choice) for choice in range(n_choices)]
-
-
-def merged(events: Iterable[Event]) -> list[Event]:
-    """Join the texts of neighbours of the same kind."""
-    found: list[Event] = []
-    for event in events:
-        last = found[-1] if found else None
-        if isinstance(event, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + event.text)
-        elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
-            found[-1] = Reasoning(last.text + event.text)
-        elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
-            found[-1] = Arguments(last.index, last.text + event.text)
-        else:
-            found.append(event)
-    return found
 
 
 def delta_of(event: Event, turn: Turn) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ class TickBatch:
         return slots
 
     def fill_streams(self, slot_ids: Sequence[int], tokens: Sequence[array[int]]) -> None:
-        """Lay out the last token of each sequence, all of them decoding, in slot order."""
+        """Lay out the last token of each sequence, all of them decoding."""
         n = len(slot_ids)
         self.token[:n] = [known[-1] for known in tokens]
         self.position[:n] = [len(known) - 1 for known in tokens]
@@ -136,7 +136,7 @@ def check_batch(
 
 
 def _in_order(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
-    """Say whether single tokens keep all rules of slots and positions."""
+    """Say whether single tokens are in slot order and keep all rules of positions."""
     slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
     if slots[0] < 0 or slots[-1] >= len(n_cached) or np.count_nonzero(slots[1:] <= slots[:-1]):
         return False
@@ -145,15 +145,16 @@ def _in_order(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) ->
 
 def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch: int) -> int:
     """Go through the spans one by one, to name the slot at fault; return the rows wanted."""
-    n_tokens, last_slot, n_wanted = 0, -1, 0
+    n_tokens, n_wanted = 0, 0
+    seen: set[int] = set()
     for slot_id, start, length, sample in batch.spans:
-        if not last_slot < slot_id < len(n_cached):
-            raise BackendError(f"slot {slot_id} does not exist or is out of order")
+        if slot_id in seen or not 0 <= slot_id < len(n_cached):
+            raise BackendError(f"slot {slot_id} does not exist or comes twice")
         if start != n_cached[slot_id]:
             raise SlotFaultError(slot_id, f"position {start}, but {n_cached[slot_id]} tokens cached")
         if length < 1 or start + length > n_ctx_slot:
             raise SlotFaultError(slot_id, f"{length} tokens at {start} in a slot of {n_ctx_slot}")
-        last_slot = slot_id
+        seen.add(slot_id)
         n_tokens += length
         n_wanted += sample
     if not 0 < n_tokens == batch.n_tokens <= n_batch:

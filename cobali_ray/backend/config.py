@@ -31,6 +31,8 @@ class LlamaConfig:
     unified: bool = False
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
+    measurements: Path | None = None
+    """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_slots <= MAX_SLOTS:
@@ -56,15 +58,26 @@ class LlamaConfig:
         """
         return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
 
-    def grain(self, *, n_heads: int) -> Grain:
+    @property
+    def measures_attention(self) -> bool:
+        """Whether opening tries plain attention as well.
+
+        A GPU keeps llama.cpp's own choice; so does a unified cache, where rows attend to everybody's cells
+        and only flash attention passes over those of others.
+        """
+        return self.flash_attn == "auto" and not self.unified and not self.n_gpu_layers
+
+    def grain(self, *, n_heads: int, pass_cells: int | None = None) -> Grain:
         """Return which chunks llama.cpp computes well, for a model with `n_heads` attention heads.
+
+        `pass_cells` is known where plain attention was measured and chosen: see `Grain`.
 
         Its flash attention on a CPU shares tokens times heads among four times as many pieces as threads,
         and computes a piece in tiles of 64 tokens of one head; fewer than 64 tokens go one by one. In a
         split cache, the first token of every sequence of a batch is computed together.
         """
-        if self.n_gpu_layers or self.flash_attn == "off" or self.unified:
-            return Grain()
+        if pass_cells is not None or self.n_gpu_layers or self.flash_attn == "off" or self.unified:
+            return Grain(pass_cells=pass_cells)
         pieces = 1 if self.n_threads == 1 else 4 * self.n_threads
         step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))
         return Grain(step=step, least=_ATTENTION_TILE, beside=1)

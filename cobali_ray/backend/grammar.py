@@ -36,8 +36,8 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 N_CACHED = 64
 """Compiled grammars that are kept."""
-N_JUDGED = 512
-"""Grammars of which is remembered what llguidance said; every tool has one."""
+N_SHORT, SHORT_CHARS = 2048, 4096
+"""Short grammars, one for every tool, of which is remembered what llguidance said; of others, `N_CACHED`."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
@@ -63,16 +63,16 @@ def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: b
     no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
     """
     if len(text) > MAX_CHARS:
-        raise InvalidParameterError(param, f"{param} has more than {MAX_CHARS} characters")
-    judged = _judged(kind, text, strict=strict, compact=compact)
+        raise InvalidParameterError(param, f"the grammar of {param} has more than {MAX_CHARS} characters")
+    judge = _judged_short if len(text) <= SHORT_CHARS else _judged
+    judged = judge(kind, text, strict=strict, compact=compact)
     if isinstance(judged, str):
         raise _refusal(param, judged)
     grammar, ignored = judged
     return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
 
 
-@lru_cache(maxsize=N_JUDGED)
-def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
+def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
     """Return the grammar and the keys that it ignores, or why llguidance refuses it.
 
     Clients send the same schema with every request, and to check it takes a thread of its own.
@@ -86,6 +86,10 @@ def _judged(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str,
         return messages[0]
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+_judged = lru_cache(maxsize=N_CACHED)(_judge)
+_judged_short = lru_cache(maxsize=N_SHORT)(_judge)
 
 
 def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
@@ -104,15 +108,20 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(text))))
+        return _listed("start: " + " | ".join(map(json.dumps, json.loads(text))))
     if kind == "llguidance":
         return text
     if text.count("::=") > MAX_GBNF_RULES:
         raise ValueError(f"it has more than {MAX_GBNF_RULES} rules; Lark may have more")
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+        return _listed(any_to_lark(text))
     except Exception as error:  # its reader of GBNF raises many kinds
         raise ValueError(str(error)) from None
+
+
+def _listed(lark: str) -> str:
+    """Return a grammar in Lark as llguidance's list, which can be put into another."""
+    return json.dumps({"grammars": [{"lark_grammar": lark}]}, ensure_ascii=False)
 
 
 def _refusal(param: str, message: str) -> InvalidParameterError:
@@ -154,7 +163,6 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
-        n_vocab: int,
         end_token: int,
         triggers: Sequence[str] = (),
         piece: Callable[[int], bytes] = lambda _: b"",
@@ -162,7 +170,7 @@ class Matcher:
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
     ) -> None:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
-        self._matcher, self._n_vocab, self.end_token = matcher, n_vocab, end_token
+        self._matcher, self.end_token = matcher, end_token
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
         self.holds = not triggers
@@ -182,10 +190,6 @@ class Matcher:
             for token in spelt:
                 bits[token >> 3] |= 1 << (token & 7)
         return bits
-
-    def allowed(self) -> NDArray[np.bool_]:
-        """Mark the tokens that may come next, where the grammar holds: (n_vocab,)."""
-        return np.unpackbits(self.mask(), count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def take(self, token: int) -> None:
         """Go on by a token that may come next."""
@@ -265,7 +269,6 @@ class Grammars:
                 spellings[token] = spelling
         return Matcher(
             copy,
-            n_vocab=self._n_vocab,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             piece=partial(pieces.of, shown=shown),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from array import array
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from cobali_ray.backend import library, memory
+from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
+from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.port import Words
@@ -25,8 +27,13 @@ from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
 
 _log = structlog.get_logger(__name__)
+MICRO_BATCH = 256
+"""Tokens that plain attention computes at once; more are no faster each, and take more memory."""
+_SCORE_BYTES = 8
+"""Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
+_PROBE = array("i", [0] * 5)
 
 
 class LlamaBackend:
@@ -43,7 +50,8 @@ class LlamaBackend:
         self._device: DeviceCandidates | None = None
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
-        self._context = self._open(config)
+        plain = self._plain(config)
+        self._context = self._open(config, plain=plain is not None)
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
@@ -52,12 +60,11 @@ class LlamaBackend:
         self.n_cells = min(n_cells, config.n_cells or n_cells)
         self.end_tokens = vocab.end_tokens
         self.sampling = advised(partial(library.metadata, lc, self._model))
-        self.grain = config.grain(n_heads=int(lc.llama_model_n_head(self._model)))
-        self.cuts_tails = not (
-            lc.llama_model_is_recurrent(self._model)
-            or lc.llama_model_is_hybrid(self._model)
-            or (config.unified and lc.llama_model_n_swa(self._model) > 0)
+        self.grain = config.grain(
+            n_heads=int(lc.llama_model_n_head(self._model)),
+            pass_cells=None if plain is None else plain.pass_cells,
         )
+        self.cuts_tails = self._attends() and not (config.unified and lc.llama_model_n_swa(self._model) > 0)
         # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
         # are given to other slots without telling.
         self.copies = self.cuts_tails and not config.unified  # a shared pool may lack the cells meanwhile
@@ -69,6 +76,8 @@ class LlamaBackend:
         """The last tick's logits where they are ours; None where they lie in the context."""
         self._part = TickBatch(self.n_batch)
         self._unified = config.unified
+        self._layout: CellLayout | None = None
+        self._state = np.empty(0, np.uint8)
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
@@ -86,14 +95,43 @@ class LlamaBackend:
             raise ConfigError("model", f"{config.path} is no decoder-only language model")
         return model
 
-    def _open(self, config: LlamaConfig) -> Any:
+    def _attends(self) -> bool:
+        """Whether the model keeps the keys and values of each token, and not states."""
+        lc, model = self._lc, self._model
+        return not (lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model))
+
+    def _plain(self, config: LlamaConfig) -> attention.Measured | None:
+        """Measure both kinds of attention if need be; None where llama.cpp's own choice holds.
+
+        Plain attention keeps the scores of a whole micro-batch, which must fit beside the cache.
+        """
+        lc, model = self._lc, self._model
+        windows = lc.llama_model_n_swa(model) > 0
+        if not config.measures_attention or windows or not self._attends():
+            return None
+        found = attention.measured(
+            lc,
+            model,
+            path=config.path,
+            n_ctx=config.n_ctx_slot,
+            n_threads=config.n_threads,
+            known=config.measurements,
+        )
+        scores = MICRO_BATCH * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
+        available = memory.available_bytes()
+        fits = available is None or memory.kv_bytes(lc, model, config.n_cells_asked) + scores <= available
+        return found if found is not None and found.off_wins and fits else None
+
+    def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
         params = lc.llama_context_default_params()
         params.n_ctx = config.n_cells_asked
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = params.n_outputs_max = config.n_slots
         params.n_threads = params.n_threads_batch = config.n_threads
-        params.flash_attn_type = _FLASH[config.flash_attn]
+        params.flash_attn_type = _FLASH["off" if plain else config.flash_attn]
+        if plain:
+            params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
         params.kv_unified = config.unified
         params.no_perf = True
         if self._device is not None:
@@ -252,6 +290,59 @@ class LlamaBackend:
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
 
+    def measure_cell(self) -> int:
+        """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
+        if not self.cuts_tails:
+            return 0
+        if self._layout is None:
+            self.clear()
+            probe = TickBatch(self.n_batch)
+            probe.fill((Span(0, 0, n := min(len(_PROBE), self.n_batch), sample=False),), [_PROBE])
+            self._compute_at_once(probe, 0)
+            self._layout = CellLayout.read(self._read_state(0), n)
+            self.clear()
+        return self._layout.cell_bytes if self._layout else 0
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
+        """Return the cells of each span of a slot's tokens."""
+        n_cached = int(self._n_cached[slot_id])
+        if self._layout is None or any(not 0 <= start < end <= n_cached for start, end in spans):
+            raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to save {spans}")
+        state = self._read_state(slot_id)
+        if len(state) != self._layout.state_bytes(n_cached):
+            raise BackendError(f"slot {slot_id} has {len(state)} bytes for {n_cached} tokens")
+        return self._layout.cut(state, n_cached, spans)
+
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+        """Fill an empty slot with saved cells, and keep its first tokens."""
+        n_cached = int(self._n_cached[slot_id])
+        n_saved = sum(map(len, cells)) // self._layout.cell_bytes if self._layout else 0
+        if self._layout is None or n_cached or not 0 < n_keep <= min(n_saved, self.n_ctx_slot):
+            raise BackendError(
+                f"slot {slot_id} with {n_cached} tokens gets none of {n_saved}, to keep {n_keep}"
+            )
+        state = self._room(self._layout.state_bytes(n_keep))
+        self._layout.join(cells, n_keep, state)
+        library.forget_errors()
+        set_data = self._lc.llama_state_seq_set_data
+        if set_data(self._context, _pointer(state), len(state), slot_id) != len(state):
+            self._lc.llama_memory_seq_rm(self._memory, slot_id, -1, -1)
+            raise BackendError(f"slot {slot_id} takes no {n_keep} saved tokens: {library.errors()}")
+        self._n_cached[slot_id] = n_keep
+
+    def _read_state(self, slot_id: int) -> Cells:
+        size = int(self._lc.llama_state_seq_get_size(self._context, slot_id))
+        state = self._room(size)
+        if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, slot_id) != size:
+            raise BackendError(f"slot {slot_id} cannot be read")
+        return state
+
+    def _room(self, n_bytes: int) -> Cells:
+        """Return memory for the state of a slot, which the next call uses again."""
+        if len(self._state) < n_bytes:
+            self._state = np.empty(n_bytes, np.uint8)
+        return self._state[:n_bytes]
+
     def clear(self) -> None:
         """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
@@ -270,3 +361,7 @@ class LlamaBackend:
         if self._model:
             self._lc.llama_model_free(self._model)
         self._context = self._model = None
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.markers import Markers
@@ -13,6 +13,8 @@ from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
 
+Cells: TypeAlias = Any
+"""Cells of some tokens in a row, outside the cache; opaque to everybody else."""
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
 
@@ -122,6 +124,24 @@ class Backend(Protocol):
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`."""
+        ...
+
+    def measure_cell(self) -> int:
+        """Return the bytes that one token's cells take outside the cache; 0 if they cannot be kept there.
+
+        The first time, every slot is forgotten.
+        """
+        ...
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:
+        """Return the cells of each `(start, end)` of a slot's tokens, to be kept outside the cache."""
+        ...
+
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+        """Fill an empty slot with cells that were saved from token 0 on, and keep its first `n_keep` tokens.
+
+        Raises BackendError where that cannot be; then the slot is empty.
+        """
         ...
 
     def clear(self) -> None:

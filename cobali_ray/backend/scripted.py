@@ -33,6 +33,7 @@ from cobali_ray.errors import (
 N_BYTES = 256
 END_TOKEN = 256
 N_VOCAB = 260
+CELL_BYTES = 1024
 _N_ROWS = 1024
 _MASK = (1 << 64) - 1
 _PRINTABLE = range(32, 127)
@@ -171,6 +172,29 @@ class ScriptedBackend:
         if sum(map(len, self._hashes)) + n_keep > self.n_cells:
             raise CacheFullError(f"no cells for a copy of {n_keep} tokens")
         chain += donor[:n_keep]
+
+    def measure_cell(self) -> int:
+        """Return what a small model's cell takes; the hashes take less."""
+        return CELL_BYTES
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """Return these parts of the slot's chain."""
+        chain = self._hashes[slot_id]
+        if any(not 0 <= start < end <= len(chain) for start, end in spans):
+            raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {spans} to be saved")
+        return [chain[start:end] for start, end in spans]
+
+    def restore(self, slot_id: int, cells: Sequence[list[int]], n_keep: int) -> None:
+        """Put the parts together; what is no beginning of a chain shows in the answer."""
+        chain = self._hashes[slot_id]
+        saved = [state for part in cells for state in part]
+        if chain or not 0 < n_keep <= len(saved):
+            raise SlotFaultError(
+                slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(saved)} to be restored"
+            )
+        if sum(map(len, self._hashes)) + n_keep > self.n_cells:
+            raise CacheFullError(f"no cells for {n_keep} saved tokens")
+        chain += saved[:n_keep]
 
     def clear(self) -> None:
         """Forget every slot."""

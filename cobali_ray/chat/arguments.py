@@ -37,25 +37,36 @@ _ALL = frozenset[str]().union(*_KEYS.values())
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
 _MOST_DEPTH = 8
 """Of references and choices that lead to each other without a value between them."""
+MOST_CHOICES = 4096
+"""Branches of the choices in one tool's parameters, each counted as often as references lead there."""
 _ANY_KEY = r"/[A-Za-z_][\w.\-]{0,60}/"
 
 
-class Arguments:
-    """Writes the arguments of one tool; `root` is the schema of its parameters, where references lead."""
+class TooManyChoicesError(Exception):
+    """Choices whose branches lead to choices multiply."""
 
-    def __init__(self, calls: CallFormat, rules: Rules, json_of: Json, root: Schema) -> None:
-        self._calls, self._rules, self._json, self._root = calls, rules, json_of, root
+
+class Arguments:
+    """Writes the arguments of one tool; `root` is the schema of its parameters, where references lead.
+
+    Its rules for values are under the tool's number: of two tools, the same reference leads to two schemas.
+    """
+
+    def __init__(self, calls: CallFormat, rules: Rules, json_of: Json, root: Schema, number: int) -> None:
+        self._calls, self._rules, self._json, self._root, self._number = calls, rules, json_of, root, number
+        self._n_choices = 0
         self.ignored: list[str] = []
         """Keys of schemas that the rules do not hold values to."""
 
     def written(self) -> str:
         """Return what stands between a call's name and its end."""
+        schema = {**self._resolved(self._root), "type": "object"}
         if self._calls.kind in (Kind.TAGS, Kind.ELEMENTS):
-            self._tell(self._root, _KEYS["object"])
-            return self._properties(self._root)
+            self._tell(schema, _KEYS["object"])
+            return self._properties(schema)
         if self._calls.kind is Kind.PYTHON:
-            return joined('"("', self._listed(self._root, lambda key: joined(key, '"="')), '")"')
-        return self._object(self._root)
+            return joined('"("', self._listed(schema, lambda key: joined(key, '"="')), '")"')
+        return self._object(schema)
 
     # What a schema says
 
@@ -65,6 +76,9 @@ class Arguments:
             branches = schema.get(key)
             if isinstance(branches, Sequence) and branches and depth < _MOST_DEPTH:
                 rest = {name: value for name, value in schema.items() if name != key}
+                self._n_choices += len(branches)
+                if self._n_choices > MOST_CHOICES:
+                    raise TooManyChoicesError
                 for branch in branches:
                     yield from self._kinds(rest | dict(self._resolved(branch)), depth + 1)
                 return
@@ -167,10 +181,14 @@ class Arguments:
 
     def _element(self, key: str | None, schema: Any) -> str:
         rules, mark = self._rules, self._calls.key_start
-        name = rules.terminal(_ANY_KEY) if key is None else literal(key)
         if key is None:
+            name = rules.terminal(_ANY_KEY)
             any_end = joined(rules.until(ANY_TEXT, mark + "</"), name, '">"')
             return joined(rules.marker(mark + "<"), name, '">"', any_end)
+        return rules.recursive(self._name(key, schema), lambda: self._known_element(key, schema))
+
+    def _known_element(self, key: str, schema: Any) -> str:
+        rules, mark = self._rules, self._calls.key_start
         kinds = list(self._kinds(schema))
         end = f"{mark}</{key}>"
         body = self._texts(kinds)
@@ -209,8 +227,13 @@ class Arguments:
     # Values within each other: Gemma's and Python's
 
     def _value(self, schema: Any) -> str:
-        key = json.dumps([id(self._root), schema], default=str)
-        return self._rules.recursive(key, lambda: one_of(list(dict.fromkeys(self._ways(schema)))))
+        return self._rules.recursive(
+            self._name("", schema), lambda: one_of(list(dict.fromkeys(self._ways(schema))))
+        )
+
+    def _name(self, key: str, schema: Any) -> str:
+        """Return what tells the rule for a value from all others."""
+        return json.dumps([self._number, key, schema])
 
     def _ways(self, schema: Any) -> Iterator[str]:
         for kind, of in self._kinds(schema):

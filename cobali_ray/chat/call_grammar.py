@@ -11,11 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from cobali_ray.chat.arguments import Arguments
+from cobali_ray.chat.arguments import MOST_CHOICES, Arguments, TooManyChoicesError
 from cobali_ray.chat.format import ID, NUMBER, Format, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_of, optional
 from cobali_ray.core.request import Grammar
 from cobali_ray.errors import InvalidParameterError
+
+MOST_CALLS = 32
+"""Of one turn: small models repeat a call without end, where they may."""
 
 
 class Held(NamedTuple):
@@ -239,7 +242,7 @@ class _Calls:
         return calls.start, trigger, joined(one, self._more(joined(space, start, one)))
 
     def _more(self, another: str) -> str:
-        return f"({another})*" if self._several else ""
+        return f"({another}){{0,{MOST_CALLS - 1}}}" if self._several else ""
 
     def _call(self) -> str:
         """Return a call without the marker that starts it and the one that ends it."""
@@ -255,12 +258,17 @@ class _Calls:
 
     def _named(self, part: str) -> str:
         """Return what stands beside a name: an id, the number of the call, or these very words."""
-        fields = {ID: r"/[A-Za-z0-9_\-]{1,40}/", NUMBER: "/[0-9]{1,3}/"}
+        fields = {ID: f"/{self._ids}/", NUMBER: "/[0-9]{1,3}/"}
         return self._rules.terminal(fields[part]) if part in fields else self._rules.marker(part)
+
+    @property
+    def _ids(self) -> str:
+        """The regular expression of ids; Mistral's templates refuse those of other lengths."""
+        return "[A-Za-z0-9]{9}" if self._calls.start == "[TOOL_CALLS]" else r"[A-Za-z0-9_.\-]{1,40}"
 
     def _json_call(self) -> str:
         calls, rules = self._calls, self._rules
-        space, ids = rules.space, r'/"[A-Za-z0-9_.\-]{1,40}"/'
+        space, ids = rules.space, f'/"{self._ids}"/'
         key_end = joined(space, '":"', space)
         order = calls.fields or (calls.name_field, calls.arguments_field)
         tails = []
@@ -290,8 +298,12 @@ class _Calls:
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
             return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
 
-        writer = Arguments(calls, rules, json_of, root)
-        written = writer.written()
+        writer = Arguments(calls, rules, json_of, root, i)
+        try:
+            written = writer.written()
+        except TooManyChoicesError:
+            problem = f"{param} cannot be used: its choices are more than {MOST_CHOICES}, all told"
+            raise InvalidParameterError(param, problem) from None
         if writer.ignored and strict:
             keys = ", ".join(dict.fromkeys(writer.ignored))
             raise InvalidParameterError(
@@ -319,6 +331,15 @@ def _ways(head: str) -> tuple[str, ...]:
     return head, f"{head} json", f"{head} <|constrain|>json"
 
 
+_NOTES = frozenset({"$comment", "deprecated", "description", "examples", "title"})
+"""Keys of a schema that hold answers to nothing; they are most of the text of many."""
+_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+"""Keys whose value has a schema under each name."""
+_SCHEMAS = frozenset(
+    {"additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
+    | {"prefixItems", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+)
+"""Keys whose value is a schema or a list of them."""
 _COMBINES = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "propertyNames"})
 
 
@@ -326,13 +347,29 @@ def _root(parameters: Any) -> dict[str, Any]:
     """Return parameters as the schema of an object that has no properties but those it tells of."""
     if not isinstance(parameters, Mapping):
         return {"type": "object"}
-    root = {**parameters, "type": "object"}
-    known = root.get("properties")
+    root = {**_bare(parameters), "type": "object"}
+    known, required = root.get("properties"), root.get("required") or []
     if (
         isinstance(known, Mapping)
         and "additionalProperties" not in root
         and not _COMBINES & root.keys()
-        and set(root.get("required") or ()) <= known.keys()
+        and isinstance(required, list)
+        and all(isinstance(key, str) and key in known for key in required)
     ):
         root["additionalProperties"] = False
     return root
+
+
+def _bare(schema: Any) -> Any:
+    """Return a schema, or a list of them, without what is for readers."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    bare = {key: value for key, value in schema.items() if key not in _NOTES}
+    for key, value in bare.items():
+        if key in _SCHEMAS:
+            bare[key] = _bare(value)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            bare[key] = {name: _bare(one) for name, one in value.items()}
+    return bare

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Generator, Sequence
 
 MAX_DEPTH = 60
 """How deep values may be nested."""
@@ -144,10 +145,10 @@ class Reader:
         if n_digits and len(digits) == n_digits:
             if char == "u":
                 sink("\\u" + digits)
-            elif int(digits, 16) > 0x10FFFF:
+            elif (code := int(digits, 16)) > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
                 raise BrokenError
             else:
-                sink(escaped(chr(int(digits, 16))))
+                sink(escaped(chr(code)))
         elif char == "'":
             sink("'")
         elif char in '"\\/bfnrt':
@@ -223,9 +224,10 @@ class Reader:
         pattern = re.compile(
             "|".join(re.escape(m) for m in sorted(markers, key=len, reverse=True)) or r"(?!)"
         )
+        ordered, n_longest = sorted(markers), max(map(len, markers), default=0)
         while True:
             found = pattern.search(self._text, self._at)
-            held = len(self._text) if self._ended else self._held(markers)
+            held = len(self._text) if self._ended else self._held(ordered, n_longest)
             if found is not None and found.start() >= held:
                 found = None  # a longer marker may begin here or before
             n = (held if found is None else found.start()) - self._at
@@ -241,16 +243,15 @@ class Reader:
                 return ""
             yield
 
-    def _held(self, markers: Iterable[str]) -> int:
-        """Return where the first marker may begin of which only a part is there."""
+    def _held(self, ordered: Sequence[str], n_longest: int) -> int:
+        """Return where the first marker may begin of which only a part is there; they are in order."""
         end = len(self._text)
-        n_held = 0
-        for marker in markers:
-            for n in range(min(len(marker) - 1, end - self._at), n_held, -1):
-                if self._text.endswith(marker[:n]):
-                    n_held = n
-                    break
-        return end - n_held
+        for start in range(max(self._at, end - n_longest + 1), end):
+            tail = self._text[start:]
+            i = bisect_right(ordered, tail)  # what begins with this, and goes on, comes next
+            if i < len(ordered) and ordered[i].startswith(tail):
+                return start
+        return end
 
 
 _HEX = "0123456789abcdefABCDEF"

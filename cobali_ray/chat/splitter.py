@@ -102,6 +102,19 @@ class Answer:
         return self
 
 
+def append(events: list[Event], event: Event) -> None:
+    """Add an event, as part of the last one if it says more of the same."""
+    last = events[-1] if events else None
+    if isinstance(event, Content) and isinstance(last, Content):
+        events[-1] = Content(last.text + event.text)
+    elif isinstance(event, Reasoning) and isinstance(last, Reasoning):
+        events[-1] = Reasoning(last.text + event.text)
+    elif isinstance(event, Arguments) and isinstance(last, Arguments) and last.index == event.index:
+        events[-1] = Arguments(last.index, last.text + event.text)
+    else:
+        events.append(event)
+
+
 class Splitter(Reader):
     """One answer's state.
 
@@ -113,8 +126,8 @@ class Splitter(Reader):
     def __init__(self, form: Format, *, prompt: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(form.primes(prompt), quote=form.calls.quote)
         self._form, self._calls = form, form.calls
-        functions = [tool.get("function", tool) for tool in tools]
-        self._tools = {str(f["name"]): _properties(f.get("parameters")) for f in functions}
+        functions = (tool.get("function", tool) for tool in tools)
+        self._tools = {function["name"]: function.get("parameters") for function in functions}
         self._events: list[Event] = []
         self._index = -1
         self._begun = False
@@ -208,11 +221,7 @@ class Splitter(Reader):
         self._space = ""
 
     def _tell(self, text: str) -> None:
-        kind = Reasoning if self._thinks else Content
-        if self._events and isinstance(last := self._events[-1], kind):
-            self._events[-1] = kind(last.text + text)
-        else:
-            self._events.append(kind(text))
+        append(self._events, Reasoning(text) if self._thinks else Content(text))
 
     # Calls
 
@@ -270,12 +279,8 @@ class Splitter(Reader):
         self._events.append(CallBegun(self._index, name, call_id))
 
     def _argue(self, text: str) -> None:
-        if not text:
-            return
-        if self._events and isinstance(last := self._events[-1], Arguments):
-            self._events[-1] = Arguments(self._index, last.text + text)
-        else:
-            self._events.append(Arguments(self._index, text))
+        if text:
+            append(self._events, Arguments(self._index, text))
 
     def _finish(self) -> None:
         self._events.append(CallEnded(self._index))
@@ -391,7 +396,7 @@ class Splitter(Reader):
 
     def _tagged_arguments(self, name: str) -> Reading:
         calls = self._calls
-        types = self._tools.get(name, {})
+        types = _properties(self._tools.get(name))
         ends = calls.end.split()
         self._argue("{")
         n_arguments = 0
@@ -455,7 +460,7 @@ class Splitter(Reader):
         else:
             inside: list[str] = []
             found = yield from self._until([end], inside.append)
-            self._argue(json.dumps(_from_elements("".join(inside), mark, types.get(key)), ensure_ascii=False))
+            self._argue(_told(_from_elements("".join(inside), mark, types.get(key))))
         if not found:
             raise BrokenError
 
@@ -571,14 +576,15 @@ def _is_string(schema: Any) -> bool:
 
 
 def _string(parts: list[str]) -> str:
-    """Decode the JSON of a string."""
+    """Decode the JSON of a string. Half of a surrogate pair is no text."""
     try:
         value = json.loads("".join(parts))
+        if isinstance(value, str):
+            value.encode()
+            return value
     except ValueError:
-        raise BrokenError from None
-    if not isinstance(value, str):
-        raise BrokenError
-    return value
+        pass
+    raise BrokenError
 
 
 def _converted(raw: str, schema: Any) -> str:
@@ -634,6 +640,16 @@ def _from_elements(text: str, mark: str, schema: Any, depth: int = 0) -> Any:
     if text.strip() or "string" in kinds:
         return text
     return [] if "array" in kinds else {} if "object" in kinds else text
+
+
+def _told(value: Any) -> str:
+    """Return the JSON of a value; what JSON has no word for, such as 1e999, is no argument."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except ValueError:
+        raise BrokenError from None
+    return text
 
 
 def _element_bounds(text: str, mark: str, match: re.Match[str]) -> tuple[int, int]:

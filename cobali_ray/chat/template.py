@@ -65,6 +65,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Messages,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -130,7 +131,7 @@ class ChatTemplate:
     def _no_tools(self) -> list[Any] | None:
         return [] if self._wants_list else None
 
-    def _raw(self, chat: list[dict[str, Any]], **variables: Any) -> str:
+    def _raw(self, chat: list[dict[str, Any]], /, **variables: Any) -> str:
         return self._template.render(self._names | {"messages": chat} | variables)
 
     def _tried(self, *chat: dict[str, Any], tools: list[Any] | None) -> str | None:

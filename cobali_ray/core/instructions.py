@@ -80,6 +80,24 @@ class Emitted(NamedTuple):
     now_s: float
 
 
+class Moved(NamedTuple):
+    """Cells were moved between slots and host memory, as was said."""
+
+    n_tokens: int
+    seconds: float
+    lost: Seq[int]
+    """Blocks that could not be saved."""
+
+
+class Unrestored(NamedTuple):
+    """Slots that were to be filled from host memory are empty, and so the pass asked for was not computed."""
+
+    slot_ids: Collection[int]
+    block_ids: Collection[int]
+    """What they were to hold."""
+    now_s: float
+
+
 class TickEnded(NamedTuple):
     """All work of the tick is done."""
 
@@ -96,7 +114,17 @@ class Failed(NamedTuple):
 
 
 Event: TypeAlias = (
-    Submitted | Ready | Cancelled | TickBegun | Refused | Sampled | Emitted | TickEnded | Failed
+    Submitted
+    | Ready
+    | Cancelled
+    | TickBegun
+    | Refused
+    | Sampled
+    | Emitted
+    | TickEnded
+    | Moved
+    | Unrestored
+    | Failed
 )
 
 # -- instructions ---------------------------------------------------------------------------------------
@@ -115,6 +143,27 @@ class Copy(NamedTuple):
     donor_id: int
     slot_id: int
     n_keep: int
+
+
+class Save(NamedTuple):
+    """Keep some of a slot's cells in host memory: `(block_id, start, end)` of each block of its tokens."""
+
+    slot_id: int
+    blocks: Seq[tuple[int, int, int]]
+
+
+class Restore(NamedTuple):
+    """Fill an empty slot with the first tokens of these blocks, which follow each other."""
+
+    slot_id: int
+    block_ids: Seq[int]
+    n_keep: int
+
+
+class Forget(NamedTuple):
+    """Free the host memory of these blocks."""
+
+    block_ids: Seq[int]
 
 
 class Assign(NamedTuple):
@@ -145,7 +194,7 @@ class Finish(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """Forget every slot's cache."""
+    """Forget every slot's cache, and what host memory holds."""
 
 
-Instruction: TypeAlias = Truncate | Copy | Assign | Compute | Emit | Finish | Clear
+Instruction: TypeAlias = Truncate | Copy | Save | Restore | Forget | Assign | Compute | Emit | Finish | Clear

@@ -23,6 +23,9 @@ class Grain:
     """Shorter chunks are computed by another kernel, with costs of its own."""
     beside: int = 0
     """How many tokens of a chunk beside decode tokens do not count: they are computed with those."""
+    pass_cells: int | None = None
+    """Not None: the rows of a micro-batch all take as long as its deepest, and one micro-batch more takes as
+    long as a row's attention to so many cells; see runs.py."""
 
     def counted(self, length: int, *, mixed: bool) -> int:
         """Return how many tokens of a chunk the steps are counted in."""
@@ -62,6 +65,12 @@ class EngineLimits:
     """Prompt tokens of the waiting requests."""
     min_prefix: int = 32
     """Shortest shared prefix worth choosing a slot for; 0 switches prefix reuse off."""
+    n_host_cells: int = 0
+    """Cells that host memory may hold beside the cache; 0: it holds none."""
+    host_block: int = 64
+    """Tokens that are moved there together, and the shortest prefix that is."""
+    cell_bytes: int = 0
+    """What one of them takes there."""
     copies: bool = False
     """Whether a slot's prefix can be copied to another."""
     dense: bool = False
@@ -72,7 +81,7 @@ class EngineLimits:
         for name in ("n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
-        for name in ("max_queue", "max_queue_tokens", "min_prefix"):
+        for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")
         if self.token_budget < self.n_slots:

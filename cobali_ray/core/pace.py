@@ -7,14 +7,18 @@ from typing import Literal, Protocol
 
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import Prompt, Span, order_prefill, piece, plan_chunks
+from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 LEAST_CHUNK = 4
 """Prefill goes on at this pace even where decoding alone is slower than the target."""
 FIRST_CHUNK = 64
-AUTO_TARGET_S, AUTO_FACTOR = 0.05, 4.0
-"""The automatic target: four decode ticks of a full batch, at least 50 ms; longer for as long as more
-prompts wait than streams are settled, because then the streams' wait is the smaller one in all."""
+AUTO_TARGET_S, AUTO_FACTOR = 0.03, 3.0
+"""The automatic target: three decode ticks of a full batch, at least 30 ms; longer for as long as more
+prompts wait than streams are settled, because then the streams' wait is the smaller one in all.
+
+Every gap holds a decode tick of d seconds beside prefill, so that a prompt which takes W alone takes at least
+W / (1 - d / T) with gaps of T: twice as long at two decode ticks, 1.5 times at three, 1.33 times at four."""
 SETTLED = 4
 """Output tokens from which on a stream counts as settled. One that has just begun came with the prompts
 that still wait: the burst starts together, and its decode ticks are not run half empty meanwhile."""
@@ -38,6 +42,8 @@ _PATIENCE, _MOST_PATIENCE = 4, 256
 class Stream(Protocol):
     """What pacing needs of a sequence that decodes."""
 
+    @property
+    def slot_id(self) -> int: ...
     @property
     def n_computed(self) -> int: ...
     @property
@@ -71,7 +77,7 @@ class Pacer:
             return []
         if streams and self._target_s is not None:
             n_decode = len(streams)
-            decode_s = self.model.decode_s(n_decode, sum([s.n_computed for s in streams]))
+            decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget))
             n_settled = sum([s.n_output >= SETTLED for s in streams])
             self.target_s = self._target(decode_s, n_decode, n_settled, len(prompts), limits.n_slots)
         if not self.target_s:
@@ -151,3 +157,14 @@ class Pacer:
         if not shape.chunks and 2 * shape.n_decode >= n_slots:
             self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted
+
+
+def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int) -> int:
+    """Return the cells that the streams' attention will pay for beside the first prompt's chunk."""
+    pass_cells = limits.grain.pass_cells
+    if pass_cells is None:
+        return sum([s.n_computed for s in streams])
+    first = order_prefill(prompts, limits, budget)[0]
+    rows = [Row(s.slot_id, s.n_computed + 1) for s in streams]
+    rows = sorted([*rows, Row(first.slot_id, first.n_computed + 1, chunk=True)])
+    return cells_of(rows, runs_of(rows, pass_cells), pass_cells)

@@ -2,9 +2,9 @@
 
 Every slot may hold tokens: an idle one those of the sequence it had last, a busy one those that are computed.
 A prompt can begin in place, after the prefix that an idle slot shares with it, or in any idle slot after a
-copy of the longest prefix that any slot shares with it, where the backend copies. Either way the chosen slot
-loses what it held beyond that. All of it is counted in tokens of prefill (`recompute_cost`), so that the
-choice with the largest difference wins.
+copy of the longest prefix that any slot shares with it, where the backend copies, or of what host memory has.
+Either way the chosen slot loses what it held beyond that. All of it is counted in tokens of prefill
+(`recompute_cost`), so that the choice with the largest difference wins.
 
 What a prefix is worth fades as others are destroyed: each destroyed one raises the level below which a prefix
 is worth nothing, and a prefix stands its own cost above the level of its last use (GreedyDual: Young, "The
@@ -26,6 +26,8 @@ _DEPTH = 2048
 _COPY_COST = 1 / 256
 """What copying a token costs, in tokens of prefill; at most that was measured. A copy takes all that
 its donor holds, whatever is kept of it."""
+_RESTORE_COST = 1 / 64
+"""The same for bringing it back from host memory."""
 _GAP_COST = 256
 """What one more gap between busy slots costs in a split cache: a further pass over the weights in each tick
 of an answer, of about a hundred tokens."""
@@ -50,9 +52,11 @@ class Place(NamedTuple):
     n_keep: int
     """Its first tokens that need not be computed."""
     donor_id: int | None = None
-    """The slot they are copied from; None: they lie in the chosen slot."""
+    """The slot they are copied from; None: they lie in the chosen slot, or in host memory."""
     lost: float = 0.0
     """What the tokens that this destroys were worth."""
+    from_host: bool = False
+    """Whether they are brought back from host memory, into a slot that is emptied for them."""
 
 
 def recompute_cost(start: int, end: int) -> float:
@@ -75,13 +79,20 @@ def n_shared(a: array[int], b: array[int], most: int) -> int:
 
 
 def place(
-    tokens: array[int], slots: Sequence[Held], limits: EngineLimits, *, level: float, n_free_cells: int
+    tokens: array[int],
+    slots: Sequence[Held],
+    limits: EngineLimits,
+    *,
+    level: float,
+    n_free_cells: int,
+    n_on_host: int = 0,
 ) -> Place:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
     A shared prefix counts from `min_prefix` tokens (0: never). The last two tokens of a prompt are always
     computed again: the last gives the logits, and one alone rounds differently (see `piece`). A copy may
-    take at most the `n_free_cells` and those that the chosen slot gives back.
+    take at most the `n_free_cells` and those that the chosen slot gives back. Host memory holds the first
+    `n_on_host` tokens.
     """
     shared = [_n_hit(tokens, held, limits.min_prefix) for held in slots]
     n_copied = max(shared) if limits.copies else 0
@@ -99,6 +110,10 @@ def place(
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
             best.append((gain - lost - gaps, Place(held.slot_id, n_copied, donor.slot_id, lost)))
+        if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
+            lost = worth(held, 0, level)
+            gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
+            best.append((gain - lost - gaps, Place(held.slot_id, n_on_host, None, lost, from_host=True)))
     return max(best, key=itemgetter(0))[1]
 
 

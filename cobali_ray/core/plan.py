@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
 
 
@@ -25,27 +26,44 @@ class Plan(NamedTuple):
     """What one pass computes."""
 
     streams: list[Sequence]
-    """Who decodes, in slot order. The same list as in the last plan if nobody came or left."""
+    """Who decodes, in the order of the batch."""
     chunks: list[Span]
     """Prefill, in the order of its priority."""
     spans: list[Span] | None
-    """All spans in slot order; None where there are no chunks, so that the streams say it all."""
+    """All spans in the order of the batch; None where there are no chunks, so that the streams say it all."""
     sequences: list[Sequence]
     """Those of the spans."""
     rows: list[Sequence]
-    """Whose next token the pass gives, in slot order."""
+    """Whose next token the pass gives, in that order too."""
     n_tokens: int
+    context: int | None = None
+    """Cells that the streams' attention pays for, in runs; None: those that they hold."""
 
 
-def lay_out(streams: list[Sequence], chunks: list[Span], by_slot: Seq[Sequence | None]) -> Plan:
-    """Return the plan of a pass; split KV puts only consecutive ascending slots into one micro-batch."""
-    if not chunks:
+def lay_out(
+    streams: list[Sequence], chunks: list[Span], by_slot: Seq[Sequence | None], pass_cells: int | None = None
+) -> Plan:
+    """Return the plan of a pass: in slot order, or in runs where `pass_cells` says what they are worth.
+
+    Split KV puts only consecutive ascending slots into one micro-batch.
+    """
+    if pass_cells is None and not chunks:
         return Plan(streams, chunks, None, streams, streams, len(streams))
-    spans = [Span(s.slot_id, len(s.tokens) - 1, 1, True) for s in streams] + chunks
-    spans.sort()
+    spans = sorted([Span(s.slot_id, len(s.tokens) - 1, 1, True) for s in streams] + chunks)
+    context = None
+    if pass_cells is not None:
+        prefilling = {chunk.slot_id for chunk in chunks}
+        rows = [Row(i, start + length, i in prefilling) for i, start, length, _ in spans]
+        runs = runs_of(rows, pass_cells)
+        context = cells_of(rows, runs, pass_cells)
+        if len(runs) > 1:
+            spans = [spans[place] for run in reversed(runs) for place in run]
+            streams = [s for i, *_ in spans if i not in prefilling and (s := by_slot[i]) is not None]
+        if not chunks:
+            return Plan(streams, chunks, None, streams, streams, len(streams), context)
     sequences = [s for span in spans if (s := by_slot[span.slot_id]) is not None]
-    rows = [s for s, span in zip(sequences, spans, strict=True) if span.sample]
-    return Plan(streams, chunks, spans, sequences, rows, sum([span.length for span in spans]))
+    sampled = [s for s, span in zip(sequences, spans, strict=True) if span.sample]
+    return Plan(streams, chunks, spans, sequences, sampled, sum([span.length for span in spans]), context)
 
 
 class Prompt(Protocol):

@@ -1,23 +1,26 @@
 """Scheduler: who waits, who runs, what the next pass computes and who has ended. Pure: no clock, no thread.
 
     events                                                      instructions
-    Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Assign, Compute,
-    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Emit, Finish, Clear
-    TickEnded, Failed
+    Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
+    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Assign, Compute, Emit, Finish, Clear
+    Moved, Unrestored, TickEnded, Failed
 
-It owns all there is to know of scheduling: the queue, the slots and what they hold, the deadlines, the pass
-under way, the pacing. The engine carries out what it says, in order, and decides nothing.
+It owns all there is to know of scheduling: the queue, the slots and what they and host memory hold, the
+deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and decides nothing.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from itertools import islice
 from typing import Any, TypeAlias
 
 from cobali_ray.core.admission import DrainRate
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.host_tier import Block, HostTier, Moves
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -29,18 +32,24 @@ from cobali_ray.core.instructions import (
     Event,
     Failed,
     Finish,
+    Forget,
     Instruction,
+    Moved,
     Ready,
     Refused,
+    Restore,
     Sampled,
+    Save,
     Submitted,
     TickBegun,
     TickEnded,
     Truncate,
+    Unrestored,
 )
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
+from cobali_ray.core.placement import Held, Place
 from cobali_ray.core.plan import Plan, Span, lay_out
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.sequence import Sequence
@@ -89,6 +98,8 @@ class Scheduler:
         self.story = story or Story()
         self._check_every, self._n_events = check_every, 0
         self.slots = Slots(limits)
+        self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
+        self._moves = Moves(limits.cell_bytes)
         self.queue = WaitingQueue()
         self._open: dict[str, Sequence] = {}
         self._deadlines = Deadlines()
@@ -123,6 +134,8 @@ class Scheduler:
             Refused: self._refused,
             Sampled: self._sampled,
             Emitted: self._emitted,
+            Moved: self._moved,
+            Unrestored: self._unrestored,
             TickEnded: self._tick_ended,
             Failed: self._failed,
         }
@@ -213,6 +226,7 @@ class Scheduler:
             self._tell_end(sequence, event.now_s, event.error)
         self._open.clear()
         self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
+        self.host.clear()
         self._pass = self._emit = None
         self._releasing.clear()
         self._sorted = self.head_waits = False
@@ -265,6 +279,7 @@ class Scheduler:
         if self._pass is not None:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
+        self._moves.begin()
         for sequence in self._deadlines.expired(now_s):
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
@@ -274,14 +289,12 @@ class Scheduler:
     def _assign(self, now_s: float) -> None:
         n_assigned = 0
         for _ in range(MOST_PLACED):
-            if (sequence := self.queue.head()) is None or not self.slots.fits(sequence):
+            if (sequence := self._next()) is None or not self.slots.fits(sequence):
                 self.head_waits = sequence is not None
                 break
-            place = self.slots.place(sequence)
-            if place.donor_id is None:
-                self._out.append(Truncate(place.slot_id, place.n_keep))
-            else:
-                self._out += (Truncate(place.slot_id, 0), Copy(place.donor_id, place.slot_id, place.n_keep))
+            if (place := self._place(sequence)) is None:
+                self.head_waits = True
+                break
             self._out.append(Assign(place.slot_id, sequence.row))
             self.slots.assign(sequence, place)
             self.queue.remove(sequence)
@@ -296,6 +309,63 @@ class Scheduler:
             self.head_waits = False  # as far as was looked, everybody found room
         self.drain_rate.note(n_assigned, now_s, waiting=self.queue.head() is not None)
 
+    def _next(self) -> Sequence | None:
+        """Return who gets the next slot: the head of the queue, past those who had better wait.
+
+        A prompt whose beginning is being computed for another waits until it can be copied. That is no
+        later than to compute it beside the other, for the two would share what a tick computes.
+        """
+        if not self.slots.n_idle:
+            return self.queue.head()
+        first = islice((s for s in self.queue if s.status is Status.QUEUED), MOST_PLACED)
+        return next((s for s in first if not self.slots.n_coming(s)), None)
+
+    def _place(self, sequence: Sequence) -> Place | None:
+        """Make a slot ready for the head of the queue. None: the next tick has time to."""
+        most = len(sequence.tokens) - 2  # as in a slot
+        blocks = self.host.match(sequence.tokens, most)
+        n_on_host = min(blocks[-1].end, most) if blocks else 0
+        place = self.slots.place(sequence, n_on_host)
+        slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
+        if place.from_host and not self._moves.affords(n_keep):
+            return None
+        if place.from_host:
+            self.host.use(blocks)  # first, so that what is saved now does not displace them
+        in_place = place.donor_id is None and not place.from_host
+        if held.n_tokens - n_keep * in_place >= self.limits.host_block:
+            self._save(slot_id, held.tokens, held.n_tokens)
+        self._out.append(Truncate(slot_id, n_keep if in_place else 0))
+        if place.donor_id is not None:
+            self._out.append(Copy(place.donor_id, slot_id, n_keep))
+        elif place.from_host:
+            place = place._replace(n_keep=self._restore(held, blocks, n_keep))
+        return place
+
+    def _save(self, slot_id: int, tokens: array[int], n: int) -> None:
+        """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
+        if n < self.limits.host_block or not self.host.n_cells or not self._moves.affords(n):
+            return
+        new, gone = self.host.insert(tokens, n)
+        if gone:
+            self._out.append(Forget(gone))
+        if new:
+            self._out.append(Save(slot_id, [(block.block_id, block.start, block.end) for block in new]))
+            self._moves.plan(n)  # the whole slot is read
+
+    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int) -> int:
+        """Have an emptied slot filled from host memory; return how many tokens it holds then."""
+        self.slots.drop(held)
+        while self.slots.n_short(n_keep) > 0 and self._drop_idle():
+            pass
+        kept = [block for block in blocks if self.host.keeps(block)]
+        n_keep = min(kept[-1].end, n_keep) if kept else 0
+        if n_keep:
+            self.host.n_hits += 1
+            self.host.n_restored += n_keep
+            self._out.append(Restore(held.slot_id, [block.block_id for block in kept], n_keep))
+            self._moves.plan(n_keep)
+        return n_keep
+
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
         while (plan := self._next_plan()).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
@@ -304,14 +374,17 @@ class Scheduler:
         if not plan.n_tokens:
             return
         self._pass = plan
-        context = sum([s.n_computed for s in plan.streams]) if plan.chunks else self.slots.n_cells_running
+        context = plan.context
+        if context is None:
+            cells = self.slots.n_cells_running
+            context = sum([s.n_computed for s in plan.streams]) if plan.chunks else cells
         self.shape = Shape(len(plan.streams), context, tuple([(c.start, c.length) for c in plan.chunks]))
         self._out.append(Compute(plan))
 
     def _next_plan(self) -> Plan:
         self._sort()
         chunks = self._pacer.plan(self._streams, self._prompts, self.limits)
-        return lay_out(self._streams, chunks, self.slots.by_slot)
+        return lay_out(self._streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, in slot order, and who does not, oldest first."""
@@ -321,14 +394,15 @@ class Scheduler:
             self._sorted = True
 
     def _drop_idle(self) -> bool:
-        slot_id = self.slots.drop_idle()
-        if slot_id is None:
+        held = self.slots.drop_idle()
+        if held is None:
             return False
-        self._out.append(Truncate(slot_id, 0))
+        self._save(held.slot_id, held.tokens, held.n_tokens)
+        self._out.append(Truncate(held.slot_id, 0))
         return True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
-        """Send the sequence assigned last back to the head of the queue, to be computed again later.
+        """Send the sequence assigned last back to the head of the queue; host memory keeps what is computed.
 
         The only one ends with `error`: its room cannot be had.
         """
@@ -336,6 +410,7 @@ class Scheduler:
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
+        self._save(victim.slot_id, victim.tokens, victim.n_computed)
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
         self.queue.push_front(victim)
@@ -364,6 +439,24 @@ class Scheduler:
             raise InvariantError(f"slot {event.slot_id} is at fault and idle: {event.error}")
         elif not culprit.status.ended:
             self._end(culprit, event.now_s, InternalError(str(event.error)))
+        self._plan(event.now_s)
+
+    def _moved(self, event: Moved) -> None:
+        self._moves.learn(event.n_tokens, event.seconds)
+        if event.lost and (gone := self.host.drop(event.lost)):
+            self._out.append(Forget(gone))
+
+    def _unrestored(self, event: Unrestored) -> None:
+        """Have computed what could not be brought back."""
+        self._take_pass()
+        if gone := self.host.drop(event.block_ids):
+            self._out.append(Forget(gone))
+        for slot_id in event.slot_ids:
+            if (sequence := self.slots.by_slot[slot_id]) is not None:
+                self.slots.n_cells_running -= sequence.n_prefilled
+                sequence.n_prefilled = 0
+                if len(sequence.stays) == 1:
+                    sequence.n_cached = 0
         self._plan(event.now_s)
 
     def _sampled(self, event: Sampled) -> None:
@@ -449,13 +542,14 @@ class Scheduler:
                 self._end(sequence, event.now_s, sequence.ending)
 
     def _tick_ended(self, event: TickEnded) -> None:
-        self.predicted_s = self._pacer.learn(self.shape, event.now_s - self._began_s, self.limits.n_slots)
+        seconds = event.now_s - self._began_s - self._moves.spent_s
+        self.predicted_s = self._pacer.learn(self.shape, seconds, self.limits.n_slots)
 
     # -- the books ------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
-        problems = self.slots.problems()
+        problems = [*self.slots.problems(), *self.host.problems()]
         waiting = [s.request_id for s in self._open.values() if s.status.waiting]
         if sorted(waiting) != sorted(s.request_id for s in self.queue):
             problems.append("the queue and the waiting requests differ")

@@ -6,9 +6,12 @@ from array import array
 
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.placement import Held, Place, place, recompute_cost, worth
+from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import InvariantError
+
+WAIT_LEAST = 16
+"""Tokens that are worth waiting for."""
 
 _NOTHING: array[int] = array("i")
 
@@ -46,13 +49,42 @@ class Slots:
         committed = sum([len(s.tokens) for s in self.running])
         return committed + len(self.running) + len(sequence.tokens) <= self._limits.n_cells
 
-    def place(self, sequence: Sequence) -> Place:
+    def held(self, slot_id: int) -> Held:
+        """Return what an idle slot holds."""
+        return self._held[slot_id]
+
+    def place(self, sequence: Sequence, n_on_host: int = 0) -> Place:
         """Choose an idle slot for a sequence; see `placement.place`."""
         slots = [
             held if s is None else Held(held.slot_id, s.tokens, s.n_computed, 0.0, idle=False)
             for held, s in zip(self._held, self.by_slot, strict=True)
         ]
-        return place(sequence.tokens, slots, self._limits, level=self.level, n_free_cells=-self.n_short(0))
+        return place(
+            sequence.tokens,
+            slots,
+            self._limits,
+            level=self.level,
+            n_free_cells=-self.n_short(0),
+            n_on_host=n_on_host,
+        )
+
+    def n_coming(self, sequence: Sequence) -> int:
+        """Return how many more of its first tokens slots will hold when the prompts under way are computed.
+
+        Fewer than `WAIT_LEAST` count as none, and so do all where they could not be copied.
+        """
+        tokens, most, least = sequence.tokens, len(sequence.tokens) - 2, self._limits.min_prefix
+        if not self._limits.copies or not least or most < max(least, WAIT_LEAST):
+            return 0
+        begins = tokens[:least]
+        alike = [s for s in self.running if s.tokens[:least] == begins and s.status is Status.RUNNING]
+        coming = max([n_shared(tokens, s.tokens, most) for s in alike if not s.decoding], default=0)
+        if coming < WAIT_LEAST:
+            return 0
+        held = [held for held in self._held if held.tokens[:least] == begins]
+        there = [n_shared(tokens, one.tokens, min(most, one.n_tokens)) for one in held]
+        there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
+        return n if (n := coming - max(there)) >= WAIT_LEAST else 0
 
     def assign(self, sequence: Sequence, place: Place) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""
@@ -87,16 +119,20 @@ class Slots:
         tokens = self._held[slot_id].tokens if n_keep else _NOTHING
         self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True)
 
-    def drop_idle(self) -> int | None:
-        """Forget the idle prefix worth least per token; return its slot, None if no slot holds one."""
+    def drop(self, held: Held) -> None:
+        """Forget an idle prefix."""
+        self.n_cells_idle -= held.n_tokens
+        self._forget(held.slot_id)
+
+    def drop_idle(self) -> Held | None:
+        """Forget the idle prefix worth least per token; return it, None if no slot holds one."""
         holding = [held for held in self._held if held.n_tokens]
         if not holding:
             return None
         least = min(holding, key=lambda held: worth(held, 0, self.level) / held.n_tokens)
         self.level += worth(least, 0, self.level)
-        self.n_cells_idle -= least.n_tokens
-        self._forget(least.slot_id)
-        return least.slot_id
+        self.drop(least)
+        return least
 
     def youngest(self) -> Sequence | None:
         """Return the sequence to preempt: the one assigned last, never the only one."""

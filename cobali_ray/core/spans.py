@@ -33,9 +33,9 @@ class TickSpans(NamedTuple):
         """Return (slot_id, start, length, kind) of each span, in slot order."""
         if self.slot_ids is None or self.starts is None:
             own = self.prefilling
-            return [(i, start, n, PREFILL if i in own else DECODE) for i, start, n, _ in self.plan]
+            return sorted([(i, start, n, PREFILL if i in own else DECODE) for i, start, n, _ in self.plan])
         slots, starts = self.slot_ids.tolist(), self.starts.tolist()
-        return [(i, start, 1, DECODE) for i, start in zip(slots, starts, strict=True)]
+        return sorted([(i, start, 1, DECODE) for i, start in zip(slots, starts, strict=True)])
 
 
 NO_SPANS = TickSpans()

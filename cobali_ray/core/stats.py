@@ -51,6 +51,14 @@ class TickStats:
     n_preempted: int
     n_finished: int
     """Requests that ended in this tick."""
+    n_host_cells: int = 0
+    """Tokens that host memory keeps, after the tick."""
+    n_host_hits: int = 0
+    """Requests that began from there in this tick."""
+    n_restored: int = 0
+    """Tokens brought back from there; the next two: moved there, and given up there for room."""
+    n_saved: int = 0
+    n_evicted: int = 0
     predicted_s: float = 0.0
     """What the tick-time model expected of `total_s`; 0 while it knows too little."""
     target_s: float = 0.0

@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
     n_decode: int
     context: int
-    """Tokens cached before the decode tokens, over all decoding slots."""
+    """Cells that the decode tokens' attention goes over: those cached before them, or more, see runs.py."""
     chunks: tuple[tuple[int, int], ...]
     """(start, length) of each prefill span."""
 

@@ -27,6 +27,7 @@ from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.emit import Emitter
+from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
 from cobali_ray.errors import BadRequestError, CacheFullError, CobaliError, InternalError, SlotFaultError
 
@@ -68,6 +69,7 @@ class Engine:
             tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
         )
         self._emitter = Emitter(pieces)
+        self._host = HostMemory(backend, clock)
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
         """What is to be computed next."""
@@ -199,20 +201,31 @@ class Engine:
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
                 self._compute = one.plan
-        backend = self.backend
+        host = self._host
         for one in instructions:
             if isinstance(one, told.Truncate):
-                backend.truncate(one.slot_id, one.n_keep)
+                host.truncate(one)
             elif isinstance(one, told.Copy):
-                backend.copy(one.donor_id, one.slot_id, one.n_keep)
+                host.copy(one)
+            elif isinstance(one, told.Save):
+                host.save(one)
+            elif isinstance(one, told.Restore):
+                host.restore(one)
+            elif isinstance(one, told.Forget):
+                host.forget(one)
             elif isinstance(one, told.Assign):
-                backend.expect(one.slot_id, one.row)
+                self.backend.expect(one.slot_id, one.row)
             elif isinstance(one, told.Clear):
-                backend.clear()
+                host.clear()
+        if (moved := host.moved()) is not None:
+            self._tell(moved)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""
         self._compute = None
+        if (unrestored := self._host.unrestored()) is not None:
+            self._tell(unrestored)
+            return False
         if plan.spans is None:
             self._batch.fill_streams([s.slot_id for s in plan.streams], [s.tokens for s in plan.streams])
         else:

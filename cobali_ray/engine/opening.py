@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from cobali_ray.backend import threads
+from cobali_ray.backend import memory, threads
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
@@ -19,11 +19,14 @@ from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import resolve
+from cobali_ray.models.store import default_cache_dir
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
 
 SCRIPTED = "builtin:scripted"
+HOST_SHARE = 0.1
+"""Part of the free memory that prefixes may take, by `host_cache_mib: auto`."""
 
 
 class MonotonicClock:
@@ -79,7 +82,11 @@ def engine_on(
 
 
 def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
-    """Return the scheduler's bounds: what was asked for, as far as the backend has it."""
+    """Return the scheduler's bounds: what was asked for, as far as the backend has it.
+
+    Asked before anything is computed, because the cells of a token are measured.
+    """
+    cell_bytes, host_bytes = _host_cache(backend, settings)
     return settings.limits(
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
@@ -87,7 +94,25 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
         copies=backend.copies,
         dense=backend.dense,
         grain=backend.grain,
+        cell_bytes=cell_bytes,
+        host_bytes=host_bytes,
     )
+
+
+def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
+    """Return the bytes of a cell in host memory, and those that all may take."""
+    if not settings.host_cache_mib or not settings.min_prefix:
+        return 0, 0
+    cell_bytes = backend.measure_cell()
+    if not cell_bytes:
+        _log.warning("no_host_cache", detail="the cells of this model cannot be kept outside its cache")
+        return 0, 0
+    if settings.host_cache_mib == "auto":
+        host_bytes = int((memory.available_bytes() or 0) * HOST_SHARE)
+    else:
+        host_bytes = settings.host_cache_mib << 20
+    _log.info("host_cache", mib=host_bytes >> 20, n_tokens=host_bytes // cell_bytes, cell_bytes=cell_bytes)
+    return cell_bytes, host_bytes
 
 
 def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
@@ -130,5 +155,6 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             unified=settings.unified,
             flash_attn=settings.flash_attn,
             device_sampling=settings.device_sampling,
+            measurements=(settings.cache_dir or default_cache_dir()) / "measurements",
         )
     )

@@ -26,6 +26,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
+        self._host = (0, 0, 0, 0)
 
     def record(
         self,
@@ -41,6 +42,9 @@ class Recorder:
         slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
         n_prefilling = scheduler.n_prefilling
         chunks = [chunk.length for chunk in plan.chunks]
+        tier = scheduler.host
+        host = (tier.n_hits, tier.n_restored, tier.n_saved, tier.n_evicted)
+        n_hits, n_restored, n_saved, n_evicted = map(int.__sub__, host, self._host)
         stats = TickStats(
             tick_id=self._tick_id,
             started_s=times.started,
@@ -64,6 +68,11 @@ class Recorder:
             n_reused_graphs=n_reused - self._n_reused,
             n_preempted=scheduler.n_preempted - self._n_preempted,
             n_finished=scheduler.n_ended - self._n_ended,
+            n_host_cells=tier.n_used,
+            n_host_hits=n_hits,
+            n_restored=n_restored,
+            n_saved=n_saved,
+            n_evicted=n_evicted,
             predicted_s=scheduler.predicted_s,
             target_s=scheduler.target_s,
             chunks=chunks,
@@ -71,5 +80,6 @@ class Recorder:
             spans=spans,
         )
         self._tick_id += 1
+        self._host = host
         self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
         return stats

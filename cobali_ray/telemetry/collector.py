@@ -42,6 +42,8 @@ class Collector:
         n_cells: int,
         token_budget: int,
         n_ctx_slot: int,
+        n_host_cells: int = 0,
+        cell_bytes: int = 0,
         max_queue: int = 0,
         max_queue_tokens: int = 0,
         opened_at_s: float = 0.0,
@@ -51,6 +53,7 @@ class Collector:
         self.engine_id = engine_id
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
+        self._n_host_cells, self._cell_bytes = n_host_cells, cell_bytes
         self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
         self._opened_at_s = opened_at_s
         self._histograms = {
@@ -70,6 +73,7 @@ class Collector:
         self._lives = Lives(ring)
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
@@ -115,6 +119,11 @@ class Collector:
             self._n_output += stats.n_sampled
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
+            self._n_host_hits += stats.n_host_hits
+            self._n_restored += stats.n_restored
+            self._n_saved += stats.n_saved
+            self._n_evicted += stats.n_evicted
+            self._n_on_host = stats.n_host_cells
             out_of_work = stats.n_idle == self._n_slots and not stats.n_queued
             gap_s = self._pauses.add(stats, out_of_work=out_of_work)
             if gap_s is not None:
@@ -134,6 +143,7 @@ class Collector:
                 n_cells=self._n_cells,
                 n_cells_used=n_cells_used,
                 n_cells_idle=n_cells_idle,
+                n_host_cells=self._n_on_host,
             )
             self._last = None
             self._pauses.begin()
@@ -238,6 +248,8 @@ class Collector:
             model_name=self._model_name,
             token_budget=self._token_budget,
             n_ctx_slot=self._n_ctx_slot,
+            n_host_cells=self._n_host_cells,
+            cell_bytes=self._cell_bytes,
             max_queue=self._max_queue,
             max_queue_tokens=self._max_queue_tokens,
             opened_at_s=self._opened_at_s,
@@ -248,6 +260,10 @@ class Collector:
                 "prompt_tokens": self._n_prompt,
                 "cached_prompt_tokens": self._n_cached,
                 "output_tokens": self._n_output,
+                "host_cache_hits": self._n_host_hits,
+                "host_cache_restored_tokens": self._n_restored,
+                "host_cache_saved_tokens": self._n_saved,
+                "host_cache_evicted_tokens": self._n_evicted,
                 "preemptions": self._n_preempted,
                 "graphs_reused": self._n_reused,
                 "idle_seconds": self._pauses.idle_s(now_s),

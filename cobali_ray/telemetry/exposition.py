@@ -17,9 +17,13 @@ from cobali_ray.telemetry.snapshot import Snapshot
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
-    "cached_prompt_tokens": "Of those, tokens that a slot already held.",
+    "cached_prompt_tokens": "Of those, tokens that a slot or host memory already held.",
     "output_tokens": "Tokens sampled.",
-    "preemptions": "Sequences taken out of their slot to be computed again.",
+    "host_cache_hits": "Requests, also preempted ones, that began from what host memory kept.",
+    "host_cache_restored_tokens": "Tokens brought back from host memory to a slot.",
+    "host_cache_saved_tokens": "Tokens moved from a slot to host memory.",
+    "host_cache_evicted_tokens": "Tokens given up in host memory, to make room.",
+    "preemptions": "Sequences taken out of their slot, to go on later.",
     "graphs_reused": "Forward passes that reused the previous compute graph.",
     "idle_seconds": "Time without work, between ticks.",
 }
@@ -82,6 +86,9 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauge(
         "cobali_kv_cells", "KV cells held by requests, kept for prefix reuse, and empty.", "state", cells
     )
+    n_host, n_free = levels.n_host_cells, snapshot.n_host_cells - levels.n_host_cells
+    host = {"used": n_host * snapshot.cell_bytes, "free": n_free * snapshot.cell_bytes}
+    yield gauge("cobali_host_cache_bytes", "Host memory for prefixes, held and not.", "state", host)
     for name, text, value in (
         ("queue_requests", "Requests waiting for a slot.", levels.n_queued),
         ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),

@@ -38,7 +38,8 @@ def _spans(spans: TickSpans) -> Any:
     if slot_ids is None:
         return spans.rows()
     table = np.full((len(slot_ids), 4), DECODE, np.int32)  # 1, which is the length of each as well
-    table[:, 0], table[:, 1] = slot_ids, starts
+    order = np.argsort(slot_ids)
+    table[:, 0], table[:, 1] = slot_ids[order], starts[order]
     return table
 
 

@@ -22,6 +22,8 @@ class Levels:
     n_cells: int
     n_cells_used: int = 0
     n_cells_idle: int = 0
+    n_host_cells: int = 0
+    """Tokens that host memory keeps."""
     n_batch_tokens: int = 0
     """Tokens of the last tick; 0 when idle. Likewise the next one, in seconds."""
     predicted_s: float = 0.0
@@ -40,6 +42,7 @@ class Levels:
             n_cells=stats.n_cells,
             n_cells_used=stats.n_cells_used,
             n_cells_idle=stats.n_cells_idle,
+            n_host_cells=stats.n_host_cells,
             n_batch_tokens=stats.n_tokens,
             predicted_s=stats.predicted_s,
             target_s=target_s,
@@ -69,6 +72,9 @@ class Snapshot:
     model_name: str
     token_budget: int
     n_ctx_slot: int
+    n_host_cells: int
+    """Tokens that host memory may keep, and the bytes of one."""
+    cell_bytes: int
     max_queue: int
     """Requests that may wait; the next one: their prompt tokens."""
     max_queue_tokens: int

@@ -3,9 +3,9 @@ import { send } from "./play.js";
 import { html } from "./preact.js";
 
 const EXAMPLES = [
-  "Explain continuous batching in three sentences.",
-  "Write a short story about a lighthouse.",
-  "List ten uses for a paper clip.",
+  "Explain continuous batching in three bullet points.",
+  "Write a short story about a sailor and a lamp.",
+  "Ada is 36 years old. Answer in JSON.",
 ];
 
 /** An empty playground with prompts to begin with. */

@@ -151,7 +151,7 @@ REFUSED = [
         id="no-object",
     ),
     pytest.param(
-        {"response_format": named(SCHEMA, strict="yes")},
+        {"response_format": named(SCHEMA, strict=["yes"])},
         "response_format.json_schema.strict",
         "true",
         id="flag",

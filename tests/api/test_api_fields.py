@@ -174,6 +174,21 @@ async def test_what_asks_for_nothing_is_accepted_even_when_strict(make_app, post
     assert "x-cobali-ignored-fields" not in wire.headers
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": None, "refusal": None, "audio": None, "function_call": None}, id="nulls"),
+        pytest.param({"content": "x", "annotations": [], "refusal": "", "parsed": None}, id="openai"),
+        pytest.param({"content": "x", "provider_specific_fields": {"refusal": None}}, id="litellm"),
+    ],
+)
+async def test_what_clients_send_back_of_an_answer_is_accepted_even_when_strict(make_app, post, message):
+    body = {"messages": [*ASK["messages"], {"role": "assistant"} | message, *ASK["messages"]]}
+    wire = await post(CHAT, ASK | body, app=make_app(strict=True))
+    assert wire.status == 200
+    assert "x-cobali-ignored-fields" not in wire.headers
+
+
 async def test_a_refusal_says_what_to_send_instead(post):
     wire = await post(CHAT, ASK | {"stop_sequences": ["x"]})
     assert wire.json["error"]["message"].endswith("send stop instead")

@@ -167,3 +167,68 @@ async def test_a_schema_of_a_tool_that_cannot_be_used_is_named(post, client):
     assert (wire.status, wire.json["error"]["param"]) == (400, "tools[0].function.parameters")
     assert "uniqueItems" in wire.json["error"]["message"]
     assert len(client.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_choice": ["abc"]},
+        {"grammar": 'start: "abc"'},
+        {"grammar": 'root ::= "abc"'},
+        {"regex": "abc"},
+    ],
+    ids=["choice", "lark", "gbnf", "regex"],
+)
+async def test_every_kind_of_constraint_holds_behind_reasoning_and_beside_tools(post, fields):
+    thinks = {"tools": None, "chat_template_kwargs": {"thinks": True}, "reasoning_budget": 4}
+    for message in await messages(post, **thinks, **fields):
+        assert message["content"] == "abc"
+    for message in await messages(post, tools=[TURN], parallel_tool_calls=False, **fields):
+        if message.get("tool_calls"):
+            check_call(message["tool_calls"][0])
+        else:
+            assert message["content"] == "abc"
+
+
+@pytest.mark.parametrize("name", ["self", "chat"])
+async def test_a_variable_of_the_template_may_have_any_name(post, client, name):
+    client.vocab = ByteVocab(QWEN_LIKE + "{{ " + name + " }}")
+    wire = await post(CHAT, ASK | {"tools": None, "max_tokens": 1, "chat_template_kwargs": {name: "zzz"}})
+    assert wire.status == 200
+    said = bytes(client.requests[0].prompt)
+    assert said.endswith(b"zzz") or name == "self"  # which Jinja has for itself
+
+
+async def test_arguments_of_earlier_calls_that_are_too_deep_are_refused(post):
+    deep = json.loads('{"a":' * 900 + "1" + "}" * 900)
+    call = {"function": {"name": "halt", "arguments": deep}}
+    wire = await post(
+        CHAT, ASK | {"messages": [*ASK["messages"], {"role": "assistant", "tool_calls": [call]}]}
+    )
+    assert (wire.status, wire.json["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize("content", ["<think>\nHm, ", "<think>\nHm.\n</think>\n\n<think>" + "so " * 300])
+async def test_reasoning_that_a_message_has_begun_goes_on(post, content):
+    body = {
+        "messages": [*ASK["messages"], {"role": "assistant", "content": content}],
+        "continue_final_message": True,
+        "tools": None,
+        "response_format": named(SCHEMA),
+        "reasoning_budget": 8,
+        "max_tokens": 100,
+    }
+    for message in await messages(post, **body):
+        assert message["reasoning_content"]
+        validate(json.loads(message["content"]), SCHEMA)
+
+
+async def test_an_answer_that_a_message_has_begun_behind_reasoning_is_held_at_once(post):
+    body = {
+        "messages": [*ASK["messages"], {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nIt is "}],
+        "continue_final_message": True,
+        "tools": None,
+        "regex": "abc",
+    }
+    for message in await messages(post, **body):
+        assert message["content"] == "abc"

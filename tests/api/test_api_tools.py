@@ -57,9 +57,12 @@ async def streamed(openai, **fields):
 
 
 async def test_the_template_gets_the_tools_without_what_is_for_the_server(post, client):
+    """And with what clients may leave out, because templates fail without it."""
     assert (await post(CHAT, ASK)).status == 200
     told = {key: value for key, value in WEATHER["function"].items() if key != "strict"}
-    assert client.tools == [[{"type": "function", "function": told}, CLOCK]]
+    nothing = {"type": "object", "properties": {}}
+    clock = {"name": "now", "description": "", "parameters": nothing}
+    assert client.tools == [[{"type": "function", "function": told}, {"type": "function", "function": clock}]]
 
 
 @pytest.mark.parametrize("fields", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
@@ -104,6 +107,9 @@ async def test_a_model_without_a_place_for_tools_is_told_in_words(post, client):
 async def test_variables_of_the_template(post, client):
     fields = {"chat_template_kwargs": {"enable_thinking": True, "x": [1]}, "reasoning_effort": "none"}
     assert (await post(CHAT, ASK | fields)).status == 200
+    own = {"chat_template_kwargs": {"reasoning_effort": "no_think"}, "reasoning_effort": "none"}
+    assert (await post(CHAT, ASK | own)).status == 200
+    assert client.endings.pop()["reasoning_effort"] == "no_think"  # some have words of their own
     assert client.endings == [
         {
             "add_generation_prompt": True,
@@ -113,6 +119,10 @@ async def test_variables_of_the_template(post, client):
             "x": [1],
         }
     ]
+
+
+def nested(depth):
+    return json.loads("[" * depth + "]" * depth)
 
 
 REFUSED = [
@@ -130,6 +140,19 @@ REFUSED = [
     ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
     ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"tool_choice": {"type": ["function"]}}, "tool_choice.type"),
+    ({"tools": [CLOCK, {**CLOCK, "x": nested(300)}]}, "tools[1]"),
+    (
+        {
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "a", "parameters": {**PARAMETERS, "required": [{}]}},
+                }
+            ]
+        },
+        "tools[0].function.parameters",
+    ),
     ({"tools": None, "tool_choice": "required"}, "tool_choice"),
     ({"tools": None, "tool_choice": {"type": "function", "function": {"name": "now"}}}, "tool_choice"),
     ({"messages": [USER, {**USER, "tool_calls": [{"function": {"name": "x"}}]}]}, "messages[1].tool_calls"),

@@ -266,7 +266,7 @@ Answers can be held to calls in every one of these formats (`cobali_ray/chat/cal
 and the order of the parts, and the arguments by the tools' schemas. Where no marker tells a call (`none` and
 `>>>` below) only the whole answer can be held to calls, not what stands behind a marker. Keys of a schema
 that a syntax cannot hold are named or, with `strict`, refused: for strings that are not JSON `format` and
-some a `pattern`, for lists and objects that are not JSON all but items, properties and how many there may be.
+some a `pattern`, for lists and objects that are not JSON all but items, properties and their number.
 
 | template | format | found | begins with | several | reasoning | read back |
 |---|---|---|---|---|---|---|

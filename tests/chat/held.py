@@ -2,6 +2,8 @@
 
 import re
 
+import numpy as np
+
 from cobali_ray.backend.grammar import Grammars
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
@@ -76,7 +78,7 @@ class Vocabulary:
         while not matcher.complete and len(tokens) < n_most:
             if matcher.may_end and rng.random() < 0.5:
                 break
-            allowed = matcher.allowed()[:END].nonzero()[0]
+            allowed = np.unpackbits(matcher.mask(), count=END, bitorder="little").nonzero()[0]
             token = int(rng.choice(allowed))
             tokens.append(token)
             matcher.take(token)

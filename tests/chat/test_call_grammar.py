@@ -26,7 +26,7 @@ from held import Vocabulary, controls_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
-from cobali_ray.chat.format import GENERIC, Kind, derive
+from cobali_ray.chat.format import GENERIC, Format, Kind, derive
 from cobali_ray.chat.generic import written
 from cobali_ray.chat.splitter import Answer, CallBroken
 from cobali_ray.chat.template import ChatTemplate
@@ -397,11 +397,25 @@ ODD = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 @pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4"])
 def test_keys_that_cannot_be_held_are_refused_or_named(family):
     form = form_of(FAMILIES[family][0])
-    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD})])
-    assert "tools[1].function.parameters.uniqueItems" in loose.ignored
+    loose = hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}), tool("sum", {"of": ODD})])
+    assert {f"tools[{i}].function.parameters.uniqueItems" for i in (1, 2)} == set(loose.ignored)
     with pytest.raises(InvalidParameterError, match=r"tools\[1\]\.function\.parameters .*uniqueItems"):
         hold(form, Vocabulary(), [*CITY, tool("count", {"of": ODD}, strict=True)])
     assert hold(form, Vocabulary(), [tool("count", {"of": {"type": "integer"}}, strict=True)]).ignored == ()
+
+
+@pytest.mark.parametrize("family", ["Qwen 2.5", "Qwen3-Coder", "Gemma 4", "MiniMax M3"])
+def test_parameters_may_be_a_reference(family):
+    name, text = FAMILIES[family]
+    definitions = {"in": CITY[0]["function"]["parameters"] | {"additionalProperties": False}}
+    parameters = {"$ref": "#/definitions/in", "definitions": definitions}
+    asked = [
+        {"type": "function", "function": {"name": "get_weather", "parameters": parameters, "strict": True}}
+    ]
+    vocabulary = vocabulary_of(form_of(name))
+    held = hold(form_of(name), vocabulary, asked, required=True)
+    assert vocabulary.refusal(held.text, text) == ""
+    assert vocabulary.refusal(held.text, text.replace("city", "town"))
 
 
 @pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2"])
@@ -450,6 +464,64 @@ def test_values_that_refer_to_themselves(family, allowed, refused):
     assert opening
     assert Vocabulary().refusal(held.text, start + allowed + end) == ""
     assert Vocabulary().refusal(held.text, start + refused + end)
+
+
+def test_definitions_belong_to_their_tool():
+    asked = [tool("a", {"x": {"$ref": "#/$defs/x"}}), tool("b", {"x": {"$ref": "#/$defs/x"}})]
+    for one, kind in zip(asked, ("boolean", "integer"), strict=True):
+        one["function"]["parameters"]["$defs"] = {"x": {"type": kind}}
+    held = hold(form_of("google-gemma-4-31B-it"), Vocabulary(), asked, required=True)
+    call = "<|tool_call>call:{}{{x:{}}}<tool_call|>"
+    for name, right, wrong in (("a", "true", "1"), ("b", "1", "true")):
+        assert Vocabulary().refusal(held.text, call.format(name, right)) == ""
+        assert Vocabulary().refusal(held.text, call.format(name, wrong))
+
+
+@pytest.mark.parametrize("family", ["Mistral Nemo", "Mistral Small 3.2"])
+def test_ids_are_such_as_the_template_takes_back(family):
+    name, text = FAMILIES[family]
+    held = hold(form_of(name), Vocabulary(), CITY, required=True)
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd1234"))
+    assert Vocabulary().refusal(held.text, text.replace("abcd12345", "abcd123456"))
+
+
+def test_elements_that_refer_to_themselves():
+    form = form_of("MiniMax-M3")
+    asked = tool("grow", {"tree": {"$ref": "#/$defs/tree"}}, required=["tree"])
+    asked["function"]["parameters"]["$defs"] = {"tree": TREE | {"additionalProperties": False}}
+    held = hold(form, Vocabulary(), [asked], required=True).text
+    start = ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="grow">'
+    end = "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+
+    def nested(leaf):
+        text = f"<tree><of><of><leaf>{leaf}</leaf></of></of></tree>"
+        return start + text.replace("<", "]<]minimax[>[<") + end
+
+    assert Vocabulary().refusal(held, nested("1")) == ""
+    assert Vocabulary().refusal(held, nested("true"))
+
+
+@pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it", "MiniMax-M3"])
+def test_a_reference_leads_to_the_schema_of_its_own_tool(name):
+    form, tools = form_of(name), []
+    for i in range(8):
+        tools.append(tool(f"f{i}", {"v": {"$ref": "#/$defs/x"}}, required=["v"]))
+        tools[i]["function"]["parameters"]["$defs"] = {"x": {"const": i}}
+    ended = form.reasoning_end
+    held = hold(form, Vocabulary(), tools, ended, required=True, parallel=False).text
+    for seed in range(8):
+        written_call = Vocabulary().written(held, random.Random(seed))
+        (called,) = Answer().add(split(form, ended, [written_call], tools=tools)).calls.values()
+        assert json.loads(called.arguments) == {"v": int(called.name[1:])}
+
+
+@pytest.mark.parametrize("family", ["Qwen3-Coder", "Gemma 4", "LFM 2", "MiniMax M3"])
+def test_choices_that_multiply_are_refused_before_they_do(family):
+    asked = tool("f", {"v": {"$ref": "#/$defs/x"}})
+    branches = [{"$ref": "#/$defs/x"}] * 10 + [{"type": "string"}]
+    asked["function"]["parameters"]["$defs"] = {"x": {"anyOf": branches}}
+    with pytest.raises(InvalidParameterError, match=r"tools\[0\]\.function\.parameters .*choices"):
+        hold(form_of(FAMILIES[family][0]), Vocabulary(), [asked])
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "LFM 2"])
@@ -545,3 +617,25 @@ def test_a_string_that_may_be_null_is_no_number():
     for text, value in (("12", "12"), ("null", None), ("[1]", "[1]"), ("so", "so")):
         assert Vocabulary().refusal(held.text, call.format(text)) == ""
         assert calls_in(form, call.format(text), asked) == [("note", {"text": value})]
+
+
+def test_what_schemas_tell_their_readers_is_no_part_of_the_grammar():
+    note = {"description": "x" * 1000, "title": "T", "examples": ["e"]}
+    item = {"$ref": "#/$defs/t", **note}
+    schema = {
+        **note,
+        "properties": {
+            "description": {"type": "string", "maxLength": 3, **note},  # a property of that name stays
+            "way": {"anyOf": [{"enum": ["a"], **note}, {"type": "array", "items": item}]},
+        },
+        "required": ["description"],
+        "$defs": {"t": {"type": "integer", **note}},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    form, vocabulary = Format(calls=GENERIC), Vocabulary()
+    held = call_grammar(form, [tool], check=check, special=vocabulary.special, prompt="", required=True)
+    assert "xxx" not in held.text
+    assert len(held.text) < 1500
+    for way, fits in (("a", True), ([1], True), ("b", False), (["x"], False)):
+        answer = written(GENERIC, "f", {"description": "abc", "way": way})
+        assert (not vocabulary.refusal(held.text, answer)) is fits

@@ -262,6 +262,12 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
     check(format_of(name), text, **expected)
 
 
+M3 = (
+    ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="now">]<]minimax[>[<a>{}]<]minimax[>[</a>'
+    "]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -301,6 +307,16 @@ def test_what_models_do_besides_their_format_is_understood(name, text, expected)
             id="another-models-name-field",
         ),
         pytest.param(QWEN, '{"arguments": {}, "name": "Bob"}', id="no-tool-of-that-name"),
+        pytest.param(
+            QWEN, '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', id="half-a-letter-in-a-name"
+        ),
+        pytest.param(
+            QWEN,
+            """<tool_call>{"name": "now", "arguments": {"a": '\\U0000d800'}}</tool_call>""",
+            id="half-a-letter",
+        ),
+        pytest.param("MiniMax-M3", M3.format("1e999"), id="no-number-of-json"),
+        pytest.param("MiniMax-M3", M3.format('"\\ud800"'), id="half-a-letter-in-an-element"),
     ],
 )
 def test_what_is_no_call_is_content_to_the_letter(name, text):

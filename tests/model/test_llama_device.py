@@ -34,7 +34,7 @@ class Pair:
     """The same model twice: once the device picks the candidates, once all rows are copied."""
 
     def __init__(self, open_tiny, **changes):
-        asked = {"flash_attn": "auto"} | changes
+        asked = {"flash_attn": "on"} | changes
         self.device = open_tiny(device_sampling="on", **asked)
         self.host = open_tiny(device_sampling="off", **asked)
         self.tokens = [prompt(seed, 300) for seed in range(4)]
@@ -189,7 +189,7 @@ def candidate_requests(n):
 
 
 def both(path, requests, check=None, **changes):
-    asked = {"n_slots": 6, "chunk": 64, "budget": 72, "flash_attn": "auto", "arrive_every": 2} | changes
+    asked = {"n_slots": 6, "chunk": 64, "budget": 72, "flash_attn": "on", "arrive_every": 2} | changes
     return (
         Run(path, requests, device_sampling="on", check=check, **asked),
         Run(path, requests, device_sampling="off", **asked),

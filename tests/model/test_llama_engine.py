@@ -4,6 +4,7 @@ Reproducible on a CPU: a split cache with flash attention off. Everything else m
 """
 
 import random
+from dataclasses import replace
 from itertools import starmap
 
 import pytest
@@ -72,6 +73,8 @@ class Run:
             token_budget=asked["budget"],
             prefill_chunk=asked["chunk"],
             min_prefix=asked["min_prefix"],
+            n_host_cells=asked.get("n_host_cells", 0),
+            cell_bytes=backend.measure_cell() if "n_host_cells" in asked else 0,
             copies=backend.copies,
             dense=backend.dense,
         )
@@ -162,6 +165,19 @@ def test_a_seed_repeats_and_another_does_not(tiny):
     assert answers["a"] == answers["b"] != answers["c"]
 
 
+def make_long_answers(n):
+    rng = random.Random(5)
+    return [
+        Request(
+            request_id=f"r{i}",
+            prompt=tuple(rng.randrange(8, 4000) for _ in range(90 + i)),
+            max_tokens=100,
+            sampling=SamplingParams(temperature=0.0, ignore_eos=True),
+        )
+        for i in range(n)
+    ]
+
+
 def books_match(engine, backend):
     """Compare what the engine believes of each slot with what llama.cpp holds."""
     lc = backend._lc
@@ -203,6 +219,34 @@ def test_an_overcommitted_cache_preempts_and_every_request_ends(tiny, min_prefix
     assert again.answers == run.answers, "an identical run rounds identically"
     alone = Run(tiny, requests, n_slots=1, chunk=N_CTX, budget=N_CTX)
     assert sum(run.answers[i][0] == alone.answers[i][0] for i in run.answers) >= 9, "it reads its prompt"
+
+
+@pytest.mark.parametrize("flash_attn", ["off", "on"])
+def test_preempted_requests_go_on_from_host_memory(tiny, flash_attn):
+    requests = make_long_answers(8)
+    shape = {"n_slots": 8, "chunk": 64, "budget": 72, "min_prefix": 16, "flash_attn": flash_attn}
+    tight = {"unified": True, "n_cells": 1024, "check": books_match}
+    kept = Run(tiny, requests, **shape, **tight, n_host_cells=10_000)
+    lost = Run(tiny, requests, **shape, **tight)
+    whole = Run(tiny, requests, **shape)
+    n_kept, n_lost, n_whole = (sum(t.n_tokens for t in run.ticks if t) for run in (kept, lost, whole))
+    assert kept.n_preempted >= 3
+    assert kept.ends() == {r.request_id: [("length", None)] for r in requests}
+    assert n_kept <= 1.05 * n_whole < n_lost
+    assert sum(t.n_host_hits for t in kept.ticks if t) >= 3
+
+
+def test_answers_from_host_memory_are_those_that_were_computed(tiny):
+    """In the reproducible configuration, to the last bit: what comes back is what was there."""
+    requests = make_long_answers(9)
+    again = [replace(r, request_id=f"again {r.request_id}") for r in requests]
+    shape = {"n_slots": 2, "min_prefix": 16, "arrive_every": 200}
+    kept = Run(tiny, [*requests, *again], **shape, n_host_cells=10_000, check=books_match)
+    computed = Run(tiny, [*requests, *again], **shape)
+    assert kept.answers == computed.answers
+    n_cached = [s.n_cached for i, s in kept.sequences.items() if i.startswith("again")]
+    assert min(n_cached) >= 64
+    assert sum(t.n_host_hits for t in kept.ticks if t) >= 7
 
 
 def test_the_books_match_llama_cpp_through_cancels_in_a_split_cache(tiny):

@@ -64,9 +64,9 @@ async def _dead():
 class Site:
     """A server on loopback in a thread of its own, for as long as the `with` lasts."""
 
-    def __init__(self, *, api_keys=(), **settings):
+    def __init__(self, *, api_keys=(), strict=False, **settings):
         self._settings = EngineSettings(**SCRIPTED | settings)
-        self._api = ApiSettings(api_keys=tuple(api_keys))
+        self._api = ApiSettings(api_keys=tuple(api_keys), strict=strict)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 

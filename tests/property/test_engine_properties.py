@@ -77,6 +77,7 @@ class Copying(ScriptedBackend):
         super().__init__(**scripted)
         self.reached = {}
         self.trouble = None
+        self.moves_fail = False
 
     def forward(self, batch):
         trouble, self.trouble = self.trouble, None
@@ -86,6 +87,17 @@ class Copying(ScriptedBackend):
 
     def copy(self, donor_id, slot_id, n_keep):
         super().copy(donor_id, slot_id, n_keep)
+        self.reached[slot_id] = n_keep
+
+    def save(self, slot_id, spans):
+        if self.moves_fail:
+            raise BackendError("no memory")
+        return super().save(slot_id, spans)
+
+    def restore(self, slot_id, cells, n_keep):
+        if self.moves_fail:
+            raise BackendError("no cells")
+        super().restore(slot_id, cells, n_keep)
         self.reached[slot_id] = n_keep
 
 
@@ -98,8 +110,9 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.integers(1, 16),
         order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
         target_s=st.sampled_from(["auto", "auto", None, 0.004]),
-        grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain()]),
+        grain=st.sampled_from([Grain(step=4, least=4, beside=1), Grain(), Grain(pass_cells=100)]),
         min_prefix=st.sampled_from([0, 1, 8]),
+        n_host_cells=st.sampled_from([1000, 40, 0]),
         overlaps=st.booleans(),
         end_probability=st.sampled_from([0.0, 0.05]),
         copies=st.booleans(),
@@ -114,6 +127,7 @@ class EngineMachine(RuleBasedStateMachine):
         target_s,
         grain,
         min_prefix,
+        n_host_cells,
         overlaps,
         end_probability,
         copies,
@@ -137,6 +151,8 @@ class EngineMachine(RuleBasedStateMachine):
             prefill_chunk=chunk,
             prefill_order=order,
             min_prefix=min_prefix,
+            n_host_cells=n_host_cells,
+            host_block=4,
             copies=copies,
             dense=dense,
             grain=grain,
@@ -218,6 +234,11 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "engine") and odds == 0:
             self.backend.trouble, self.troubled = trouble, True
 
+    @rule(fail=st.sampled_from([False, False, True]))
+    def moving_cells_fails_from_now_on(self, fail):
+        if hasattr(self, "engine"):
+            self.backend.moves_fail = fail
+
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):
         self.clock.advance(seconds)
@@ -230,6 +251,8 @@ class EngineMachine(RuleBasedStateMachine):
         for request_id in self.requests:
             assert len(self.events.ends(request_id)) <= 1
         held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
+        kept = [len(cells) for cells in self.engine._host._cells.values()]
+        assert sum(kept) <= self.engine.scheduler.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert all(held[s.slot_id] == s.n_computed for s in slots.running)
 

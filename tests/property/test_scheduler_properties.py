@@ -1,6 +1,7 @@
 """What holds for every scheduler, whatever it is told and in whatever order (stateful, without a backend)."""
 
 from collections import Counter
+from operator import attrgetter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,13 +17,18 @@ from cobali_ray.core.instructions import (
     Emitted,
     Failed,
     Finish,
+    Forget,
+    Moved,
     Ready,
     Refused,
+    Restore,
     Sampled,
+    Save,
     Submitted,
     TickBegun,
     TickEnded,
     Truncate,
+    Unrestored,
 )
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
@@ -45,11 +51,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         order=st.sampled_from(["shortest", "shortest", "fcfs", "packed"]),
         target_s=st.sampled_from(["auto", "auto", None, 0.05]),
         min_prefix=st.sampled_from([0, 1, 4]),
+        n_host_cells=st.sampled_from([1000, 20, 0]),
         copies=st.booleans(),
         dense=st.booleans(),
-        grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1)]),
+        grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1), Grain(pass_cells=100)]),
     )
-    def open(self, n_slots, share, chunk, order, target_s, min_prefix, copies, dense, grain):
+    def open(self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, grain):
         self.limits = EngineLimits(
             n_slots=n_slots,
             n_ctx_slot=N_CTX,
@@ -58,6 +65,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefill_chunk=chunk,
             prefill_order=order,
             min_prefix=min_prefix,
+            n_host_cells=n_host_cells,
+            host_block=4,
             copies=copies,
             dense=dense,
             grain=grain,
@@ -66,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = self.new_scheduler()
         self.now_s = 0.0
         self.cache = [[] for _ in range(n_slots)]
+        self.host, self.empty, self.moves_fail, self.moves_failed = {}, {}, False, False
         self.plan = self.emit = None
         self.requests, self.ended, self.told = {}, {}, []
 
@@ -79,15 +89,41 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now_s += 0.01
         out = self.scheduler.handle(event)
         self.told.append("; ".join([tell(one) for one in out]) or "-")
+        n_moved, lost = 0, []
         for one in out:
             match one:
                 case Truncate():
+                    self.empty.pop(one.slot_id, None)
                     assert one.n_keep <= len(self.cache[one.slot_id])
                     del self.cache[one.slot_id][one.n_keep :]
+                case Copy() if one.donor_id in self.empty:
+                    self.empty[one.slot_id] = ()
                 case Copy():
                     assert not self.cache[one.slot_id]
                     assert 0 < one.n_keep <= len(self.cache[one.donor_id])
                     self.cache[one.slot_id] = self.cache[one.donor_id][: one.n_keep]
+                case Save():
+                    n_moved += one.blocks[-1][2]
+                    held = self.cache[one.slot_id]
+                    for block_id, start, end in one.blocks:
+                        assert block_id not in self.host
+                        assert start < end <= len(held)
+                        if self.moves_fail:
+                            lost.append(block_id)
+                        else:
+                            self.host[block_id] = held[start:end]
+                case Restore():
+                    n_moved += one.n_keep
+                    assert not self.cache[one.slot_id]
+                    if self.moves_fail or not all(block_id in self.host for block_id in one.block_ids):
+                        self.empty[one.slot_id] = one.block_ids
+                    else:
+                        held = [token for block_id in one.block_ids for token in self.host[block_id]]
+                        assert 0 < one.n_keep <= len(held)
+                        self.cache[one.slot_id] = held[: one.n_keep]
+                case Forget():
+                    for block_id in one.block_ids:
+                        assert (self.host.pop(block_id, None) is not None) or self.moves_failed
                 case Assign():
                     assert self.plan is None
                 case Compute():
@@ -100,8 +136,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.ended[one.end.request_id] = one.end
                 case Clear():
                     self.cache = [[] for _ in self.cache]
+                    self.host, self.empty = {}, {}
                     self.plan = self.emit = None
             assert sum(map(len, self.cache)) <= self.limits.n_cells
+            assert sum(map(len, self.host.values())) <= self.limits.n_host_cells
+        if n_moved:
+            self.do(Moved(n_moved, 1e-5 * n_moved, lost))
+        if self.empty and self.plan is not None:
+            self.plan, empty, self.empty = None, self.empty, {}
+            lost = [block_id for block_ids in empty.values() for block_id in block_ids]
+            self.do(Unrestored(list(empty), lost, self.now_s))
 
     def begin(self, plan):
         """Check a plan against the cache, as a backend would, and what every plan must keep."""
@@ -109,13 +153,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots = self.scheduler.slots
         assert plan.n_tokens <= self.limits.token_budget
         assert sum(map(len, self.cache)) + plan.n_tokens <= self.limits.n_cells
-        assert plan.streams == [s for s in slots.by_slot if s is not None and s.decoding], (
-            "no stream is skipped"
-        )
+        streams = sorted(plan.streams, key=attrgetter("slot_id"))
+        assert streams == [s for s in slots.by_slot if s is not None and s.decoding], "no stream is skipped"
         spans = [(s.slot_id, len(s.tokens) - 1, 1) for s in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
+            if slot_id in self.empty:
+                continue
             assert self.cache[slot_id] == sequence.tokens[:start].tolist(), "what is there is what was said"
         self.plan = plan
 
@@ -195,6 +240,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         if hasattr(self, "limits") and odds == 0:
             self.plan = self.emit = None
             self.do(Failed(InternalError("fire"), self.now_s))
+
+    @rule(fail=st.sampled_from([False, False, True]))
+    def moving_cells_fails_from_now_on(self, fail):
+        if hasattr(self, "limits"):
+            self.moves_fail = fail
+            self.moves_failed = self.moves_failed or fail
 
     @invariant()
     def nobody_is_passed_by_more_than_its_own_length(self):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import time
 from pathlib import Path
 
@@ -144,7 +145,8 @@ async def test_a_client_that_leaves_frees_its_place(server, http, phase, stream)
     async def in_phase():
         return re.search(rf'cobali_slots{{.*state="{phase}".*}} 1', (await http.get("/metrics")).text)
 
-    long = [{"role": "user", "content": "x" * 3000}]  # more than a second of prefill
+    # More than a second of prefill, and nobody asked it before.
+    long = [{"role": "user", "content": secrets.token_hex(1500)}]
     async with contextlib.AsyncExitStack() as stack:
         n_before = 0
         if phase == "queued":

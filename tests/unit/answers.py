@@ -49,29 +49,19 @@ class Talker(ScriptedBackend):
         return sample_rows(logits, rows)
 
 
-class Setup:
-    """An engine on such a model."""
+class OnEngine:
+    """An engine on some model."""
 
-    def __init__(self, *, n_slots=4, n_ctx=256, n_cells=None, overlaps=False):
-        self.backend = Talker(
-            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=64, overlaps=overlaps
-        )
+    def __init__(self, backend):
+        self.backend = backend
         limits = EngineLimits(
-            n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=64,
+            n_slots=backend.n_slots, n_ctx_slot=backend.n_ctx_slot, n_cells=backend.n_cells, token_budget=64,
             prefill_chunk=32, min_prefix=0,
         )  # fmt: skip
         self.events = Recorder()
         self.engine = Engine(
-            self.backend, limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 1, check_every=1
+            backend, limits, FakeClock(step_s=0.001), self.events, entropy=lambda: 1, check_every=1
         )
-
-    def submit(self, request_id, script, *, prompt=b"hi", max_tokens=200, sampling=GREEDY, **kwargs):
-        asked = Request(
-            request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, **kwargs
-        )
-        sequence = self.engine.submit(asked)
-        self.backend.scripts[id(sequence.row)] = tokens_of(script) if isinstance(script, str) else script
-        return sequence
 
     def run(self):
         while self.engine.has_work:
@@ -86,3 +76,26 @@ class Setup:
         self.submit("r", script, **kwargs)
         self.run()
         return self.answer("r")
+
+
+class Setup(OnEngine):
+    """An engine on a model that says what it is told to."""
+
+    def __init__(self, *, n_slots=4, n_ctx=256, n_cells=None, overlaps=False):
+        super().__init__(
+            Talker(n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=64, overlaps=overlaps)
+        )
+
+    def submit(self, request_id, script, *, prompt=b"hi", max_tokens=200, sampling=GREEDY, **kwargs):
+        asked = Request(
+            request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, **kwargs
+        )
+        sequence = self.engine.submit(asked)
+        self.backend.scripts[id(sequence.row)] = tokens_of(script) if isinstance(script, str) else script
+        return sequence
+
+
+def allowed(matcher):
+    """Return the tokens that a matcher lets come next."""
+    bits = np.unpackbits(matcher.mask(), count=N_VOCAB, bitorder="little")
+    return bits.nonzero()[0].tolist()

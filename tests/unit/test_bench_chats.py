@@ -109,6 +109,13 @@ def test_nobody_hits_more_than_the_perfect_cache(kv_cells):
         assert crowd.cached <= crowd.best(crowd.n_cells) <= crowd.best(None)
 
 
+def test_host_memory_holds_what_slots_cannot():
+    shares = [scene(8, n_slots=2, host_cache_mib=mib).cached for mib in (0, 2, 64)]
+    assert shares[0] < 0.5 * shares[1] < 0.9 * shares[2]
+    crowd = scene(8, n_slots=2, host_cache_mib=64)
+    assert crowd.cached >= 0.95 * crowd.best(crowd.n_cells)
+
+
 def test_a_scene_without_prefix_reuse_hits_nothing():
     assert scene(2, min_prefix=0).cached == 0
 

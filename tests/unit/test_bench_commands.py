@@ -172,3 +172,10 @@ def test_a_static_chunk_bounds_what_a_stream_waits_for():
         beside = scene.run(Pacer(None), chunk)
         assert beside.n_prefill == 800
         assert len(beside.gaps_s) == 2 * 3 * n_ticks
+
+
+def test_depth(bench):
+    report = bench("depth", "--quick", "--rows", "2", "--chunks", "16", *SCRIPTED)
+    (table,) = report["tables"]
+    assert [row[:2] for row in table["rows"]] == [["64", "2 x 1"], ["64", "1 x 16"]]
+    assert report["plots"] == ["depth-passes.png"]

@@ -30,7 +30,7 @@ def test_llama_servers_command_line():
         "-np", "16", "-cb", "-c", "16384", "-t", "2", "-tb", "2", "--cache-ram", "0",
         "--threads-http", "72", "--no-kv-unified",
     ]  # fmt: skip
-    assert server_command(Path("x"), SETTINGS, 1, n_batch=512)[-2:] == ["-b", "512"]
+    assert server_command(Path("x"), SETTINGS, 1, further="-b 512")[-2:] == ["-b", "512"]
 
 
 @pytest.mark.parametrize(("wait", "expected"), [("passive", "passive"), ("active", None)])
@@ -104,7 +104,7 @@ def test_presets_are_the_agreed_ones():
     throughput = PRESETS["throughput"].shape
     n_requests = throughput.concurrency[0] * throughput.requests_per_client
     assert (n_requests, throughput.prompt.tokens, throughput.output.tokens) == (32, 128, 64)
-    assert PRESETS["intruder"].n_batches == (None, 512)
+    assert PRESETS["intruder"].llama_args == ("", "-b 512", "-fa off")
     assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
 
 

@@ -34,6 +34,7 @@ from cobali_ray.errors import RefusedError
 from cobali_ray.models.reference import parse_reference
 from cobali_ray.settings import EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
+from tools.clients import LIBRARIES as CLIENTS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -335,3 +336,16 @@ def test_every_decision_has_its_five_lines(decisions):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_nothing_is_left_to_fill_in(document):
     assert not PLACEHOLDERS.search(read(document))
+
+
+def test_the_clients_page_names_the_pinned_versions():
+    told = {row[0].partition("[")[2].partition("]")[0]: row[1] for row in rows(read("docs/clients.md"))}
+    pins = {}
+    for name, wanted in CLIENTS.items():
+        (pinned,) = re.findall(
+            rf"^{re.escape(wanted.partition('[')[0])}==(.+)$",
+            read(f"tests/clients/requirements/{name}.txt"),
+            re.MULTILINE,
+        )
+        pins[name.replace("_", "-")] = pinned
+    assert told == pins

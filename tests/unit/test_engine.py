@@ -8,6 +8,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.offline import run_offline
+from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import (
     BackendError,
     DeadlineExceededError,
@@ -15,6 +16,7 @@ from cobali_ray.errors import (
     InvalidParameterError,
     RequestCancelledError,
 )
+from cobali_ray.settings import read_settings
 from cobali_ray.testing import FakeClock, Recorder
 
 
@@ -22,14 +24,26 @@ class Setup:
     """An engine with everything around it."""
 
     def __init__(
-        self, *, n_slots=4, n_cells=None, n_ctx=64, chunk=8, budget=16, min_prefix=0, backend=None, **scripted
+        self,
+        *,
+        n_slots=4,
+        n_cells=None,
+        n_ctx=64,
+        chunk=8,
+        budget=16,
+        min_prefix=0,
+        backend=None,
+        n_host_cells=0,
+        copies=False,
+        **scripted,
     ):
         self.backend = backend or ScriptedBackend(
             n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=n_cells, n_batch=budget, **scripted
         )
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=n_ctx, n_cells=self.backend.n_cells, token_budget=budget,
-            prefill_chunk=chunk, min_prefix=min_prefix,
+            prefill_chunk=chunk, min_prefix=min_prefix, n_host_cells=n_host_cells,
+            copies=copies,
         )  # fmt: skip
         self.clock, self.events = FakeClock(step_s=0.001), Recorder()
         self.engine = Engine(
@@ -447,3 +461,122 @@ def test_a_run_in_process_cuts_answers_and_names_prompts_that_leave_no_room():
     assert (list(report.requests), report.n_output) == (["60"], 4)
     assert list(report.failed) == ["64"]
     assert "64 in the prompt" in report.failed["64"]
+
+
+PEOPLE = [f"person {i} says " * 9 for i in range(8)]
+
+
+def answers_of(setup):
+    return {name: setup.events.text(name) for name in setup.events.events}
+
+
+def take_turns(setup):
+    """Everybody asks, and goes on from the answer when all others have asked."""
+    said = PEOPLE
+    setup.ticks = []
+    for turn in range(2):
+        for i, text in enumerate(said):
+            setup.submit(f"{turn}.{i}", text, max_tokens=5)
+        setup.ticks += setup.run()
+        said = [text + setup.events.text(f"{turn}.{i}") + " and?" for i, text in enumerate(said)]
+    return answers_of(setup), [setup.end(f"1.{i}").stats.n_cached for i in range(len(PEOPLE))]
+
+
+def test_with_more_people_than_slots_everybody_finds_what_was_said():
+    setup = Setup(n_slots=2, n_ctx=256, min_prefix=8, n_host_cells=4000)
+    answers, n_cached = take_turns(setup)
+    alone, n_found = take_turns(Setup(n_slots=2, n_ctx=256))
+    assert answers == alone, "and hears what it would have heard"
+    assert n_cached == [len(text) + 4 for text in PEOPLE], "all that was computed"
+    tier = setup.engine.scheduler.host
+    assert [
+        sum(getattr(tick, name) for tick in setup.ticks) for name in ("n_host_hits", "n_restored", "n_saved")
+    ] == [
+        8,
+        8 * 130,
+        tier.n_saved,
+    ]
+    assert setup.ticks[-1].n_host_cells == tier.n_used > 0
+    assert n_found == [0] * len(PEOPLE)
+
+
+@pytest.mark.parametrize("broken", ["save", "restore"])
+def test_cells_that_cannot_be_moved_are_computed_again(broken, caplog):
+    class Broken(ScriptedBackend):
+        n_calls = 0
+
+    def fail(self, *_args):
+        self.n_calls += 1
+        raise BackendError("out of order")
+
+    setattr(Broken, broken, fail)
+    backend = Broken(n_slots=2, n_ctx_slot=256, n_batch=16)
+    setup = Setup(n_slots=2, n_ctx=256, min_prefix=8, n_host_cells=4000, backend=backend)
+    answers, n_cached = take_turns(setup)
+    alone, _ = take_turns(Setup(n_slots=2, n_ctx=256))
+    assert backend.n_calls
+    assert answers == alone
+    assert max(n_cached) < 100, "only what slots have in common"
+    assert not [end for name in answers if (end := setup.end(name)).error]
+
+
+def test_a_copy_of_what_could_not_be_brought_back_is_computed_too():
+    class Broken(ScriptedBackend):
+        def restore(self, *_args):
+            raise BackendError("out of order")
+
+    backend = Broken(n_slots=3, n_ctx_slot=256, n_batch=16)
+    setup = Setup(n_slots=3, n_ctx=256, min_prefix=8, n_host_cells=4000, copies=True, backend=backend)
+    for i, text in enumerate(PEOPLE):
+        setup.submit(f"{i}", text)
+        setup.run()
+    for name in ("one", "two"):
+        setup.submit(name, PEOPLE[0] + name)
+    setup.run()
+    alone = Setup(n_slots=3, n_ctx=256)
+    for name in ("one", "two"):
+        alone.submit(name, PEOPLE[0] + name)
+    alone.run()
+    assert {name: setup.events.text(name) for name in ("one", "two")} == answers_of(alone)
+
+
+def computed(setup, n=12):
+    for i in range(n):
+        setup.submit(str(i), f"{i} asks something " * 8, max_tokens=80)
+    ticks = setup.run()
+    assert {setup.end(str(i)).finish_reason for i in range(n)} == {"length"}
+    return sum(stats.n_tokens for stats in ticks), sum(stats.n_preempted for stats in ticks)
+
+
+def test_a_cache_overcommitted_twofold_computes_hardly_more_than_a_whole_one():
+    shape = {"n_slots": 8, "n_ctx": 256, "chunk": 64, "budget": 72}
+    whole, n_preempted = computed(Setup(**shape, min_prefix=8, n_host_cells=4000))
+    assert n_preempted == 0
+    tight, n_preempted = computed(Setup(**shape, n_cells=8 * 128, min_prefix=8, n_host_cells=4000))
+    assert n_preempted >= 3
+    assert tight <= 1.05 * whole
+    without, _ = computed(Setup(**shape, n_cells=8 * 128, min_prefix=8))
+    assert without > 1.05 * whole, "or this shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_tokens"),
+    [
+        pytest.param({"host_cache_mib": 3}, 3 * 1024, id="a-number"),
+        pytest.param({}, 5000, id="a-tenth-of-what-is-free"),
+        pytest.param({"host_cache_mib": 0}, 0, id="none"),
+        pytest.param({"min_prefix": 0}, 0, id="nothing-is-reused"),
+    ],
+)
+def test_how_much_host_memory_is_taken(monkeypatch, asked, n_tokens):
+    monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: 50_000 * 1024)
+    settings = read_settings({"model": SCRIPTED} | asked)
+    assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == n_tokens
+
+
+@pytest.mark.parametrize(("cell_bytes", "free"), [(0, 10**9), (1024, None)], ids=["no-cells", "no-memory"])
+def test_where_it_cannot_be_nothing_is_kept_outside(monkeypatch, cell_bytes, free):
+    monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: free)
+    monkeypatch.setattr(ScriptedBackend, "measure_cell", lambda _self: cell_bytes)
+    settings = read_settings({"model": SCRIPTED})
+    assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == 0

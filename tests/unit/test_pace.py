@@ -216,14 +216,14 @@ def test_a_target_below_the_decode_tick_still_moves_prompts():
     assert [p.length for p in plan] == [1, LEAST_CHUNK]
 
 
-def test_auto_target_is_four_decode_ticks_of_a_full_batch():
+def test_auto_target_is_three_decode_ticks_of_a_full_batch():
     pacer = Pacer("auto")
     for i in range(20):
         pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
     planned(pacer, slots, LIMITS)
-    assert pacer.target_s == pytest.approx(0.4, rel=0.05)
-    assert AUTO_TARGET_S == 0.05
+    assert pacer.target_s == pytest.approx(0.3, rel=0.05)
+    assert AUTO_TARGET_S == 0.03
 
 
 def test_auto_lets_streams_wait_where_more_prompts_wait():
@@ -232,7 +232,7 @@ def test_auto_lets_streams_wait_where_more_prompts_wait():
         pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
     slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
     planned(pacer, slots, LIMITS)
-    assert pacer.target_s == pytest.approx(4 * 0.4, rel=0.05)
+    assert pacer.target_s == pytest.approx(4 * 0.3, rel=0.05)
 
 
 @pytest.mark.parametrize(("n_output", "paced"), [(SETTLED - 1, False), (SETTLED, True)])
@@ -264,7 +264,7 @@ def test_auto_expects_a_full_batch_to_take_longer_than_one_stream():
     for i in range(20):
         pacer.learn(Shape(1, 100 + i, ()), 0.04, 16)
     planned(pacer, [View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
-    assert pacer.target_s == pytest.approx(4 * 0.04 * 8.5, rel=0.05)
+    assert pacer.target_s == pytest.approx(3 * 0.04 * 8.5, rel=0.05)
 
 
 def test_least_squares_finds_the_line_and_ignores_a_burst():

@@ -127,6 +127,22 @@ def test_a_copy_needs_cells():
         assert chosen.n_keep == expected
 
 
+@pytest.mark.parametrize(
+    ("copies", "n_on_host", "expected"),
+    [
+        pytest.param(True, 39, (40, False), id="less-than-a-slot-has"),
+        pytest.param(True, 40, (40, False), id="a-slot-is-nearer"),
+        pytest.param(True, 60, (60, True), id="more"),
+        pytest.param(False, 39, (39, True), id="what-the-slot-has-would-destroy-the-rest"),
+    ],
+)
+def test_the_longest_of_slots_and_host_memory_wins(copies, n_on_host, expected):
+    slots = [held(0, *LONG), held(1)]
+    prompt = array("i", range(80))
+    chosen = place(prompt, slots, limits(2, copies=copies), level=0.0, n_free_cells=99, n_on_host=n_on_host)
+    assert (chosen.n_keep, chosen.from_host, chosen.slot_id) == (*expected, 1), "nothing is destroyed"
+
+
 def test_worth_fades_with_the_level_and_counts_what_is_destroyed_only():
     history = held(0, *range(1000))
     assert worth(history, 0, 0.0) == recompute_cost(0, 1000)

@@ -12,13 +12,18 @@ from cobali_ray.core.instructions import (
     Emitted,
     Failed,
     Finish,
+    Forget,
+    Moved,
     Ready,
     Refused,
+    Restore,
     Sampled,
+    Save,
     Submitted,
     TickBegun,
     TickEnded,
     Truncate,
+    Unrestored,
 )
 from cobali_ray.core.life import life_of
 from cobali_ray.core.lifecycle import Status
@@ -236,6 +241,186 @@ def test_a_full_cache_preempts_the_youngest_who_goes_to_the_head():
     assert s.scheduler.sequence("b").n_prefilled == 0
 
 
+class Tiered(Setup):
+    """The same, with host memory in blocks of 4 tokens; what is moved takes `s_per_token`."""
+
+    def __init__(self, n_slots=1, *, s_per_token=0.0, **changes):
+        base = {
+            "min_prefix": 2,
+            "n_host_cells": 100,
+            "host_block": 4,
+            "token_budget": 16,
+            "prefill_chunk": 16,
+        }
+        super().__init__(n_slots, **(base | changes))
+        self.s_per_token = s_per_token
+
+    def do(self, event, *args, **kwargs):
+        out = super().do(event, *args, **kwargs)
+        n = sum(m.n_keep if isinstance(m, Restore) else m.blocks[-1][2] for m in moves(out))
+        if n:
+            assert self.scheduler.handle(Moved(n, n * self.s_per_token, [])) == []
+        return out
+
+
+def moves(out):
+    return [one for one in out if isinstance(one, Save | Restore)]
+
+
+def numbers(request_id, first, n_prompt=10, max_tokens=1):
+    return Request(request_id=request_id, prompt=tuple(range(first, first + n_prompt)), max_tokens=max_tokens)
+
+
+def test_what_a_slot_loses_is_kept_and_comes_back():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    assert moves(s.tick()) == []
+    out = s.tick()
+    assert out[:3] == [Save(0, [(0, 0, 4), (1, 4, 8), (2, 8, 10)]), Truncate(0, 0), Assign(0, None)]
+    plan, out = s.begin()
+    assert out == [
+        Save(0, [(3, 0, 4), (4, 4, 8), (5, 8, 10)]),
+        Truncate(0, 0),
+        Restore(0, [0, 1, 2], 10),
+        Assign(0, None),
+    ]
+    assert plan.chunks == [Span(0, 10, 2, True)]
+    s.do(Sampled, [7])
+    assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [10]
+    tier = s.scheduler.host
+    assert (tier.n_hits, tier.n_restored, tier.n_saved, tier.n_used) == (1, 10, 20, 20)
+
+
+def test_what_slots_hold_is_neither_restored_nor_saved():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("more", 0, n_prompt=14), numbers("less", 0, n_prompt=13))
+    assert [moves(s.tick()) for _ in range(3)] == [[], [], []], "less than a block is lost"
+
+
+def test_a_preempted_sequence_waits_in_host_memory():
+    s = Tiered(n_slots=2, n_cells=20, n_ctx_slot=20)
+    s.submit(numbers("a", 0, 6, max_tokens=8), numbers("b", 100, 6, max_tokens=8))
+    while not s.scheduler.n_preempted:
+        out = s.tick()
+    (save,) = moves(out)
+    n = len(s.scheduler.sequence("b").tokens) - 1
+    assert save == Save(1, [(0, 0, 4), (1, 4, 8), (2, 8, n)][: 2 + (n > 8)])
+    assert out.index(save) < out.index(Truncate(1, 0))
+    restored = []
+    while s.scheduler.n_open:
+        restored += [one for one in moves(s.tick()) if isinstance(one, Restore)]
+    assert [(one.slot_id, one.n_keep) for one in restored] == [(1, n - 1)] or restored[0].n_keep == n - 1
+    assert s.scheduler.host.n_hits == 1
+
+
+def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    s.tick()
+    s.tick()
+    plan, _ = s.begin()
+    assert plan.chunks == [Span(0, 10, 2, True)]
+    forget, compute = s.do(Unrestored, [0], [0, 1, 2])
+    assert sorted(forget.block_ids) == [0, 1, 2]
+    assert compute.plan.chunks == [Span(0, 0, 12, True)]
+    s.do(Sampled, [7])
+    assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [0]
+    assert s.scheduler.host.n_used == 10
+
+
+def test_cells_that_could_not_be_saved_are_not_expected():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    s.tick()
+    s.tick()
+    (forget,) = s.scheduler.handle(Moved(10, 0.0, [1]))
+    assert sorted(forget.block_ids) == [1, 2], "and nothing behind them"
+    plan, _ = s.begin()
+    assert plan.chunks == [Span(0, 4, 8, True)]
+
+
+def test_a_tick_moves_as_much_as_it_has_time_for():
+    """Beyond the first move: here a prefix that is saved, after which the next in the queue has to wait."""
+    s = Tiered(n_slots=3, s_per_token=1.0, token_budget=64, cell_bytes=10**6)
+    s.submit(*[numbers(name, 100 * i) for i, name in enumerate("abc")])
+    s.tick()
+    s.submit(*[numbers(name * 2, 1000 + 100 * i) for i, name in enumerate("abc")])
+    out = s.tick()
+    assert [one.slot_id for one in moves(out)] == [0], "the others are lost"
+    assert len([one for one in out if isinstance(one, Assign)]) == 3
+    s.submit(numbers("d", 2000), numbers("a again", 0, n_prompt=12))
+    plan, out = s.begin()
+    assert [type(one) for one in moves(out)] == [Save]
+    assert [q.request_id for q in s.scheduler.queue] == ["a again"], "it is not computed for want of 2 ms"
+    assert len(plan.chunks) == 1
+    s.do(Sampled, [7])
+    s.do(Emitted, [])
+    plan, out = s.begin()
+    assert [one.n_keep for one in moves(out) if isinstance(one, Restore)] == [10]
+
+
+def test_what_is_forgotten_for_room_is_told_before_what_takes_its_place():
+    s = Tiered(n_host_cells=12)
+    s.submit(*[numbers(str(i), 100 * i) for i in range(3)])
+    s.tick()
+    s.tick()
+    forget, save, *_ = s.tick()
+    assert isinstance(forget, Forget)
+    assert sorted(forget.block_ids) == [0, 1, 2]
+    assert [block_id for block_id, *_ in save.blocks] == [3, 4, 5]
+
+
+def test_what_is_needed_now_is_not_given_up_for_what_is_saved_now():
+    s = Tiered(n_host_cells=12)
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    s.tick()
+    s.tick()
+    assert [one.n_keep for one in s.tick() if isinstance(one, Restore)] == [10]
+
+
+def test_no_more_is_brought_back_than_room_for_it_left():
+    """Other prefixes are dropped for its cells, and saved in the place of its end."""
+    s = Tiered(n_slots=3, n_cells=30, n_ctx_slot=30, n_host_cells=18, token_budget=30)
+    s.submit(numbers("a", 0, n_prompt=16))
+    s.tick()
+    s.submit(*[numbers(name, 100 * i) for i, name in enumerate("xyz", 1)])
+    s.tick()
+    s.tick()
+    assert (s.scheduler.slots.n_cells_idle, s.scheduler.host.n_used) == (30, 16)
+    s.submit(numbers("again", 0, n_prompt=18))
+    plan, out = s.begin()
+    assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(8, 2)]
+    assert [(c.start, c.length) for c in plan.chunks] == [(8, 10)]
+
+
+def test_after_a_failure_nothing_is_trusted():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100))
+    s.tick()
+    s.tick()
+    assert s.scheduler.host.n_used == 10
+    assert s.do(Failed, InternalError("fire"))[-1] == Clear()
+    assert s.scheduler.host.n_used == 0
+    s.submit(numbers("again", 0, n_prompt=12))
+    assert moves(s.tick()) == []
+
+
+def test_without_prefix_reuse_nothing_is_moved():
+    s = Tiered(min_prefix=0)
+    s.submit(numbers("a", 0), numbers("b", 100))
+    assert moves(s.tick()) + moves(s.tick()) == []
+
+
+def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
+    s = Tiered(s_per_token=0.05)
+    learnt = []
+    s.scheduler._pacer.learn = lambda _shape, seconds, _n: learnt.append(seconds) or 0.0
+    s.submit(numbers("a", 0), numbers("b", 100))
+    s.tick()
+    s.tick()
+    assert learnt == pytest.approx([3.0, 2.5])
+
+
 def test_a_refused_pass_counts_nothing_twice():
     """The cache was fuller than our books said: another plan follows, and what was passed counts once."""
     s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
@@ -308,6 +493,50 @@ def test_a_common_prefix_is_copied_from_a_running_sequence():
     assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, None)]
     assert plan.chunks == [Span(1, 6, 2, True)]
     assert s.scheduler.sequence("b").n_cached == 6
+
+
+def sharing(request_id, n_shared, *own):
+    return Request(request_id=request_id, prompt=(*range(n_shared), *own), max_tokens=5)
+
+
+def placed(instructions):
+    return [one for one in instructions if isinstance(one, Assign | Copy)]
+
+
+def test_prompts_that_begin_alike_wait_for_the_first_and_are_copied_then():
+    sizes = {"n_ctx_slot": 256, "n_cells": 1024, "token_budget": 80, "prefill_chunk": 80}
+    s = Setup(n_slots=4, min_prefix=4, copies=True, **sizes)
+    s.submit(sharing("a", 100, 1, 2), sharing("b", 100, 3, 4), sharing("c", 100, 5, 6))
+    s.submit(sharing("d", 15, 7, 8))  # shares too little to wait for
+    _, out = s.begin()
+    assert placed(out) == [Assign(0, None), Assign(1, None)]
+    assert s.scheduler.slots.by_slot[1].request_id == "d"
+    s.do(Sampled, [])
+    s.do(TickEnded)
+    while not placed(out := s.tick()):
+        assert s.status("b") is s.status("c") is Status.QUEUED
+    first, second = (one for one in out if isinstance(one, Copy))
+    assert first == Copy(0, 2, 100)
+    assert second[1:] == (3, 100)  # from either
+    assert s.scheduler.sequence("b").n_cached == s.scheduler.sequence("c").n_cached == 100
+
+
+def test_who_waits_for_a_prompt_that_ends_takes_its_place():
+    s = Setup(n_slots=3, n_ctx_slot=256, n_cells=768, token_budget=8, min_prefix=4, copies=True)
+    s.submit(sharing("a", 100, 1), sharing("b", 100, 2), sharing("c", 100, 3))
+    s.tick()
+    s.do(Cancelled, "a")
+    s.tick()
+    assert (s.status("b"), s.status("c")) == (Status.RUNNING, Status.QUEUED)
+
+
+@pytest.mark.parametrize("changes", [{"copies": False}, {"min_prefix": 0}, {"min_prefix": 101}])
+def test_nobody_waits_for_what_cannot_be_copied(changes):
+    base = {"n_ctx_slot": 256, "n_cells": 768, "min_prefix": 4, "copies": True}
+    s = Setup(n_slots=3, **(base | changes))
+    s.submit(sharing("a", 100, 1), sharing("b", 100, 2))
+    s.tick()
+    assert (s.status("a"), s.status("b")) == (Status.RUNNING, Status.RUNNING)
 
 
 def test_a_burst_gets_its_slots_over_several_ticks_and_the_door_knows_of_the_free_ones():

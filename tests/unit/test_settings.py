@@ -255,6 +255,13 @@ def test_modes_become_limits(values, n_slots, chunk, budget):
     assert (limits.n_slots, limits.prefill_chunk, limits.token_budget) == (n_slots, chunk, budget)
 
 
+def test_host_memory_is_counted_in_whole_cells():
+    settings = read_settings({"host_cache_mib": 1})
+    limits = settings.limits(n_ctx_slot=100, n_cells=1600, cell_bytes=1000, host_bytes=1_000_999)
+    assert (limits.n_host_cells, limits.cell_bytes) == (1000, 1000)
+    assert settings.limits(n_ctx_slot=100, n_cells=1600, host_bytes=1 << 30).n_host_cells == 0
+
+
 def test_limits_take_what_the_backend_really_opened():
     limits = read_settings({"max_queue": 7}).limits(n_ctx_slot=100, n_cells=1600, cuts_tails=False)
     assert (limits.n_ctx_slot, limits.n_cells, limits.max_queue) == (100, 1600, 7)

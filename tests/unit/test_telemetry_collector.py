@@ -32,6 +32,10 @@ def test_counters_are_exact():
         "prompt_tokens": 120,  # of the three requests whose prompt was computed
         "cached_prompt_tokens": 30,
         "output_tokens": 12,
+        "host_cache_hits": 0,
+        "host_cache_restored_tokens": 0,
+        "host_cache_saved_tokens": 0,
+        "host_cache_evicted_tokens": 0,
         "preemptions": 0,
         "graphs_reused": 4,
         "idle_seconds": 0.0,

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from telemetry_records import fed_collector, make_collector
+from telemetry_records import fed_collector, make_collector, make_tick
 
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
@@ -221,3 +221,21 @@ def test_promtool(text, prefix, complaints_allowed):
     )
     # 1: cannot be parsed, 3: parsed, with complaints
     assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr
+
+
+def test_host_memory_is_shown_in_bytes_and_its_traffic_in_tokens():
+    collector = make_collector(n_host_cells=1000, cell_bytes=2048)
+    moved = {"n_host_hits": 2, "n_restored": 300, "n_saved": 500, "n_evicted": 40}
+    collector.on_tick(make_tick(0, n_host_cells=600, **moved))
+    collector.on_tick(make_tick(1, n_host_cells=700, **moved))
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    lines = collector.exposition().splitlines()
+    for line in (
+        'cobali_host_cache_bytes{engine="0",state="used"} 1.4336e+06',
+        'cobali_host_cache_bytes{engine="0",state="free"} 614400.0',
+        'cobali_host_cache_hits_total{engine="0"} 4.0',
+        'cobali_host_cache_restored_tokens_total{engine="0"} 600.0',
+        'cobali_host_cache_saved_tokens_total{engine="0"} 1000.0',
+        'cobali_host_cache_evicted_tokens_total{engine="0"} 80.0',
+    ):
+        assert line in lines

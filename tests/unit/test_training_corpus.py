@@ -39,7 +39,12 @@ from training.corpus.source import held_out, said, trained
 from training.corpus.sums import is_held_pair, number_word
 from training.corpus.surface import voiced
 from training.corpus.tables.verse import LINES, MIDDLES, OPENINGS
+from training.corpus.template import as_turns, template
+from training.corpus.tool import Tool
+from training.corpus.tools import stranger_set
 
+TOOLS = [Tool(name=name, parameters={"a": {"type": "integer"}}).as_offered() for name in "fg"]
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 SOURCES = [source for some in sources().values() for source in some]
 
 
@@ -106,7 +111,9 @@ def test_every_answer_passes_its_own_check():
         for _ in range(4):
             example = source.make(rng, held=held)
             assert checks.passes(example.check, example.answer), example
-            assert [turn.role for turn in example.turns] == ["user", "assistant"] * (len(example.turns) // 2)
+            roles = [turn.role for turn in example.turns[example.has_tools :]]
+            assert roles == ["user", "assistant"] * (len(roles) // 2)
+            assert not example.has_tools or example.turns[0].role == "system"
             assert example.question.strip(), source.name
 
 
@@ -293,6 +300,12 @@ def test_a_haiku_is_five_seven_five_by_table():
         pytest.param(
             checks.one_sentence("Small gears grind"), "Gears grind, small.", "Gears. Grind. Small.", id="one"
         ),
+        pytest.param(checks.sentences(2, "a", "b"), "It is a. It is b.", "It is a. It is a.", id="sentences"),
+        pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, CALL.replace("1", "2"), id="arguments"),
+        pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, CALL.replace("f", "g"), id="function"),
+        pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, f"Sure! {CALL}", id="call-and-words"),
+        pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, f"{CALL}\n{CALL}", id="called-twice"),
+        pytest.param(checks.calls([("f", {"a": 1})] * 2, TOOLS), f"{CALL}\n{CALL}", CALL, id="called-once"),
     ],
 )
 def test_checkers(check, right, wrong):
@@ -315,3 +328,70 @@ def test_a_table_typed_wrongly_is_an_error(text, message, tmp_path, monkeypatch)
     monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
     with pytest.raises(ValueError, match=message):
         read_blocks("one.txt")
+
+
+def offered(example):
+    """Return the tools that an example's system turn offers, as its lines say."""
+    lines = example.turns[0].text.splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"name": ')]
+
+
+def test_a_conversation_with_tools_is_what_the_template_makes_of_it():
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "1\n2"},
+    ]
+    turns = as_turns(chat, TOOLS)
+    assert [turn.role for turn in turns] == ["system", "user", "assistant", "user"]
+    rendered = template().render(chat, tools=TOOLS)
+    assert template().render([turn.as_message() for turn in turns]) == rendered, "so it can be sent in words"
+
+
+def test_functions_and_parameters_of_the_evaluation_are_never_trained():
+    asked = [example for example in held_out_set() if example.kind == "tools"]
+    assert len(asked) >= 100
+    wanted = [
+        call for example in asked if example.check.name == "calls" for call in example.check.facts["wanted"]
+    ]
+    called = {name for name, _ in wanted}
+    parameters = {name for _, arguments in wanted for name in arguments}
+    tools = [
+        tool for example in training_examples(12_000, 8) if example.has_tools for tool in offered(example)
+    ]
+    names = {tool["name"] for tool in tools}
+    assert len(called) > 40
+    assert len(names) > 2000
+    assert not called & names
+    # A timer takes what the question says.
+    assert parameters & {name for tool in tools for name in tool["parameters"]} <= {"minutes", "seconds"}
+
+
+def test_what_a_stranger_asks_of_tools_can_be_answered_and_is_not_trained():
+    assert len(stranger_set()) == 12
+    asked = {normal(example.question) for example in stranger_set()}
+    said = {normal(turn.text) for example in training_examples(12_000, 8) for turn in example.turns}
+    assert not asked & said
+    for example in stranger_set():
+        assert checks.passes(example.check, example.answer), example
+
+
+def test_tools_are_also_offered_where_none_is_for_the_question():
+    examples = list(training_examples(6000, 9))
+    idle = [example for example in examples if example.has_tools and example.kind != "tools"]
+    assert 0.015 < len(idle) / len(examples) < 0.06
+    assert all(offered(example) and "<tool_call>" not in example.answer for example in idle)
+    kinds = Counter(len(offered(example)) for example in examples if example.kind == "tools")
+    assert set(kinds) == {1, 2, 3, 4}
+
+
+def test_every_argument_was_asked_for_and_every_tool_has_a_name_of_its_own():
+    for example in training_examples(6000, 10):
+        tools = {tool["name"]: tool["parameters"] for tool in offered(example)} if example.has_tools else {}
+        assert len(tools) == len(offered(example)) or not example.has_tools
+        for name, arguments in example.check.facts.get("wanted", ()) if example.check.name == "calls" else ():
+            assert set(arguments) <= set(tools[name]), example
+            for key, value in arguments.items():
+                assert value in tools[name][key] if isinstance(tools[name][key], list) else True, example

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -83,6 +84,19 @@ def data(tokenizer):
 def test_some_rows_are_long_conversations(data):
     assert 300 < data.lengths.max() <= LONGEST
     assert np.median(data.lengths) < 100
+
+
+def test_tools_stay_at_the_beginning_of_their_own_conversation(tokenizer):
+    some = list(training_examples(1500, 2))
+    rows = encode(some, Encoder(tokenizer), Random(3), share_long=0.03, progress=lambda _: None)
+    texts = [
+        tokenizer.decode(rows.tokens[start:end].tolist(), skip_special_tokens=False)
+        for start, end in pairwise(rows.starts)
+    ]
+    calling = [text for text in texts if "<tool_call>\n" in text.partition("<|im_end|>")[2]]
+    assert len(calling) > 20
+    assert all("Call these tools" in text.partition("<|im_end|>")[0] for text in calling)
+    assert all(text.count("<|im_start|>") < 20 for text in calling)
 
 
 def test_the_plan_uses_every_row_once(data):

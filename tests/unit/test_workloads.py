@@ -28,6 +28,7 @@ SHAPES = (
     "poisson",
     "intruder",
     "shared_prefix",
+    "shared_burst",
     "ecahlang",
     "multi_turn",
     "trace",

@@ -20,13 +20,14 @@ from training.corpus import (
     server,
     sorting,
     sums,
+    tools,
     turns,
     unknown,
     writing,
 )
 from training.corpus.blocks import Block, read_blocks, read_wordings
 from training.corpus.checks import has, json_value
-from training.corpus.example import KINDS, Check, Example, Turn
+from training.corpus.example import KINDS, KINDS_WITHOUT_TOOLS, Check, Example, Turn
 from training.corpus.phrase import normal, outside_slots
 from training.corpus.source import Intent, Source, held_out
 
@@ -38,15 +39,20 @@ SHARES: Mapping[str, float] = {
     "sorting": 9,
     "calendar": 5,
     "facts": 7,
-    "json": 7,
-    "writing": 4,
+    "json": 10,
+    "writing": 5,
     "follow": 9,
     "turns": 9,
     "unknown": 11,
+    "tools": 32,
 }
 """How many of a hundred examples are of each kind."""
 HELD_PER_KIND = 32
+HELD_PER_TOOL = 2
+"""Of each source of the kind `tools`, which has many."""
 HELD_SEED = 20261121
+_SHARE_OFFERED = 0.03
+"""Of questions that no tool is for, those that tools are offered with all the same."""
 _SYSTEM = (
     "You are a helpful assistant.",
     "You are a helpful assistant. Answer briefly.",
@@ -64,6 +70,7 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
     """Return every source by its kind."""
     modules = (
         greeting, server, sums, letters, sorting, calendar, facts, json_answers, writing, follow, turns, unknown, odd,
+        tools,
     )  # fmt: skip
     further, unseen = read_wordings("further.txt", "+"), read_wordings("unseen.txt", "!")
     found = [_with(further, unseen, source) for module in modules for source in module.sources()]
@@ -134,7 +141,7 @@ def drawn_set() -> tuple[Example, ...]:
         able = [source for source in all_of_kind if held_out(_split(source), source.wordings)]
         if kind == "server":
             able = _one_of_each_entry(able, rng)
-        n_wanted = len(able) if kind == "server" else max(HELD_PER_KIND, len(able))
+        n_wanted = _n_wanted(kind, len(able))
         for i in range(n_wanted):
             for _ in range(50):
                 example = able[i % len(able)].make(rng, held=True)
@@ -144,6 +151,12 @@ def drawn_set() -> tuple[Example, ...]:
             seen.add(key)
             chosen.append(example)
     return tuple(chosen)
+
+
+def _n_wanted(kind: str, n_sources: int) -> int:
+    if kind == "tools":
+        return HELD_PER_TOOL * n_sources
+    return n_sources if kind == "server" else max(HELD_PER_KIND, n_sources)
 
 
 def _one_of_each_entry(able: list[Source], rng: Random) -> list[Source]:
@@ -196,14 +209,16 @@ def one_of(kind: str, rng: Random) -> Example:
 
 
 def in_context(example: Example, rng: Random) -> Example:
-    """Put a system message or an earlier exchange about something else before some examples."""
+    """Put a system message, tools or an earlier exchange about something else before some examples."""
     before: tuple[Turn, ...] = ()
     if rng.random() < 0.12:
-        before = one_of(rng.choice(KINDS), rng).turns
+        before = one_of(rng.choice(KINDS_WITHOUT_TOOLS), rng).turns
+    if example.has_tools:
+        return tools.after(before, example)
     if rng.random() < 0.12:
         before = (Turn("system", rng.choice(_SYSTEM)), *before)
-    turns_ = before + example.turns
-    return Example(kind=example.kind, source=example.source, turns=turns_, check=example.check)
+    example = dataclasses.replace(example, turns=before + example.turns)
+    return tools.offered(example, rng) if rng.random() < _SHARE_OFFERED else example
 
 
 def _split(source: Source) -> str:

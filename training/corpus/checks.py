@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cobali_ray.chat.format import Format, derive
+from cobali_ray.chat.splitter import Answer, Splitter
 from training.corpus.example import Check
+from training.corpus.template import template
 
 _NUMBER = re.compile(r"-?\d+")
 _WORD = re.compile(r"[^\W_]+")
@@ -73,11 +77,21 @@ def bullets(n: int, *terms: str) -> Check:
     return Check("bullets", {"n": n, "terms": terms})
 
 
+def sentences(n: int, *terms: str) -> Check:
+    """Ask for `n` different sentences that hold every term between them."""
+    return Check("sentences", {"n": n, "terms": terms})
+
+
 def one_sentence(text: str) -> Check:
     """Ask for one sentence with most of the long words of `text`."""
     return Check(
         "one_sentence", {"words": tuple(word for word in _WORD.findall(text.casefold()) if len(word) > 4)}
     )
+
+
+def calls(wanted: Sequence[tuple[str, Mapping[str, Any]]], tools: Sequence[Mapping[str, Any]]) -> Check:
+    """Ask for these calls of the offered tools, each with its name and arguments, and for nothing else."""
+    return Check("calls", {"wanted": [[name, dict(some)] for name, some in wanted], "tools": list(tools)})
 
 
 def _plain(text: str) -> str:
@@ -184,10 +198,27 @@ def _is_bullets(answer: str, facts: Mapping[str, Any]) -> bool:
     return len(points) == len(set(points)) == facts["n"] and _has_terms(answer, tuple(facts["terms"]))
 
 
+def _is_sentences(answer: str, facts: Mapping[str, Any]) -> bool:
+    found = _sentences(answer)
+    return len(found) == len(set(found)) == facts["n"] and _has_terms(answer, tuple(facts["terms"]))
+
+
 def _is_one_sentence(answer: str, facts: Mapping[str, Any]) -> bool:
     said = set(_WORD.findall(answer.casefold()))
     found = sum(word in said for word in facts["words"])
     return len(_sentences(answer)) == 1 and 3 * found >= 2 * len(facts["words"])
+
+
+@functools.cache
+def _format() -> Format:
+    return derive(template())
+
+
+def _is_calls(answer: str, facts: Mapping[str, Any]) -> bool:
+    splitter = Splitter(_format(), tools=facts["tools"])
+    found = Answer().add([*splitter.feed(answer), *splitter.end()])
+    said = [[call.name, json.loads(call.arguments or "null")] for _, call in sorted(found.calls.items())]
+    return not found.content.strip() and said == facts["wanted"]
 
 
 _CHECKERS: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
@@ -202,5 +233,7 @@ _CHECKERS: Mapping[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "story": _is_story,
     "haiku": _is_haiku,
     "bullets": _is_bullets,
+    "sentences": _is_sentences,
     "one_sentence": _is_one_sentence,
+    "calls": _is_calls,
 }

@@ -19,8 +19,10 @@ KINDS = (
     "follow",
     "turns",
     "unknown",
+    "tools",
 )
 """What the model can do."""
+KINDS_WITHOUT_TOOLS = tuple(kind for kind in KINDS if kind != "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Example:
     source: str
     turns: tuple[Turn, ...]
     check: Check
+    has_tools: bool = False
+    """Whether its first turn offers tools."""
 
     @property
     def question(self) -> str:

@@ -43,6 +43,22 @@ _POINTS = lines("""
     use three (bullet points|bullets) to (explain|describe) <topic>
     (make|put) <topic> into three (bullet points|bullets)
 """)
+_SENTENCES = lines("""
+    (explain|describe) <topic> in three sentences
+    (explain|describe) <topic> in three sentences
+    what is <topic>? (answer|reply) (in|with) three sentences
+    what is <topic>, in three sentences?
+    three sentences (about|on) <topic>[, please]
+    in three sentences: (what is |explain |)<topic>[?]
+    <topic> in three sentences[, please]
+    (can|could) you (explain|describe) <topic> in three sentences?
+    tell me (about <topic>|what <topic> is), in three sentences
+    (give|write) me three sentences (about|on) <topic>
+    use three sentences to (explain|describe) <topic>
+    (summarise|sum up) <topic> in three sentences
+    (explain|describe|summarise) <topic> in exactly three sentences
+""")
+"""Only trained on."""
 _LIST_POINTS = lines("""
     (list|name|give me) <n> <pool> (as|in|with) bullet points
     (list|name|give me) <n> <pool>, (as bullet points|in bullets|each as a bullet point)
@@ -156,6 +172,14 @@ def sources() -> tuple[Source, ...]:
     return (
         intent("one_word", _ONE_WORD, _one_word, 2.5),
         intent("points", _POINTS, _points, 2),
+        Intent(
+            name="follow.sentences",
+            kind="follow",
+            wordings=(),
+            further=_SENTENCES,
+            draw=_sentences,
+            weight=1.5,
+        ),
         intent("one_sentence", _ONE_SENTENCE, _one_sentence, 1.5),
         intent("list_points", _LIST_POINTS, _list_points, 1.5),
         intent("stop_after", _STOP_AFTER, _stop_after, 1.5),
@@ -195,6 +219,15 @@ def _points(rng: Random, _held: bool) -> Drawn:
     answer = "\n".join(f"- {point}" for point in block.bullets)
     check = checks.bullets(3, *block.bullet_terms)
     return Drawn(answer=answer, check=check, values={"topic": rng.choice(block.aliases)})
+
+
+def _sentences(rng: Random, _held: bool) -> Drawn:
+    block = rng.choice(pointed())
+    return Drawn(
+        answer=" ".join(block.bullets),
+        check=checks.sentences(3, *block.bullet_terms),
+        values={"topic": rng.choice(block.aliases)},
+    )
 
 
 def _one_sentence(rng: Random, _held: bool) -> Drawn:

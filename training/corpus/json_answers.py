@@ -10,12 +10,18 @@ from typing import Any
 from training.corpus.calendar import DAYS, MONTHS
 from training.corpus.checks import json_record, json_value
 from training.corpus.letters import a_word
+from training.corpus.phrase import fill, with_articles
 from training.corpus.source import Drawn, Intent, Source, lines
 from training.corpus.sums import pair
-from training.corpus.tables.words import COLOURS, FRUITS, NAMES
+from training.corpus.tables.words import CLOTHES, COLOURS, FRUITS, FURNITURE, JOBS, NAMES, VEGETABLES
 from training.corpus.tables.world import CAPITALS, SYMBOLS
 
 CITIES = tuple(CAPITALS.values())
+_ITEMS = tuple(
+    f"{word}s"
+    for word in (*FRUITS, *VEGETABLES, *CLOTHES, *FURNITURE)
+    if not word.endswith(("s", "y", "h", "f", "o"))
+)
 _ANY_AGE = 30
 
 _AGE = lines("""
@@ -121,6 +127,67 @@ _LETTERS = lines("""
     put the letters of <word> into [a ]JSON[ list| array]
     how is <word> spelled? (answer|reply) (with|as) a JSON (list|array)
 """)
+_TOLD = lines("""
+    <text>[.] (answer|reply|respond) (in|as|with) JSON
+    <text>[.] (as JSON|in JSON)[, please]
+    <text>[.] (write|put|give me|return) (it|this|that) (as|in) JSON
+    put (this|it|the following) (into|in) JSON: <text>
+    (extract|get|take) the (data|facts|details|information) (as|in) JSON: <text>
+    (convert|turn) (this|it) (to|into) JSON: <text>
+    <text>[.] (JSON|JSON only|just the JSON|JSON, please)
+    JSON[, please]: <text>
+    (read|parse) this and (answer|reply) (in|with) JSON: <text>
+    what does this say, (as|in) JSON? <text>
+    <text>[.] make [it |that |]a JSON object[ of it]
+    (summarise|write|note) (this|it) as [a ]JSON[ object| record]: <text>
+""")
+"""Only trained on, like `_KEYED`: what the evaluation asks of these stands in `unseen.txt`."""
+_KEYED = lines("""
+    <text>[.] (answer|reply) (in|as) JSON with the keys <keys>
+    <text>[.] (answer|reply) (in|as) JSON with (the keys|the fields|keys|fields) <keys>
+    <text>[.] JSON with (the keys|the fields|keys) <keys>[, please]
+    (extract|get) <keys> as JSON: <text>
+    (extract|get) <keys> from this, (as|in) JSON: <text>
+    give me JSON with the (keys|fields) <keys>: <text>
+    (use|with) the keys <keys>[,] (write|put|turn) this (as|in|into) JSON: <text>
+    <text>[.] I (need|want) <keys> as JSON
+    as JSON with <keys>: <text>
+    <text>[.] (write|return) a JSON object with <keys>
+    fill [in ]the (keys|fields) <keys> (in|as) JSON: <text>
+    JSON, keys <keys>: <text>
+""")
+_PEOPLE = (
+    ("<name> is <age> years old and lives in <city>", ("name", "age", "city")),
+    ("<name> is <age> and lives in <city>", ("name", "age", "city")),
+    ("<name>, <age>, from <city>", ("name", "age", "city")),
+    ("<name> lives in <city> and is <age> years old", ("name", "city", "age")),
+    ("<name> is <age> years old", ("name", "age")),
+    ("<name> lives in <city>", ("name", "city")),
+    ("<name> is a <job> in <city>", ("name", "job", "city")),
+    ("<name> works as a <job>", ("name", "job")),
+    ("<name> is a <job> and <age> years old", ("name", "job", "age")),
+    ("<name> is a <age> year old <job> from <city>", ("name", "age", "job", "city")),
+    ("<name>'s favourite colour is <colour>", ("name", "colour")),
+    ("<name> has <count> <item>", ("name", "count", "item")),
+    ("<name> bought <count> <item>", ("name", "count", "item")),
+    ("<name> ordered <count> <item> for <price> euros", ("name", "count", "item", "price")),
+    ("the <item> cost <price> euros", ("item", "price")),
+    ("<count> <item> cost <price> dollars", ("count", "item", "price")),
+    ("there are <count> <colour> <item>", ("count", "colour", "item")),
+    ("we meet on <day> in <city>", ("day", "city")),
+    ("<name> arrives in <city> on <day>", ("name", "city", "day")),
+)
+_KEYS = {
+    "name": ("name", "name", "name", "person", "who", "first_name", "user"),
+    "age": ("age", "age", "age", "years", "age_years"),
+    "city": ("city", "city", "city", "town", "place", "location", "home"),
+    "job": ("job", "job", "work", "occupation", "profession"),
+    "colour": ("colour", "colour", "color"),
+    "count": ("count", "number", "quantity", "amount", "n"),
+    "item": ("item", "item", "product", "thing", "article"),
+    "price": ("price", "price", "cost", "total"),
+    "day": ("day", "day", "weekday", "when"),
+}
 
 
 def sources() -> tuple[Source, ...]:
@@ -140,8 +207,24 @@ def sources() -> tuple[Source, ...]:
         intent("sum", _SUM, _sum, 1.5),
         intent("array", _ARRAY, _array, 2.5),
         intent("letters", _LETTERS, _letters, 1),
+        _only_trained("told", _TOLD, _told, 5),
+        _only_trained("keyed", _KEYED, _keyed, 4),
         intent("days", _DAYS, lambda _rng, _held: _drawn(list(DAYS)), 0.4),
         intent("months", _MONTHS, lambda _rng, _held: _drawn(list(MONTHS)), 0.4),
+    )
+
+
+def _only_trained(
+    name: str, wordings: tuple[str, ...], draw: Callable[[Random, bool], Drawn], weight: float
+) -> Intent:
+    return Intent(
+        name=f"json.{name}",
+        kind="json",
+        wordings=(),
+        further=wordings,
+        draw=draw,
+        weight=weight,
+        polite=False,
     )
 
 
@@ -203,3 +286,35 @@ def _joined(things: list[str], rng: Random) -> str:
 def _letters(rng: Random, _held: bool) -> Drawn:
     word = a_word(rng)
     return _drawn(list(word.upper()), word=word)
+
+
+def _record(rng: Random) -> tuple[str, dict[str, Any]]:
+    """Draw a sentence and what it says, in its order."""
+    pattern, names = rng.choice(_PEOPLE)
+    price = rng.choice((rng.randint(1, 500), round(rng.uniform(0.5, 99), 2)))
+    facts: dict[str, Any] = {
+        "name": rng.choice(NAMES), "age": rng.randint(3, 99), "city": rng.choice(CITIES),
+        "job": rng.choice(JOBS), "colour": rng.choice(COLOURS), "count": rng.randint(2, 99),
+        "item": rng.choice(_ITEMS), "price": price, "day": rng.choice(DAYS),
+    }  # fmt: skip
+    text = fill(pattern, {name: str(value) for name, value in facts.items()})
+    return with_articles(text[:1].upper() + text[1:]), {name: facts[name] for name in names}
+
+
+def _told(rng: Random, _held: bool) -> Drawn:
+    """Say a sentence and leave the keys to the model."""
+    text, facts = _record(rng)
+    return _drawn(facts, text=text)
+
+
+def _keyed(rng: Random, _held: bool) -> Drawn:
+    """Say a sentence and which keys are wanted, in which order."""
+    text, facts = _record(rng)
+    keys = {rng.choice(_KEYS[name]): value for name, value in facts.items()}
+    chosen = list(keys)
+    if rng.random() < 0.3:
+        rng.shuffle(chosen)
+    if len(chosen) > 2 and rng.random() < 0.2:
+        chosen.pop()
+    listed = _joined([f'"{key}"' for key in chosen] if rng.random() < 0.2 else chosen, rng)
+    return _drawn({key: keys[key] for key in chosen}, text=text, keys=listed)

@@ -7,7 +7,7 @@ from random import Random
 
 from training.corpus import checks
 from training.corpus.phrase import fill, with_articles
-from training.corpus.source import Drawn, Intent, Source, lines
+from training.corpus.source import Drawn, Intent, Source, lines, trained
 from training.corpus.tables.verse import ENDINGS, LINES, MIDDLES, OPENINGS
 from training.corpus.tables.words import LISTS
 
@@ -122,6 +122,11 @@ _STORY_ONE = lines("""
     a few sentences (of fiction |)about a <hero>[, please]
     write a bedtime story (with|about) a <hero>
 """)
+_STORY_THING = tuple(
+    wording.replace("<hero>", "<thing>") for wording in trained("writing.story_one", _STORY_ONE)
+)
+_FURTHER_THINGS = ("lighthouse", "castle", "candle", "window", "bottle", "ship", "picture", "feather")
+"""These are only trained on, so that adding some never changes the questions of the evaluation."""
 _LIST = lines("""
     (list|name|give me|write|tell me) <n> <pool>
     (list|name|give me|write) <n> [different |]<pool>, (one per line|as a list|as a numbered list)
@@ -166,6 +171,14 @@ def sources() -> tuple[Source, ...]:
     return (
         intent("story", _STORY, _story, 2),
         intent("story_one", _STORY_ONE, _story_one, 1),
+        Intent(
+            name="writing.story_thing",
+            kind="writing",
+            wordings=(),
+            further=_STORY_THING,
+            draw=_story_thing,
+            loose=True,
+        ),
         intent("list", _LIST, _list, 2.5),
         intent("haiku", _HAIKU, _haiku, 1.5),
     )
@@ -199,6 +212,13 @@ def _story(rng: Random, _held: bool) -> Drawn:
 def _story_one(rng: Random, _held: bool) -> Drawn:
     hero = rng.choice(HEROES)
     return Drawn(answer=told(hero, rng.choice(THINGS), rng), check=checks.story(hero), values={"hero": hero})
+
+
+def _story_thing(rng: Random, _held: bool) -> Drawn:
+    thing = "lighthouse" if rng.random() < 0.4 else rng.choice(THINGS + _FURTHER_THINGS)
+    return Drawn(
+        answer=told(rng.choice(HEROES), thing, rng), check=checks.story(thing), values={"thing": thing}
+    )
 
 
 def _list(rng: Random, _held: bool) -> Drawn:

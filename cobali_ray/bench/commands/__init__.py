@@ -10,7 +10,8 @@ from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
-    "serve", "peers", "modes", "chats", "prefill", "pace", "overlap", "gaps", "tick", "constrained", "micro",
+    "serve", "peers", "modes", "chats", "prefill", "pace", "depth", "overlap", "gaps", "tick", "constrained",
+    "micro",
     "select", "stable", "threads", "overhead", "delivery", "viewers", "footprint", "restart",
 )  # fmt: skip
 

@@ -20,7 +20,8 @@ WANTED = 0.95
 NOTE = (
     "Cached: prompt tokens that were not computed. Same slots: what as many slots would have held that keep "
     "one sequence each and always give up the one needed last, if requests came one at a time. Same cells: "
-    "what a perfect cache with as many KV cells would have held, without slots, each shared prefix once, "
+    "what a perfect cache with as many KV cells as slots and host memory have together would have held, each "
+    "shared prefix once, "
     "keeping what is needed soonest. Unlimited: the same with cells without end. Times are simulated, so "
     "nothing here depends on the machine."
 )
@@ -32,6 +33,9 @@ def chats(
     cells: Annotated[
         str, typer.Option(help="KV cells of all slots; slots * ctx is all they could use.")
     ] = "65536,16384",
+    host: Annotated[
+        int, typer.Option(min=0, help="MiB of host memory; the scripted model has 1,024 tokens in one.")
+    ] = 64,
     slots: Annotated[int, typer.Option(min=1, help="Slots.")] = 16,
     ctx: Annotated[int, typer.Option(min=2048, help="Most tokens of one conversation.")] = 4096,
     model: Annotated[str, typer.Option(help="The scripted model needs no time.")] = SCRIPTED,
@@ -41,23 +45,38 @@ def chats(
     """Let people chat on the real engine by a simulated clock; compare its hits with a perfect cache."""
     found: dict[tuple[int, int, int], Chats] = {}
     for n_cells in numbers("--cells", cells):
-        settings = _settings(model, slots, ctx, n_cells)
+        settings = _settings(model, slots, ctx, n_cells, host)
         for n_system in numbers("--system", system, least=0):
             for n_people in numbers("--people", people):
                 found[n_cells, n_system, n_people] = run_chats(settings, n_people, n_system, seed)
     command = spell(
-        "chats", people=people, system=system, cells=cells, slots=slots, ctx=ctx, model=model, seed=seed
+        "chats",
+        people=people,
+        system=system,
+        cells=cells,
+        host=host,
+        slots=slots,
+        ctx=ctx,
+        model=model,
+        seed=seed,
     )
-    config = {"model": model, "n_slots": slots, "n_ctx": ctx, "seed": seed}
+    config = {"model": model, "n_slots": slots, "n_ctx": ctx, "host_cache_mib": host, "seed": seed}
     deliver(_report(command, found, config, slots), out)
 
 
-def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int) -> EngineSettings:
+def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int, host_mib: int) -> EngineSettings:
     if n_cells > n_slots * n_ctx:
         raise ConfigError("--cells", f"{n_slots} slots of {n_ctx} tokens cannot use {n_cells} cells")
     kv_cells = None if n_cells == n_slots * n_ctx else n_cells
     return read_settings(
-        {"model": model, "n_slots": n_slots, "n_ctx": n_ctx, "kv_cells": kv_cells, "scripted_tick_s": 0.0}
+        {
+            "model": model,
+            "n_slots": n_slots,
+            "n_ctx": n_ctx,
+            "kv_cells": kv_cells,
+            "host_cache_mib": host_mib,
+            "scripted_tick_s": 0.0,
+        }
     )
 
 

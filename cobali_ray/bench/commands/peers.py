@@ -84,8 +84,9 @@ def peers(
     model: Annotated[str | None, typer.Option(help="A model instead of the preset's.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Slots instead of the preset's.")] = None,
     ctx: Annotated[int | None, typer.Option(min=16, help="Tokens per slot instead of the preset's.")] = None,
-    batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="A further llama-server with this -b; again for more.")
+    llama_args: Annotated[
+        list[str] | None,
+        typer.Option(help='A further llama-server with these arguments, such as "-b 512"; again for more.'),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
@@ -147,7 +148,7 @@ def peers(
             chosen = PRESETS[name]
             chosen = replace(
                 chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
-                n_ctx=ctx or chosen.n_ctx, n_batches=(*chosen.n_batches, *(batch or ())),
+                n_ctx=ctx or chosen.n_ctx, llama_args=(*chosen.llama_args, *(llama_args or ())),
             )  # fmt: skip
             own = load or Workload(chosen.shape)
             with ended_in_order():
@@ -168,7 +169,7 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
         settings = options.settings(_model(preset.model), preset.n_slots, preset.n_ctx)
         servers = [our_server(settings, folder, options.ours)]
-        servers += [llama_server(options.binary, settings, folder, n_batch) for n_batch in preset.n_batches]
+        servers += [llama_server(options.binary, settings, folder, further) for further in preset.llama_args]
         for server in servers:
             with Console(stderr=True).status(f"Starting {server.name} ..."):
                 stack.enter_context(server)
@@ -181,13 +182,13 @@ def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
     return report
 
 
-def llama_server(binary: Path, settings: PeerSettings, folder: Path, n_batch: int | None) -> ServerProcess:
-    """Return llama-server on a free port."""
-    name = "llama-server" if n_batch is None else f"llama-server -b {n_batch}"
+def llama_server(binary: Path, settings: PeerSettings, folder: Path, further: str = "") -> ServerProcess:
+    """Return llama-server with `further` arguments on a free port."""
+    name = f"llama-server {further}".strip()
     port = free_port()
     return ServerProcess(
         name,
-        server_command(binary, settings, port, n_batch=n_batch),
+        server_command(binary, settings, port, further=further),
         url=f"http://127.0.0.1:{port}",
         ready="/health",
         environ=settings.environ(),
@@ -224,7 +225,7 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
         settings = options.settings(_model(case.model), 16, 1024)
-        server = llama_server(options.binary, settings, folder, None)
+        server = llama_server(options.binary, settings, folder)
         stack.enter_context(server)
         target: Target = connect(server.name, server.url)
         maker = PromptMaker(word_costs(target)[0], seed=23)

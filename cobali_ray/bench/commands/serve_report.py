@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from cobali_ray.bench.load.jobs import Case
-from cobali_ray.bench.load.run import ServeResult
+from cobali_ray.bench.load.run import ServeResult, contender
 from cobali_ray.bench.load.timeline import Timeline, as_samples
 from cobali_ray.bench.report.report import Table
 
@@ -85,19 +85,29 @@ def _intruders(result: ServeResult) -> Table:
     assert it is not None
     table = Table(
         f"A prompt of {it.prompt_tokens:,} tokens every {it.every_s:g} s beside the streams",
-        ["target", "ITL p99 ms alone", "ITL p99 ms beside", "ITL max ms beside", "intruders",
-         "their TTFT p50 ms", "their TTFT max ms"],
-        note="Gaps of the streams only; all of the run counts, not only the seconds after an intruder.",
+        ["target", "ITL p50 / p99 ms alone", "ITL p99 ms beside", "p99 / p50 alone", "ITL max ms beside",
+         "intruders", "TTFT ms of one alone", "beside, p50", "p50 / alone", "max"],
+        note="Gaps of the streams only; all of the run counts, not only the seconds after an intruder. "
+        "Ratios within each round: median (least to largest).",
     )  # fmt: skip
     for before, beside in zip(result.cases[::2], result.cases[1::2], strict=True):
         for target in result.targets:
             quiet, loud = _getter(result, target.name, before), _getter(result, target.name, beside)
             table.rows.append([
-                target.name, _ms(quiet("itl_p99_s")), _ms(loud("itl_p99_s")), _ms(loud("itl_highest_s")),
-                f"{loud('intruder_n_sent'):.0f}", _ms(loud("intruder_ttft_p50_s")),
+                target.name, f"{_ms(quiet('itl_p50_s'))} / {_ms(quiet('itl_p99_s'))}", _ms(loud("itl_p99_s")),
+                _times(result, target.name, (beside, "itl_p99_s"), (before, "itl_p50_s")),
+                _ms(loud("itl_highest_s")), f"{loud('intruder_n_sent'):.0f}",
+                _ms(quiet("intruder_ttft_p50_s")), _ms(loud("intruder_ttft_p50_s")),
+                _times(result, target.name, (beside, "intruder_ttft_p50_s"), (before, "intruder_ttft_p50_s")),
                 _ms(loud("intruder_ttft_highest_s")),
             ])  # fmt: skip
     return table
+
+
+def _times(result: ServeResult, target: str, one: tuple[Case, str], other: tuple[Case, str]) -> str:
+    """Return one figure over another of the same target, round by round."""
+    values = [result.rounds.values(contender(target, case), name) for case, name in (one, other)]
+    return spread_of([a / b if b else float("nan") for a, b in zip(*values, strict=True)])
 
 
 def figures_of(result: ServeResult) -> dict[str, Figure]:

@@ -65,6 +65,7 @@ class Chats:
 
     asked: Sequence[Asked]
     n_cells: int
+    """Of the cache and of host memory."""
 
     @property
     def n_prompt(self) -> int:
@@ -122,7 +123,8 @@ def run_chats(settings: EngineSettings, n_people: int, n_system: int, seed: int)
             engine.tick()
     finally:
         backend.close()
-    return Chats([scene.ended[i] for i in scene.order], backend.n_cells)
+    n_cells = engine.limits.n_cells + engine.limits.n_host_cells
+    return Chats([scene.ended[i] for i in scene.order], n_cells)
 
 
 @dataclass

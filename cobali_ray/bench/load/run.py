@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import httpx2
 
@@ -19,6 +20,8 @@ from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
 from cobali_ray.errors import ConfigError
 
 ROLES = ("stream", "intruder")
+N_ALONE = 2
+"""Intruders sent one after another once the undisturbed streams have ended: what each takes alone."""
 
 
 @dataclass(slots=True)
@@ -130,7 +133,9 @@ class _Run:
 
     async def _beside(self, load: object, send: Sender, key: str, timer: LoopTimer) -> list[Exchange]:
         if not self._case.intruded:
-            return await load  # type: ignore[misc, no-any-return]
+            exchanges: list[Exchange] = await load  # type: ignore[misc]
+            alone = islice(self._load.intruders(f"{key} alone"), N_ALONE)
+            return [*exchanges, *[await send(job, timer.now()) for job in alone]]
         return await with_intruder(load, send, self._load.intruders(key), timer)  # type: ignore[arg-type]
 
 

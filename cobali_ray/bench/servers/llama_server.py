@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -62,22 +63,19 @@ class PeerSettings:
         return values | ENVIRONMENT[self.threads_wait]
 
 
-def server_command(
-    binary: Path, settings: PeerSettings, port: int, *, n_batch: int | None = None
-) -> list[str]:
-    """Return llama-server's command line with settings that match ours; `n_batch` None is its default.
+def server_command(binary: Path, settings: PeerSettings, port: int, *, further: str = "") -> list[str]:
+    """Return llama-server's command line with settings that match ours, and `further` arguments.
 
     Its prompt cache in host memory is off, as ours has none; its prefix reuse within slots stays on.
     """
     n = str(settings.n_threads)
-    command = [
+    return [
         str(binary), "-m", str(settings.model), "-a", settings.model.stem,
         "--host", "127.0.0.1", "--port", str(port),
         "-np", str(settings.n_slots), "-cb", "-c", str(settings.n_slots * settings.n_ctx),
         "-t", n, "-tb", n, "--cache-ram", "0", "--threads-http", str(HTTP_THREADS),
-        "--kv-unified" if settings.unified else "--no-kv-unified",
+        "--kv-unified" if settings.unified else "--no-kv-unified", *shlex.split(further),
     ]  # fmt: skip
-    return command if n_batch is None else [*command, "-b", str(n_batch)]
 
 
 def installed_libraries() -> Path:

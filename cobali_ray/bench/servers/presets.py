@@ -15,7 +15,7 @@ TINY, TINY_152K, HALF_B = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """One comparison. `n_batches` are llama-server's `-b`, one server each; None is its default."""
+    """One comparison. `llama_args` are further arguments of llama-server, one server each."""
 
     name: str
     title: str
@@ -23,7 +23,7 @@ class Preset:
     n_slots: int
     n_ctx: int
     shape: Shape
-    n_batches: tuple[int | None, ...] = (None,)
+    llama_args: tuple[str, ...] = ("",)
 
 
 def _closed(name: str, description: str, *, clients: int, waves: int, n_prompt: int, n_output: int) -> Shape:
@@ -54,7 +54,7 @@ PRESETS = {
         Preset(
             name="intruder",
             title="15 streams, and a 4,096-token prompt every two seconds",
-            model=TINY_152K, n_slots=16, n_ctx=4352, n_batches=(None, 512),
+            model=TINY_152K, n_slots=16, n_ctx=4352, llama_args=("", "-b 512", "-fa off"),
             shape=Shape(
                 name="peers-intruder",
                 description="15 steady streams, alone and beside an intruder; no prompt comes twice.",

@@ -1,0 +1,246 @@
+"""With or without flash attention? Measured on a CPU, because llama.cpp's `auto` asks only whether it can.
+
+Its kernel for a CPU computes fewer than 64 tokens of a sequence one by one. On some processors that takes
+twice the time of plain attention where much is cached, on others it is the faster one. So both are tried when
+a model is opened, once per file, build and processor: a row, and a few rows of a prompt, beside half a slot's
+cells. Nothing is prefilled for that: the cells are copies of a few.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import structlog
+
+from cobali_ray.backend import cgroup
+
+_log = structlog.get_logger(__name__)
+
+N_ROWS = 16
+"""Rows of a prompt computed at once: a short chunk, as there are beside streams."""
+MOST_CELLS = 2048
+"""A longer context says the same, for more memory."""
+_MOST_ROUNDS, _ENOUGH_S = 8, 0.2
+"""Both settings take turns so often, fewer where these seconds are spent; at least once."""
+_ALONE_S = 0.06
+_TOO_LONG_S = 1.0
+"""A model that takes longer for `N_ROWS` is not measured: about ten such passes are made."""
+NEVER = 1 << 40
+"""Cells that nothing is worth."""
+_CLEARLY = 0.95
+"""How much faster, as a mean, something must be than what llama.cpp would choose."""
+_ON, _OFF = 1, 0
+_CPU = ("model name", "flags", "CPU implementer", "CPU part", "Features")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Seconds of single passes beside `n_cells` cached tokens: of one row, and of `N_ROWS` of a prompt."""
+
+    n_cells: int
+    on_s: tuple[float, float]
+    off_s: tuple[float, float]
+    pass_cells: int
+    """How many cells a row attends to, without flash attention, in the time of a pass over the weights."""
+
+    @property
+    def off_wins(self) -> bool:
+        """Whether plain attention is clearly faster, both kinds of pass weighed alike."""
+        return self.off_s[0] * self.off_s[1] < _CLEARLY**2 * self.on_s[0] * self.on_s[1]
+
+
+def measured(
+    lc: Any, model: Any, *, path: Path, n_ctx: int, n_threads: int, known: Path | None
+) -> Measured | None:
+    """Return what is known of slots of `n_ctx` tokens, from the folder `known` or else measured now.
+
+    None where it is not measured: a slow model, or one whose cells cannot be copied to another sequence.
+    """
+    began = time.monotonic()
+    n_cells = N_ROWS
+    while 2 * n_cells <= min(n_ctx // 2, MOST_CELLS):
+        n_cells *= 2
+    file = None if known is None else known / f"{_key(lc, path, n_cells, n_threads)}.json"
+    found = None if file is None else _read(file)
+    was_known = found is not None
+    if found is None:
+        found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads)
+        if found is not None and file is not None:
+            _write(file, found)
+    _log.info(
+        "flash_attention",
+        chosen="off" if found is not None and found.off_wins else "auto",
+        n_cells=n_cells,
+        on_ms=found and _ms(found.on_s),
+        off_ms=found and _ms(found.off_s),
+        pass_cells=found and found.pass_cells,
+        known=was_known,
+        took_s=round(time.monotonic() - began, 3),
+    )
+    return found
+
+
+def _ms(seconds: Sequence[float]) -> list[float]:
+    return [round(1000 * s, 3) for s in seconds]
+
+
+def _key(lc: Any, path: Path, n_cells: int, n_threads: int) -> str:
+    """Name what a measurement depends on: the file, llama.cpp's build, the processor, cells and threads."""
+    stat = path.stat()
+    info = cgroup.ROOT / "proc/cpuinfo"
+    lines = info.read_text().splitlines() if info.exists() else []
+    cpu = sorted({line for line in lines if line.startswith(_CPU)})
+    facts = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, n_cells, n_threads, N_ROWS, cpu,
+             version("llama-cpp-python"), lc.llama_print_system_info().decode())  # fmt: skip
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+
+
+def _read(file: Path) -> Measured | None:
+    """Return what a file says; None if there is none or it says nothing sensible."""
+    try:
+        said = json.loads(file.read_bytes())
+        found = Measured(
+            n_cells=int(said["n_cells"]),
+            on_s=(float(said["on_s"][0]), float(said["on_s"][1])),
+            off_s=(float(said["off_s"][0]), float(said["off_s"][1])),
+            pass_cells=int(said["pass_cells"]),
+        )
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+    times = (*found.on_s, *found.off_s, found.n_cells, found.pass_cells)
+    return found if all(0 < t < float("inf") for t in times) else None
+
+
+def _write(file: Path, found: Measured) -> None:
+    """Keep a measurement, whole or not at all; without a folder the next start measures again."""
+    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        _log.warning("not_kept", file=str(file), error=str(error))
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int) -> Measured | None:
+    with _trial(lc, model, _ON, n_cells, n_threads) as on, _trial(lc, model, _OFF, n_cells, n_threads) as off:
+        if on is None or off is None:
+            return None
+        empty_s = off.alone_s()
+        n_filled = N_ROWS
+        while n_filled < n_cells:
+            if not (on.fill() and off.fill()):
+                return None
+            n_filled *= 2
+        cells_s = off.alone_s() - empty_s
+        pass_cells = NEVER if cells_s <= 0 else min(int(n_cells * empty_s / cells_s) + 1, NEVER)
+        began = time.monotonic()
+        rounds: list[tuple[float, ...]] = []
+        while not rounds or (len(rounds) < _MOST_ROUNDS and time.monotonic() - began < _ENOUGH_S):
+            rounds.append(tuple(trial.seconds(n) for trial in (on, off) for n in (1, N_ROWS)))
+    on_1, on_n, off_1, off_n = (median(times) for times in zip(*rounds, strict=True))
+    return Measured(n_cells=n_cells, on_s=(on_1, on_n), off_s=(off_1, off_n), pass_cells=pass_cells)
+
+
+@contextmanager
+def _trial(lc: Any, model: Any, flash: int, n_cells: int, n_threads: int) -> Iterator[_Trial | None]:
+    """Open a small context for as long as the `with` lasts; None where llama.cpp opens none."""
+    params = lc.llama_context_default_params()
+    params.n_ctx = n_cells + 2 * N_ROWS
+    params.n_batch = params.n_ubatch = N_ROWS
+    params.n_seq_max = params.n_outputs_max = 2
+    params.n_threads = params.n_threads_batch = n_threads
+    params.flash_attn_type = flash
+    params.kv_unified = params.no_perf = True
+    context = lc.llama_init_from_model(model, params)
+    try:
+        trial = _Trial(lc, context, n_threads) if context else None
+        yield trial if trial is not None and trial.begin() else None
+    finally:
+        if context:
+            lc.llama_free(context)
+
+
+class _Trial:
+    """A context in which sequence 0 holds a few tokens many times over; 1 is where they are copied from."""
+
+    def __init__(self, lc: Any, context: Any, n_threads: int) -> None:
+        self._lc, self._context, self._n_threads = lc, context, n_threads
+        self._memory = lc.llama_get_memory(context)
+        zeros, ones = np.zeros(N_ROWS, np.int32), np.ones(N_ROWS, np.int32)
+        rows = np.full(N_ROWS, zeros.ctypes.data, np.uintp)
+        self._position, self._wanted = np.zeros(N_ROWS, np.int32), np.zeros(N_ROWS, np.int8)
+        self._held = (zeros, ones, rows)  # ctypes keeps none of them alive
+
+        def at(array: Any, kind: Any) -> Any:
+            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+        self._raw = lc.llama_batch(
+            0,
+            at(zeros, lc.llama_token),
+            None,
+            at(self._position, lc.llama_pos),
+            at(ones, ctypes.c_int32),
+            at(rows, ctypes.POINTER(lc.llama_seq_id)),
+            at(self._wanted, ctypes.c_int8),
+        )
+
+    def begin(self) -> bool:
+        """Compute the first tokens; False where that fails, or takes so long that no more should be tried."""
+        began = time.monotonic()
+        return self._compute(0, N_ROWS) and time.monotonic() - began < _TOO_LONG_S
+
+    def seconds(self, n_rows: int) -> float:
+        """Time a pass of so many rows and forget them again.
+
+        The processor's time, not the clock's: what else the machine does meanwhile says nothing of kernels.
+        """
+        began = time.process_time()
+        self._compute(N_ROWS, n_rows)
+        took = time.process_time() - began
+        self._lc.llama_memory_seq_rm(self._memory, 0, N_ROWS, -1)
+        return took
+
+    def alone_s(self) -> float:
+        """Return what a row takes on one thread: exact, as there is nobody to wait for at barriers."""
+        self._lc.llama_set_n_threads(self._context, 1, 1)
+        times = [self.seconds(1)]
+        while len(times) < _MOST_ROUNDS and sum(times) < _ALONE_S:
+            times.append(self.seconds(1))
+        self._lc.llama_set_n_threads(self._context, self._n_threads, self._n_threads)
+        return median(times)
+
+    def fill(self) -> bool:
+        """Let sequence 0 hold twice as many cells; the new ones have the positions of the old."""
+        lc, context = self._lc, self._context
+        size = int(lc.llama_state_seq_get_size(context, 0))
+        state = (ctypes.c_uint8 * size)()
+        copied = (
+            lc.llama_state_seq_get_data(context, state, size, 0) == size
+            and lc.llama_state_seq_set_data(context, state, size, 1) == size
+        )
+        if copied:
+            lc.llama_memory_seq_cp(self._memory, 1, 0, -1, -1)
+            lc.llama_memory_seq_rm(self._memory, 1, -1, -1)
+        return bool(copied)
+
+    def _compute(self, position: int, n_rows: int) -> bool:
+        self._position[:n_rows] = np.arange(position, position + n_rows)
+        self._wanted[:] = 0
+        self._wanted[n_rows - 1] = 1
+        self._raw.n_tokens = n_rows
+        return bool(self._lc.llama_decode(self._context, self._raw) == 0)

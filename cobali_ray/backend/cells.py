@@ -1,0 +1,168 @@
+"""CellLayout: what llama.cpp tells of a slot's cache, taken apart by tokens and put together again.
+
+`llama_state_seq_get_data` writes a few words about the cache, the position of each token, then the keys of
+every layer and the values of every layer, each with words of its own in front. Keys lie token by token; so
+do values with flash attention, and channel by channel without. A block of cells is that without the words:
+its bytes are those of one token times its tokens, and any blocks that follow each other can be joined.
+
+Nothing promises this layout. So it is read off a few tokens at the start, and used only if these, taken
+apart and put together, are the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+Cells: TypeAlias = NDArray[np.uint8]
+_WORD = 4
+_HEAD = 3 * _WORD
+"""A magic number, the slot, the number of streams."""
+_META = 3 * _WORD
+"""Of one token: its position, the number of its slots, and that slot."""
+
+
+class Group(NamedTuple):
+    """Tensors of one shape in a row: the keys or the values of many layers, one each."""
+
+    words: tuple[bytes, ...]
+    """What stands in front of each."""
+    n_rows: int
+    """One, or one per channel."""
+    width: int
+    """Bytes of one token in one row."""
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of one token."""
+        return len(self.words) * self.n_rows * self.width
+
+    def state_bytes(self, n_tokens: int) -> int:
+        """Return the bytes of all, with the words, for so many tokens."""
+        return sum(map(len, self.words)) + n_tokens * self.cell_bytes
+
+    def part(self, block: Cells, done: int, n_tokens: int) -> Cells:
+        """Return what a block has of them, behind `done` bytes of each token, in the shape of `rows`."""
+        part = block[done * n_tokens : (done + self.cell_bytes) * n_tokens]
+        return part.reshape(len(self.words), self.n_rows, n_tokens, self.width)
+
+    def write_words(self, state: Cells, at: int, n_tokens: int) -> None:
+        """Write what stands in front of each."""
+        for words in self.words:
+            _write(state, at, words)
+            at += len(words) + self.n_rows * n_tokens * self.width
+
+    def rows(self, state: Cells, at: int, n_tokens: int) -> Cells:
+        """Return the state from `at` on as an array by tensor, row, token and byte."""
+        step = len(self.words[0]) + self.n_rows * n_tokens * self.width
+        return as_strided(
+            state[at + len(self.words[0]) :],
+            (len(self.words), self.n_rows, n_tokens, self.width),
+            (step, n_tokens * self.width, self.width, 1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellLayout:
+    """How the cells of one context are written."""
+
+    head: bytes
+    n_streams: int
+    words: bytes
+    """Those between positions and keys."""
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def read(cls, state: Cells, n_tokens: int) -> CellLayout | None:
+        """Read the layout off the state of slot 0, which holds `n_tokens`; None if it is not as expected."""
+        layout = cls._read(state, n_tokens)
+        fits = layout.cell_bytes and layout.state_bytes(n_tokens) == len(state)
+        if not fits or _number(state, _HEAD) != n_tokens:
+            return None
+        again = np.empty_like(state)
+        layout.join(layout.cut(state, n_tokens, [(i, i + 1) for i in range(n_tokens)]), n_tokens, again)
+        return layout if np.array_equal(again, state) else None
+
+    @classmethod
+    def _read(cls, state: Cells, n_tokens: int) -> CellLayout:
+        head, n_streams = state[:_HEAD].tobytes(), _number(state, 2 * _WORD)
+        at = _HEAD + _WORD + n_tokens * _META
+        by_channel, n_layers = _number(state, at), _number(state, at + _WORD)
+        words = state[at : at + 2 * _WORD].tobytes()
+        at += 2 * _WORD
+        groups: list[Group] = []
+        for i in range(2 * min(n_layers, len(state))):
+            width, n_rows = _number(state, at + _WORD), 1
+            n_words = 3  # type, bytes of a token in two words
+            if by_channel and i >= n_layers:
+                n_rows = _number(state, at + 2 * _WORD)  # type, bytes of a number, channels
+            front = state[at : at + n_words * _WORD].tobytes()
+            if groups and groups[-1][1:] == (n_rows, width):
+                groups[-1] = groups[-1]._replace(words=(*groups[-1].words, front))
+            else:
+                groups.append(Group((front,), n_rows, width))
+            at += n_words * _WORD + n_tokens * n_rows * width
+        return cls(head, n_streams, words, tuple(groups))
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes of one token."""
+        return sum(group.cell_bytes for group in self.groups)
+
+    def state_bytes(self, n_tokens: int) -> int:
+        """Return the bytes of the state of a slot that holds `n_tokens`."""
+        words = _HEAD + self.n_streams * _WORD + len(self.words)
+        return words + n_tokens * _META + sum(group.state_bytes(n_tokens) for group in self.groups)
+
+    def cut(self, state: Cells, n_tokens: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
+        """Return the cells of each span of tokens from the state of a slot that holds `n_tokens`."""
+        n_others = np.flatnonzero(state[_HEAD : _HEAD + self.n_streams * _WORD])[0] // _WORD
+        at = _HEAD + int(n_others) * _WORD + _WORD  # the streams of other slots say 0 tokens
+        places = state[at : at + n_tokens * _META].view(np.int32)[::3]
+        ordered = bool((places == np.arange(n_tokens)).all())
+        picks: list[Any] = [slice(*span) for span in spans]
+        if not ordered:  # a shared pool gives cells as they are free
+            order = np.argsort(places)
+            picks = [order[pick] for pick in picks]
+        blocks = [np.empty((end - start) * self.cell_bytes, np.uint8) for start, end in spans]
+        at += n_tokens * _META + len(self.words)
+        done = 0
+        for group in self.groups:
+            rows = group.rows(state, at, n_tokens)
+            for block, pick, (start, end) in zip(blocks, picks, spans, strict=True):
+                group.part(block, done, end - start)[:] = rows[:, :, pick]
+            at += group.state_bytes(n_tokens)
+            done += group.cell_bytes
+        return blocks
+
+    def join(self, blocks: Sequence[Cells], n_tokens: int, state: Cells) -> None:
+        """Write the state of a slot that holds the first `n_tokens` of these blocks in a row."""
+        meta = np.zeros((n_tokens, 3), np.int32)
+        meta[:, 0], meta[:, 1] = np.arange(n_tokens), 1
+        head = [self.head, n_tokens.to_bytes(_WORD, "little"), meta.tobytes(), self.words]
+        at = _write(state, 0, b"".join(head))
+        done = 0
+        for group in self.groups:
+            group.write_words(state, at, n_tokens)
+            rows, start = group.rows(state, at, n_tokens), 0
+            for block in blocks:
+                n = len(block) // self.cell_bytes
+                rows[:, :, start : start + n] = group.part(block, done, n)[:, :, : max(n_tokens - start, 0)]
+                start += n
+            at += group.state_bytes(n_tokens)
+            done += group.cell_bytes
+        _write(state, at, bytes((self.n_streams - 1) * _WORD))
+
+
+def _write(state: Cells, at: int, words: bytes) -> int:
+    state[at : at + len(words)] = np.frombuffer(words, np.uint8)
+    return at + len(words)
+
+
+def _number(state: Cells, at: int) -> int:
+    return int.from_bytes(state[at : at + _WORD].tobytes(), "little")

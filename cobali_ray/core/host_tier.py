@@ -1,0 +1,247 @@
+"""Host tier: which prefixes host memory keeps beside those in slots. Pure: it counts tokens and names blocks.
+
+A tree of blocks of 64 tokens: a beginning that several sequences share lies there once, an entry is given up
+from its end, and a lookup takes a dictionary per block. The last block of an entry may be shorter, so that a
+sequence comes back to the very token where it was left; nothing lies behind such a tail.
+
+A hit leaves everything where it is. What goes first is the leaf that is worth least: a block stands its
+worth above the level of its last use, and the level is that of what was given up last, so that everything
+fades. All blocks cost about the same per token, to keep and to compute again, which leaves how often one
+was used, damped: counted in full, as GDSF does (Cherkasova, "Improving WWW Proxies Performance with Greedy-
+Dual-Size-Frequency Caching Policy", HP 1998), conversations that are over stay longer than those that go
+on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from math import log2
+
+MOVE_S = 0.002
+"""Time of a tick that may go into moving cells between the tiers, beyond the first move."""
+_USE_WEIGHT = 0.25
+"""What twice the uses are worth, in those of a block used once."""
+_S_PER_BYTE = 1e-9
+_LEARN = 0.2
+_FEW = 64
+
+
+class Block:
+    """A few tokens behind those of its parent."""
+
+    __slots__ = ("block_id", "children", "end", "key", "n_uses", "parent", "start", "tails", "worth_until")
+
+    def __init__(self, block_id: int, parent: Block | None, key: bytes, start: int, end: int) -> None:
+        self.block_id, self.parent, self.key = block_id, parent, key
+        self.start, self.end = start, end
+        """Where its tokens lie in a sequence that holds them."""
+        self.children: dict[bytes, Block] = {}
+        """Whole blocks behind it, by their tokens."""
+        self.tails: dict[bytes, Block] = {}
+        """Shorter ones."""
+        self.n_uses = 0
+        self.worth_until = 0.0
+        """The level at which it is worth nothing."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Its length."""
+        return self.end - self.start
+
+    @property
+    def behind(self) -> Sequence[Block]:
+        """What lies behind it."""
+        return [*self.children.values(), *self.tails.values()]
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether nothing does."""
+        return not self.children and not self.tails
+
+
+class HostTier:
+    """The books of host memory. Whoever moves the cells knows them by the ids of their blocks."""
+
+    def __init__(self, n_cells: int, block: int = 64) -> None:
+        """`n_cells`: most tokens to keep; 0 keeps nothing."""
+        self.n_cells, self._block = n_cells, block
+        self.n_used = 0
+        """Tokens kept."""
+        self.n_hits = self.n_restored = self.n_saved = self.n_evicted = 0
+        """Sequences that began from here so far, and tokens: brought back, moved here, given up for room."""
+        self._root = Block(-1, None, b"", 0, 0)
+        self._blocks: dict[int, Block] = {}
+        self._next_id = 0
+        self._level = 0.0
+        self._leaves: list[tuple[float, int]] = []
+        """A heap by `worth_until`; what is true no longer is passed over."""
+
+    def match(self, tokens: array[int], most: int) -> list[Block]:
+        """Return the blocks that hold the longest kept beginning; the last may reach beyond `most` tokens."""
+        node, found = self._root, list[Block]()
+        while node.end < most:
+            child = node.children.get(self._key(tokens, node.end))
+            if child is None:
+                tail = self._tail(node, tokens, len(tokens))
+                return found if tail is None else [*found, tail]
+            found.append(child)
+            node = child
+        return found
+
+    def use(self, blocks: Iterable[Block]) -> None:
+        """Note that these were needed."""
+        for block in blocks:
+            block.n_uses += 1
+            block.worth_until = self._level + 1.0 + _USE_WEIGHT * log2(block.n_uses)
+            self._note_leaf(block)
+
+    def keeps(self, block: Block) -> bool:
+        """Say whether a block has not been given up."""
+        return block.block_id in self._blocks
+
+    def insert(self, tokens: array[int], n: int) -> tuple[list[Block], list[int]]:
+        """Keep the first `n` tokens, as far as they are worth it.
+
+        Returns the blocks that are new, and the ids of those that were given up.
+        """
+        gone: list[Block] = []
+        path = [self._root]
+        while path[-1].end + self._block <= n and (
+            child := path[-1].children.get(self._key(tokens, path[-1].end))
+        ):
+            path.append(child)
+        n_known = len(path)
+        if (tail := self._tail(path[-1], tokens, n)) is not None:
+            if tail.end == n:
+                path.append(tail)
+                n_known += 1
+            else:  # it is part of what comes
+                self._remove(tail, gone)
+        while path[-1].end < n:
+            path.append(self._add(path[-1], tokens, min(path[-1].end + self._block, n)))
+        self.use(path[1:])
+        evicted = [block for block in self._make_room() if block not in path[n_known:]]
+        new = [block for block in path[n_known:] if self.keeps(block)]
+        self.n_saved += sum([block.n_tokens for block in new])
+        self.n_evicted += sum([block.n_tokens for block in evicted])
+        return new, [block.block_id for block in [*gone, *evicted]]
+
+    def drop(self, block_ids: Collection[int]) -> list[int]:
+        """Forget blocks whose cells are lost, and all that lies behind them; return the ids of both."""
+        gone: list[Block] = []
+        for block_id in block_ids:
+            if (block := self._blocks.get(block_id)) is not None:
+                self._remove(block, gone)
+        return [block.block_id for block in gone]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._root, self._blocks, self._leaves = Block(-1, None, b"", 0, 0), {}, []
+        self.n_used = 0
+
+    def _key(self, tokens: array[int], start: int) -> bytes:
+        return tokens[start : start + self._block].tobytes()
+
+    def _tail(self, node: Block, tokens: array[int], most: int) -> Block | None:
+        """Return the longest tail behind `node` that the tokens go on with, up to `most` of them."""
+        if node.tails:
+            for end in range(min(node.end + self._block - 1, most), node.end, -1):
+                if (tail := node.tails.get(tokens[node.end : end].tobytes())) is not None:
+                    return tail
+        return None
+
+    def _add(self, parent: Block, tokens: array[int], end: int) -> Block:
+        block = Block(self._next_id, parent, tokens[parent.end : end].tobytes(), parent.end, end)
+        self._next_id += 1
+        self._siblings(block)[block.key] = block
+        self._blocks[block.block_id] = block
+        self.n_used += block.n_tokens
+        return block
+
+    def _siblings(self, block: Block) -> dict[bytes, Block]:
+        parent = block.parent or self._root
+        return parent.children if block.n_tokens == self._block else parent.tails
+
+    def _remove(self, block: Block, gone: list[Block]) -> None:
+        below = [block]
+        while below:
+            one = below.pop()
+            below += one.behind
+            del self._blocks[one.block_id]
+            self.n_used -= one.n_tokens
+            gone.append(one)
+        del self._siblings(block)[block.key]
+        if block.parent is not None and block.parent is not self._root:
+            self._note_leaf(block.parent)
+
+    def _note_leaf(self, block: Block) -> None:
+        if block.is_leaf:
+            heappush(self._leaves, (block.worth_until, block.block_id))
+            if len(self._leaves) > 2 * len(self._blocks) + _FEW:
+                self._leaves = [(b.worth_until, i) for i, b in self._blocks.items() if b.is_leaf]
+                heapify(self._leaves)
+
+    def _make_room(self) -> list[Block]:
+        gone: list[Block] = []
+        while self.n_used > self.n_cells:
+            worth_until, block_id = heappop(self._leaves)
+            block = self._blocks.get(block_id)
+            if block is not None and block.is_leaf and block.worth_until == worth_until:
+                self._level = max(self._level, worth_until)
+                self._remove(block, gone)
+        return gone
+
+    def problems(self) -> list[str]:
+        """Return what does not balance."""
+        problems = []
+        if self.n_used != sum([block.n_tokens for block in self._blocks.values()]):
+            problems.append("the cells in host memory are miscounted")
+        if self.n_used > self.n_cells:
+            problems.append("more cells in host memory than there may be")
+        leaves, n_reached = set(self._leaves), 0
+        below = [*self._root.behind]
+        while below:
+            block = below.pop()
+            n_reached += 1
+            if self._blocks.get(block.block_id) is not block:
+                problems.append(f"block {block.block_id} is in the tree and not in the books")
+            if block.is_leaf and (block.worth_until, block.block_id) not in leaves:
+                problems.append(f"block {block.block_id} can never be given up")
+            if any(child.parent is not block or child.start != block.end for child in block.behind):
+                problems.append(f"something else lies behind block {block.block_id}")
+            below += block.behind
+        if n_reached != len(self._blocks):
+            problems.append("a block in the books is not in the tree")
+        return problems
+
+
+class Moves:
+    """What a tick may spend on moving cells between the tiers: the first move, and `MOVE_S` beyond it."""
+
+    def __init__(self, cell_bytes: int) -> None:
+        """`cell_bytes`: of one token. Until one was seen, moves are taken to be slow."""
+        self._s_per_token = cell_bytes * _S_PER_BYTE
+        self._n_beyond: int | None = None
+        """Tokens to be moved in this tick, beyond the first move; None before that."""
+        self.spent_s = 0.0
+        """Time that the moves of this tick took."""
+
+    def begin(self) -> None:
+        """Begin a tick."""
+        self._n_beyond, self.spent_s = None, 0.0
+
+    def affords(self, n_tokens: int) -> bool:
+        """Say whether moving so many tokens fits in the tick."""
+        return self._n_beyond is None or (self._n_beyond + n_tokens) * self._s_per_token <= MOVE_S
+
+    def plan(self, n_tokens: int) -> None:
+        """Note that so many will be moved."""
+        self._n_beyond = 0 if self._n_beyond is None else self._n_beyond + n_tokens
+
+    def learn(self, n_tokens: int, seconds: float) -> None:
+        """Note how long moving so many took."""
+        self.spent_s += seconds
+        seen, known = seconds / n_tokens, self._s_per_token
+        self._s_per_token = known + _LEARN * (seen - known)

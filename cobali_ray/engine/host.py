@@ -1,0 +1,93 @@
+"""HostMemory: the cells that the host tier keeps, moved as the scheduler says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from cobali_ray.backend.port import Backend, Cells
+from cobali_ray.core import instructions as told
+from cobali_ray.core.clock import Clock
+from cobali_ray.errors import BackendError
+
+_log = structlog.get_logger(__name__)
+
+
+class HostMemory:
+    """Holds cells by the ids of their blocks. What cannot be moved is noted, to be told."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend, self._clock = backend, clock
+        self._cells: dict[int, Cells] = {}
+        self._n_tokens, self._seconds = 0, 0.0
+        self._lost: list[int] = []
+        self._empty: dict[int, Sequence[int]] = {}
+        """Slots that could not be filled, and with which blocks."""
+
+    def save(self, one: told.Save) -> None:
+        """Take cells in."""
+        began_s = self._clock.now()
+        try:
+            saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
+        except (BackendError, MemoryError) as error:
+            _log.warning("cells_not_saved", slot_id=one.slot_id, error=str(error))
+            self._lost += [block_id for block_id, *_ in one.blocks]
+        else:
+            self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
+        self._took(one.blocks[-1][2], began_s)
+
+    def restore(self, one: told.Restore) -> None:
+        """Bring cells back to a slot."""
+        began_s = self._clock.now()
+        try:
+            cells = [self._cells[block_id] for block_id in one.block_ids]
+            self._backend.restore(one.slot_id, cells, one.n_keep)
+        except (BackendError, MemoryError, KeyError) as error:
+            _log.warning("cells_not_restored", slot_id=one.slot_id, error=repr(error))
+            self._empty[one.slot_id] = one.block_ids
+        self._took(one.n_keep, began_s)
+
+    def copy(self, one: told.Copy) -> None:
+        """Copy cells between slots, unless the donor itself could not be filled."""
+        if one.donor_id in self._empty:
+            self._empty[one.slot_id] = ()
+        else:
+            self._backend.copy(one.donor_id, one.slot_id, one.n_keep)
+
+    def truncate(self, one: told.Truncate) -> None:
+        """Cut a slot."""
+        self._empty.pop(one.slot_id, None)
+        self._backend.truncate(one.slot_id, one.n_keep)
+
+    def forget(self, one: told.Forget) -> None:
+        """Free cells."""
+        for block_id in one.block_ids:
+            self._cells.pop(block_id, None)  # what could not be saved is not here
+
+    def clear(self) -> None:
+        """Forget all cells, here and in the slots."""
+        self._cells.clear()
+        self._empty.clear()
+        self._backend.clear()
+
+    def moved(self) -> told.Moved | None:
+        """Return what was moved since the last call, if anything."""
+        if not self._n_tokens:
+            return None
+        event = told.Moved(self._n_tokens, self._seconds, self._lost)
+        self._n_tokens, self._seconds, self._lost = 0, 0.0, []
+        return event
+
+    def unrestored(self) -> told.Unrestored | None:
+        """Return which slots could not be filled since the last call, if any."""
+        if not self._empty:
+            return None
+        blocks = [block_id for block_ids in self._empty.values() for block_id in block_ids]
+        event = told.Unrestored(list(self._empty), blocks, self._clock.now())
+        self._empty = {}
+        return event
+
+    def _took(self, n_tokens: int, began_s: float) -> None:
+        self._n_tokens += n_tokens
+        self._seconds += self._clock.now() - began_s

@@ -1,0 +1,140 @@
+"""Plain or flash attention on real llama.cpp: what is measured, remembered and made of it."""
+
+import json
+import random
+from array import array
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from cobali_ray.backend.attention import NEVER, Measured
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.core.limits import Grain
+from cobali_ray.core.plan import Span
+
+pytestmark = pytest.mark.model
+
+OFF_WINS = Measured(n_cells=128, on_s=(0.002, 0.02), off_s=(0.001, 0.01), pass_cells=777)
+ON_WINS = Measured(n_cells=128, on_s=(0.001, 0.01), off_s=(0.002, 0.02), pass_cells=777)
+
+
+@pytest.mark.parametrize(
+    ("on_s", "off_s", "off_wins"),
+    [
+        pytest.param((1, 10), (1, 5), True, id="chunks-in-half-the-time"),
+        pytest.param((1, 10), (1.2, 5), True, id="rows-slower-but-chunks-much-faster"),
+        pytest.param((1, 10), (1, 9.9), False, id="not-clearly"),
+        pytest.param((1, 10), (2, 9), False, id="slower"),
+    ],
+)
+def test_plain_attention_must_be_clearly_faster(on_s, off_s, off_wins):
+    assert Measured(n_cells=64, on_s=on_s, off_s=off_s, pass_cells=1).off_wins is off_wins
+
+
+def test_what_was_measured_is_remembered(open_tiny, tmp_path):
+    folder = tmp_path / "not" / "there" / "yet"
+    open_tiny(flash_attn="auto", measurements=folder)
+    (file,) = folder.iterdir()
+    found = json.loads(file.read_bytes())
+    assert found["n_cells"] == 256, "half a slot"
+    assert all(0 < t < 1 for t in (*found["on_s"], *found["off_s"]))
+    assert 0 < found["pass_cells"] <= NEVER
+    written = file.stat().st_mtime_ns
+    open_tiny(flash_attn="auto", measurements=folder)
+    assert file.stat().st_mtime_ns == written, "not measured again"
+    open_tiny(flash_attn="auto", measurements=folder, n_ctx_slot=1024)
+    open_tiny(flash_attn="auto", measurements=folder, n_threads=1)
+    assert len(list(folder.iterdir())) == 3, "other depths and threads are another matter"
+
+
+@pytest.fixture
+def open_measured(open_tiny, tmp_path):
+    """Open backends that find such a measurement."""
+
+    def open_one(found, **changes):
+        asked = {"flash_attn": "auto", "measurements": tmp_path} | changes
+        open_tiny(**asked)
+        for file in tmp_path.iterdir():
+            file.write_bytes(found if isinstance(found, bytes) else json.dumps(asdict(found)).encode())
+        return open_tiny(**asked)
+
+    return open_one
+
+
+def test_the_faster_kind_is_used(open_measured):
+    assert open_measured(OFF_WINS).grain == Grain(pass_cells=777)
+    assert open_measured(ON_WINS).grain.step > 1, "tiles of flash attention"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[1]", b"{}", b'{"n_cells": 1, "on_s": [1], "off_s": [1, 1], "pass_cells": 1}',
+     json.dumps(asdict(OFF_WINS)).replace("0.01", "NaN").encode(),
+     json.dumps(asdict(OFF_WINS)).replace("777", "0").encode(), b"\xff\xfe"],
+)  # fmt: skip
+def test_a_broken_file_is_measured_anew(open_measured, tmp_path, content):
+    open_measured(content)
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_bytes())["pass_cells"] > 0
+
+
+@pytest.mark.parametrize("changes", [{"flash_attn": "on"}, {"flash_attn": "off"}, {"unified": True}])
+def test_where_nothing_is_to_be_chosen_nothing_is_measured(open_tiny, tmp_path, changes):
+    backend = open_tiny(**{"flash_attn": "auto", "measurements": tmp_path} | changes)
+    assert not list(tmp_path.iterdir())
+    assert backend.grain.pass_cells is None
+
+
+def test_a_folder_that_cannot_be_written_stops_nobody(open_tiny, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert open_tiny(flash_attn="auto", measurements=tmp_path / "file").n_slots == 4
+
+
+def logits_of(backend, spans, tokens):
+    batch = TickBatch(backend.n_batch)
+    batch.fill(tuple(Span(*span) for span in spans), [tokens[span[0]] for span in spans])
+    backend.forward(batch)
+    return dict(
+        zip((s[0] for s in spans if s[3]), backend._read_logits(sum(s[3] for s in spans)), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("found", "same"), [(OFF_WINS, "off"), (ON_WINS, "on")])
+def test_it_computes_with_the_faster_kind(open_measured, open_tiny, found, same):
+    rng = random.Random(0)
+    tokens = [array("i", [rng.randrange(8, 4000) for _ in range(200)])]
+
+    def logits(backend):
+        return logits_of(backend, [(0, 0, 200, True)], tokens)[0].copy()
+
+    ours = logits(open_measured(found))
+    for kind in ("on", "off"):
+        assert np.array_equal(ours, logits(open_tiny(flash_attn=kind))) == (kind == same)
+
+
+def test_slots_in_falling_runs_are_computed_apart(open_measured):
+    # Beside a decode token, a chunk is computed as one token and the rest, which rounds differently.
+    backend = open_measured(OFF_WINS)
+    rng = random.Random(0)
+    tokens = [array("i", [rng.randrange(8, 4000) for _ in range(700)]) for _ in range(3)]
+    before = [(0, 0, 250, False), (1, 0, 60, False), (2, 0, 8, False)]
+    chunk = (2, 8, 100, True)
+
+    def after(*spans):
+        backend.clear()
+        logits_of(backend, before[:1], tokens)
+        logits_of(backend, before[1:], tokens)
+        return {i: row.copy() for i, row in logits_of(backend, spans, tokens).items()}
+
+    streams = [(0, 250, 1, True), (1, 60, 1, True)]
+    alone, pair = after(chunk)[2], after(*streams)
+    apart = after(chunk, *streams)
+    joined = after(*streams, chunk)
+    assert np.array_equal(apart[2], alone)
+    assert np.array_equal(apart[0], pair[0])
+    assert np.array_equal(apart[1], pair[1])
+    assert not np.array_equal(joined[2], alone)
+    cut = after((1, 60, 1, True), (0, 250, 1, True))
+    np.testing.assert_allclose(cut[1], pair[1], atol=1e-3)
+    assert np.array_equal(cut[0], after((0, 250, 1, True))[0])

@@ -1,0 +1,210 @@
+"""What host memory keeps: blocks, tails, what goes first, and how that compares with other rules."""
+
+import random
+from array import array
+
+import pytest
+
+from cobali_ray.core.host_tier import MOVE_S, HostTier, Moves
+from cobali_ray.core.placement import n_shared, recompute_cost
+
+BLOCK = 64
+
+
+def text(*parts):
+    return array("i", [token for part in parts for token in part])
+
+
+def run(first, n):
+    return range(first, first + n)
+
+
+def found(tier, tokens):
+    blocks = tier.match(tokens, len(tokens))
+    return blocks[-1].end if blocks else 0
+
+
+def test_a_shared_beginning_lies_there_once():
+    tier = HostTier(1000)
+    one, other = text(run(0, 128), run(1000, 64)), text(run(0, 128), run(2000, 64))
+    assert len(tier.insert(one, 192)[0]) == 3
+    new, gone = tier.insert(other, 192)
+    assert [(b.start, b.end) for b in new] == [(128, 192)]
+    assert not gone
+    assert tier.n_used == 256
+    assert found(tier, one) == found(tier, other) == 192
+
+
+def test_a_sequence_comes_back_to_the_token_where_it_was_left_and_a_longer_one_takes_its_tail_in():
+    tier, tokens = HostTier(1000), text(run(0, 200))
+    tier.insert(tokens, 100)
+    assert found(tier, tokens) == 100
+    assert found(tier, text(run(0, 90), run(500, 9))) == 64, "others begin at the last whole block they share"
+    (tail,) = tier.match(tokens, 200)[1:]
+    new, gone = tier.insert(tokens, 150)
+    assert gone == [tail.block_id]
+    assert [(b.start, b.end) for b in new] == [(64, 128), (128, 150)]
+    assert found(tier, tokens) == tier.n_used == 150
+    assert tier.insert(tokens, 150) == ([], []), "nothing is new"
+
+
+def test_the_last_block_may_be_cut():
+    tier, tokens = HostTier(1000), text(run(0, 128))
+    tier.insert(tokens, 128)
+    assert [b.end for b in tier.match(tokens, 126)] == [64, 128]
+    assert [b.end for b in tier.match(tokens, 64)] == [64]
+
+
+def test_what_was_used_last_stays_and_an_entry_goes_from_its_end():
+    tier = HostTier(4 * BLOCK)
+    old, new = text(run(0, 128)), text(run(1000, 128))
+    tier.insert(old, 128)
+    tier.insert(new, 128)
+    tier.use(tier.match(old, 128))
+    _, gone = tier.insert(text(run(5000, 64)), 64)
+    assert len(gone) == 1
+    assert (found(tier, old), found(tier, new)) == (128, 64)
+    assert (tier.n_saved, tier.n_evicted) == (320, 64)
+
+
+def test_what_was_used_often_fades_too():
+    tier = HostTier(2 * BLOCK)
+    often = text(run(0, 64))
+    tier.insert(often, 64)
+    for _ in range(1000):
+        tier.use(tier.match(often, 64))
+    n = 0
+    while found(tier, often):
+        n += 1
+        tier.insert(text(run(1000 * n, 64)), 64)
+    assert 3 < n < 20
+
+
+def test_more_than_there_is_room_for_is_kept_in_part():
+    tier = HostTier(100)
+    new, gone = tier.insert(text(run(0, 300)), 300)
+    assert ([b.end for b in new], gone, tier.n_used) == ([64], [], 64)
+    assert tier.n_evicted == 0, "it never was there"
+    assert HostTier(0).insert(text(run(0, 300)), 300) == ([], [])
+
+
+def test_cells_that_were_lost_take_along_what_lies_behind_them():
+    tier, tokens = HostTier(1000), text(run(0, 192))
+    first, *behind = tier.insert(tokens, 192)[0]
+    assert sorted(tier.drop([first.block_id])) == [b.block_id for b in (first, *behind)]
+    assert tier.drop([first.block_id]) == []
+    assert found(tier, tokens) == tier.n_used == 0
+    assert tier.problems() == []
+
+
+def test_clearing_forgets_the_blocks_and_not_the_counts():
+    tier = HostTier(1000)
+    tier.insert(text(run(0, 64)), 64)
+    tier.clear()
+    assert (found(tier, text(run(0, 64))), tier.n_used, tier.n_saved) == (0, 0, 64)
+
+
+def test_a_tick_moves_one_and_then_what_fits_in_its_time():
+    moves = Moves(cell_bytes=2000)
+    assert moves.affords(10**9), "the first move of a tick is free"
+    moves.plan(5000)
+    assert moves.affords(999)
+    moves.plan(600)
+    assert moves.affords(399)
+    assert not moves.affords(401)
+    moves.learn(5600, 0.01)
+    assert moves.spent_s == 0.01
+    moves.begin()
+    assert (moves.spent_s, moves.affords(10**9)) == (0.0, True)
+
+
+def test_how_long_moves_take_is_learned():
+    moves = Moves(cell_bytes=2000)
+    for _ in range(30):
+        moves.learn(1000, 10 * MOVE_S)
+    moves.plan(5000)
+    assert moves.affords(99)
+    assert not moves.affords(101)
+
+
+# -- against other rules, on a trace of conversations and of documents that are asked once -----
+
+
+def traffic(seed):
+    """Return (prompt, all tokens) of each request in order of time: 180 chats with 6 apps, 120 documents."""
+    rng = random.Random(seed)
+
+    def tokens(n):
+        return array("i", [rng.randrange(32_000) for _ in range(n)])
+
+    apps = [tokens(n) for n in (40, 300, 300, 800, 800, 2000)]
+    asked = []
+    for _ in range(300):
+        at_s = rng.uniform(0, 1000)
+        said = apps[min(int(rng.expovariate(0.6)), 5)]
+        n_turns, n_message = rng.randint(1, 10), (20, 200)
+        if rng.random() < 0.4:
+            said, n_turns, n_message = tokens(0), 1, (100, 4000)
+        for _ in range(n_turns):
+            prompt = said + tokens(rng.randint(*n_message))
+            said = prompt + tokens(rng.randint(30, 300))
+            asked.append((at_s, prompt, said))
+            at_s += rng.expovariate(1 / 60)
+    return [one[1:] for one in sorted(asked, key=lambda one: one[0])]
+
+
+class Lru(HostTier):
+    """The same tree; what was used last stays."""
+
+    n_asked = 0
+
+    def use(self, blocks):
+        self.n_asked += 1
+        for block in blocks:
+            block.worth_until = float(self.n_asked)
+            self._note_leaf(block)
+
+
+def in_tree(tier, prompt, said):
+    blocks, most = tier.match(prompt, len(prompt) - 2), len(prompt) - 2
+    tier.use(blocks)
+    tier.insert(said, len(said) - 1)
+    return min(blocks[-1].end, most) if blocks else 0
+
+
+class Whole:
+    """Whole sequences, the oldest saved goes first, and a hit takes the entry out: llama-server's rule."""
+
+    def __init__(self, n_cells):
+        self.n_cells, self.kept = n_cells, []
+
+
+def whole(memory, prompt, said):
+    hits = [(n_shared(prompt, held, len(prompt) - 2), held) for held in memory.kept]
+    n_hit, best = max(
+        (hit for hit in hits if hit[0] >= len(hit[1]) / 4), key=lambda hit: hit[0], default=(0, None)
+    )
+    memory.kept = [held for held in memory.kept if held is not best and said[: len(held)] != held] + [said]
+    while sum(map(len, memory.kept)) > memory.n_cells:
+        memory.kept.pop(0)
+    return n_hit
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "than_lru", "than_whole"),
+    [
+        pytest.param(10_000, 1.0, 0.96, id="a-hundredth-of-what-is-said"),
+        pytest.param(30_000, 1.0, 0.93, id="a-thirtieth"),
+        pytest.param(100_000, 1.0, 0.80, id="a-tenth"),
+    ],
+)
+def test_less_is_computed_than_by_other_rules(n_cells, than_lru, than_whole):
+    """At most so much of the work of recency alone and of llama-server's rule."""
+    requests = traffic(7)
+
+    def computed(memory, ask):
+        return sum(recompute_cost(ask(memory, p, said), len(p)) for p, said in requests)
+
+    ours = computed(HostTier(n_cells), in_tree)
+    assert ours <= than_lru * computed(Lru(n_cells), in_tree)
+    assert ours <= than_whole * computed(Whole(n_cells), whole)

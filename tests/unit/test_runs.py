@@ -1,0 +1,123 @@
+"""Which slots share a micro-batch where its rows pay for the deepest."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.core.limits import EngineLimits, Grain
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Span, lay_out
+from cobali_ray.core.request import Request
+from cobali_ray.core.runs import CELL_STEP, Row, cells_of, runs_of
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.ticktime import Shape
+
+PASS = 10_000
+
+
+def streams(*depths, first=0):
+    return [Row(first + i, depth) for i, depth in enumerate(depths)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        pytest.param(streams(200, 210, 220), [[0, 1, 2]], id="like-depths-stay-together"),
+        pytest.param(streams(*[200] * 15, 4096), [[*range(15)], [15]], id="a-deep-one-at-the-end-is-apart"),
+        pytest.param(
+            streams(*[200] * 7, 4096, *[200] * 8), [[*range(7)], [7], [*range(8, 16)]], id="in-the-middle-too"
+        ),
+        pytest.param(streams(200, 200, 4096), [[0, 1, 2]], id="two-passes-cost-more-than-few-rows-pay"),
+        pytest.param(streams(*[200] * 8, *[4096] * 8), [[*range(8)], [*range(8, 16)]], id="two-groups"),
+        pytest.param([Row(0, 200), Row(2, 200)], [[0], [1]], id="a-gap-parts-anyway"),
+        pytest.param([*streams(200, 200), Row(2, 100, chunk=True)], [[0, 1], [2]], id="a-chunk-above"),
+        pytest.param([Row(0, 100, chunk=True), *streams(200, first=1)], [[0], [1]], id="a-chunk-below"),
+        pytest.param(
+            [*streams(200, 200), Row(2, 300, chunk=True), *streams(200, first=3)],
+            [[0, 1, 2, 3]],
+            id="a-shallow-chunk-between-streams-saves-a-pass",
+        ),
+        pytest.param(
+            [*streams(*[200] * 7), Row(7, 4096, chunk=True), *streams(*[200] * 8, first=8)],
+            [[*range(7)], [7], [*range(8, 16)]],
+            id="a-deep-chunk-between-streams-is-worth-one",
+        ),
+        pytest.param(
+            [Row(0, 100, chunk=True), Row(1, 900, chunk=True), *streams(200, first=2)],
+            [[0, 1], [2]],
+            id="chunks-side-by-side-stay-together",
+        ),
+        pytest.param([], [], id="nothing"),
+    ],
+)
+def test_runs(rows, expected):
+    assert runs_of(rows, PASS) == expected
+
+
+def test_streams_pay_for_the_deepest_of_their_run_and_for_further_passes():
+    rows = streams(*[200] * 7, 4000, *[200] * 8)
+    assert cells_of(rows, [[*range(16)]], PASS) == 16 * 4096
+    assert cells_of(rows, runs_of(rows, PASS), PASS) == 15 * CELL_STEP + 4096 + 2 * PASS
+    chunk = [*streams(200, 300), Row(2, 4000, chunk=True)]
+    assert cells_of(chunk, [[0, 1], [2]], PASS) == 2 * 512, "a chunk's cells are its own affair"
+    assert cells_of(chunk, [[0, 1, 2]], PASS) == 2 * 4096
+
+
+@st.composite
+def some_rows(draw):
+    slots = sorted(draw(st.sets(st.integers(0, 40), max_size=20)))
+    return [Row(i, draw(st.integers(1, 9000)), draw(st.booleans())) for i in slots]
+
+
+@given(some_rows(), st.integers(1, 50_000))
+def test_runs_are_neighbours_and_cost_no_more_than_llama_cpps_own(rows, pass_cells):
+    runs = runs_of(rows, pass_cells)
+    assert [place for run in runs for place in run] == list(range(len(rows)))
+    for run in runs:
+        assert rows[run[-1]].slot_id - rows[run[0]].slot_id == len(run) - 1
+    if not any(row.chunk for row in rows):
+        own = runs_of(rows, 1 << 60)
+        assert cells_of(rows, runs, pass_cells) <= cells_of(rows, own, pass_cells)
+
+
+def sequence(slot_id, n_tokens, *, decoding=True):
+    made = Sequence(Request(request_id=str(slot_id), prompt=(1,) * n_tokens, max_tokens=9), arrived_s=0.0)
+    made.slot_id, made.decoding = slot_id, decoding
+    return made
+
+
+def test_a_batch_is_laid_out_in_falling_runs():
+    by_slot = [sequence(i, 4000 if i == 2 else 100) for i in range(6)]
+    by_slot[4] = sequence(4, 3000, decoding=False)
+    decoding = [s for s in by_slot if s.decoding]
+    plan = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot, 2000)
+    assert [span.slot_id for span in plan.spans] == [5, 4, 3, 2, 0, 1]
+    assert [s.slot_id for s in plan.sequences] == [s.slot_id for s in plan.rows] == [5, 4, 3, 2, 0, 1]
+    assert [s.slot_id for s in plan.streams] == [5, 3, 2, 0, 1]
+    alone = lay_out(decoding, [], by_slot, 2000)
+    assert alone.spans is None
+    assert [s.slot_id for s in alone.rows] == [5, 3, 2, 0, 1]
+    assert alone.context == 4 * 256 + 4096 + 3 * 2000
+    unknown = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot)
+    assert [span.slot_id for span in unknown.spans] == list(range(6)), "slot order where it is all the same"
+
+
+def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
+    grain = Grain(pass_cells=1 << 40)
+    limits = EngineLimits(n_slots=16, n_ctx_slot=9000, n_cells=144_000, token_budget=528, prefill_chunk=512,
+                          grain=grain)  # fmt: skip
+    lengths = {}
+    for deep in (200, 8000):
+        pacer = Pacer(0.05, grain)
+        for n in range(40):
+            cells = 2000 + 1000 * n
+            pacer.model.learn(pacer_shape(15, cells), 0.01 + 1e-6 * cells)
+            pacer.model.learn(pacer_shape(15, 2000, (0, 50 + n)), 0.012 + 1e-4 * (50 + n))
+        running = [sequence(i, 200) for i in range(14)] + [sequence(14, deep)]
+        (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits)
+        lengths[deep] = chunk.length
+    assert lengths[8000] < lengths[200] / 2
+
+
+def pacer_shape(n_decode, cells, *chunks):
+    return Shape(n_decode, cells, tuple(chunks))
