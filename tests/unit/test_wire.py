@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import socket
+import tempfile
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, frame
 from cobali_ray.actors.wire import (
     MAX_BACKLOG,
     MAX_PENDING,
@@ -279,20 +281,42 @@ async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(pu
 
 
 async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
-    folder = await asyncio.to_thread(Path(puller.address).parent.stat)
-    assert folder.st_mode & 0o077 == 0
+    events = Path(puller.address)
+    modes = [oct((await asyncio.to_thread(path.stat)).st_mode & 0o777) for path in (events, events.parent)]
+    assert modes == ["0o600", "0o700"]
     puller.close()
     with pytest.raises(FileNotFoundError):
         await asyncio.to_thread(Path(puller.address).parent.stat)
+
+
+async def test_a_socket_has_a_name_that_fits_where_temporary_files_lie_deep(tmp_path, monkeypatch, pusher):
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    puller = Puller()
+    puller.start()
+    stream = puller.open("a", never)
+    assert not pusher.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+    puller.close()
+
+
+async def test_what_an_ingress_that_was_killed_left_behind_is_nobodys_address(tmp_path, pusher):
+    stale = str(tmp_path / "events")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(stale)
+        killed.listen()
+    assert pusher.send([(stale, Delta("a", "x", 1))]) == {"a"}
+    assert pusher.n_readers == 0
 
 
 LONG = "x" * 3_000_000
 """More than a socket's buffer holds."""
 
 
-def backlog(pusher, address):
+def backlog(pusher, address, first=LONG):
     """Send until an event does not get out; return the texts that did."""
-    texts = [LONG, *map(str, range(100 * MAX_BACKLOG))]
+    texts = [first, *map(str, range(100 * MAX_BACKLOG))]
     for n, text in enumerate(texts):
         if pusher.send([(address, Delta("a", text, 1))]):
             return texts[:n]
@@ -307,10 +331,12 @@ def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pushe
     stopped.close()
 
 
-async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher):
+@pytest.mark.parametrize("first", [LONG, ""], ids=["longer-than-the-buffer", "messages-fill-the-buffer"])
+async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher, first):
     late = Puller()
     stream = late.open("a", never)
-    texts = backlog(pusher, late.address)
+    texts = backlog(pusher, late.address, first)
+    assert len(texts) >= MAX_BACKLOG, "whatever the socket's buffer holds"
     late.start()
     assert [e.text for e in await read(stream, len(texts))] == texts
     async with asyncio.timeout(WAIT_S):
@@ -358,26 +384,39 @@ async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, push
     assert [event.text for event in await read(stream, 3)] == texts
 
 
-async def test_messages_arrive_whole_however_they_are_cut(puller):
-    stream = puller.open("a", never)
-    sent = [encode("0", [Delta("a", str(i), 1)]) for i in range(3)]
-    wire = b"".join(len(data).to_bytes(4, "little") + data for data in sent)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
-        engine.connect(puller.address)
-        for byte in wire:
-            engine.send(bytes([byte]))
-            await asyncio.sleep(0)
-        assert [event.text for event in await read(stream, 3)] == ["0", "1", "2"]
-
-
 async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(puller, pusher):
     stream = puller.open("a", never)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
         engine.connect(puller.address)
-        engine.send(encode("0", [Delta("a", "half", 1)])[:9])
+        engine.send(frame(encode("0", [Delta("a", "half", 1)]))[:9])
     pusher.send([(puller.address, Delta("a", "whole", 1))])
     assert [event.text for event in await read(stream, 1)] == ["whole"]
     assert len(puller._engines) == 1, "the dead one's socket is closed"
+
+
+async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(puller, pusher):
+    stream = puller.open("a", never)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(puller.address)
+        stranger.send(b"GET / HTTP/1.1")
+        stranger.setblocking(False)
+        hung_up = asyncio.get_running_loop().sock_recv(stranger, 1)
+        assert await asyncio.wait_for(hung_up, WAIT_S) == b""
+    assert not pusher.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+
+
+async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_alone(puller, pusher):
+    stream = puller.open("a", never)
+    assert not pusher.send([(puller.address, Delta("a", "before", 1))])
+    huge = "x" * MAX_MESSAGE_BYTES
+    assert pusher.send([(puller.address, Delta("b", huge, 1)), (puller.address, Delta("c", "", 1))]) == {
+        "b",
+        "c",
+    }
+    assert not pusher.send([(puller.address, Delta("a", "after", 1))])
+    assert [event.text for event in await read(stream, 2)] == ["before", "after"]
+    assert len(puller._engines) == 1, "over the same connection"
 
 
 def test_last_words_get_out_though_the_ingress_was_behind(pusher):
@@ -400,9 +439,10 @@ def test_last_words_get_out_though_the_ingress_was_behind(pusher):
     late.close()
 
 
-async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher):
+@pytest.mark.parametrize("address", ["nowhere", "/tmp/" + 200 * "x"])
+async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, address):
     stream = puller.open("good", never)
-    lost = pusher.send([("nowhere", Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
+    lost = pusher.send([(address, Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
     assert [e.text for e in await read(stream, 1)] == ["y"]
     assert lost == {"bad"}
 
