@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
-from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, frame
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.wire import (
     MAX_BACKLOG,
     MAX_PENDING,
@@ -199,6 +199,7 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
     thread.start()
     assert sent.wait(WAIT_S)
     pusher.close()
+    assert pusher.n_readers == 1
     hangs_until.set()
     assert [event.text for event in await read(stream, 2)] == ["one", "two"]
     thread.join()
@@ -284,7 +285,9 @@ async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller)
     events = Path(puller.address)
     modes = [oct((await asyncio.to_thread(path.stat)).st_mode & 0o777) for path in (events, events.parent)]
     assert modes == ["0o600", "0o700"]
+    listener = puller._listener.fileno()
     puller.close()
+    assert not asyncio.get_running_loop().remove_reader(listener), "nobody waits for it any more"
     with pytest.raises(FileNotFoundError):
         await asyncio.to_thread(Path(puller.address).parent.stat)
 
@@ -346,6 +349,19 @@ async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what
     late.close()
 
 
+def test_an_ingress_that_takes_no_connection_blocks_nobody(tmp_path, pusher):
+    address = str(tmp_path / "events")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as only_one,
+    ):
+        stopped.bind(address)
+        stopped.listen(0)
+        only_one.connect(address)
+        assert pusher.send([(address, Delta("a", "x", 1))]) == {"a"}
+    assert pusher.n_readers == 0
+
+
 async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
     stopped, stream = Puller(), puller.open("b", never)
     backlog(pusher, stopped.address)
@@ -392,6 +408,17 @@ async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(
     pusher.send([(puller.address, Delta("a", "whole", 1))])
     assert [event.text for event in await read(stream, 1)] == ["whole"]
     assert len(puller._engines) == 1, "the dead one's socket is closed"
+
+
+async def test_being_woken_for_nothing_is_no_end(puller, pusher):
+    stream, loop = puller.open("a", never), asyncio.get_running_loop()
+    assert not pusher.send([(puller.address, Delta("a", "one", 1))])
+    await read(stream, 1)
+    (engine,) = puller._engines
+    puller._read(loop, engine, Frames())
+    puller._accept(loop)
+    assert not pusher.send([(puller.address, Delta("a", "two", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["two"]
 
 
 async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(puller, pusher):
