@@ -37,7 +37,7 @@ MAX_PENDING = 4096
 LAST_WORDS_S = 0.2
 """How long closing waits for what was said last to leave."""
 READ_BYTES = 1 << 16
-"""What is read at once, at most. From 128 KiB on, new memory for each read costs 17 microseconds."""
+"""What is read at once, at most. From 128 KiB on each read pays for new memory, about 17 microseconds."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
