@@ -86,7 +86,7 @@ class ServeEngineClient:
                 continue
             if found["node_id"] != self._node_id():
                 raise ConfigError(
-                    "n_ingress", "engine and ingress are on different nodes, but tokens travel by ipc"
+                    "n_ingress", "engine and ingress are on different nodes, but tokens travel by Unix socket"
                 )
             loop = asyncio.get_running_loop()
             self._words = await loop.run_in_executor(

@@ -1,26 +1,26 @@
-"""One message per tick per ingress over ZeroMQ: encode, push, pull, demultiplex. Knows no Ray.
+"""One message per tick per ingress over a Unix socket: encode, send, read, demultiplex. Knows no Ray.
 
-An address is where one ingress listens: an `ipc://` socket, reachable on this machine only and by this
-user only (its directory is private).
+An address is where one ingress listens: the path of a socket, reachable on this machine only and by this user
+only (it is private, and so is its directory). Each engine has one connection to it, a stream of frames.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
+import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import structlog
-import zmq
-import zmq.asyncio
 
 from cobali_ray import errors
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.ports import socket_dir
 from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
@@ -28,15 +28,16 @@ from cobali_ray.errors import CobaliError, EventsLostError, InternalError, Reque
 _log = structlog.get_logger(__name__)
 
 MAX_BACKLOG = 512
-"""Messages (ticks) that may wait for one ingress before the requests of those that do not fit are ended."""
+"""Messages (ticks) that may wait for one ingress, besides what the socket's buffer holds, before the requests
+of those that do not fit are ended."""
 MOST_AT_ONCE = 32
 """Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
 MAX_PENDING = 4096
 """Events that may wait for one reader before its request is cancelled."""
-FORGET_S = 600.0
-"""How long a socket may go unused before it makes room for a new one."""
-LAST_WORDS_MS = 200
+LAST_WORDS_S = 0.2
 """How long closing waits for what was said last to leave."""
+READ_BYTES = 1 << 16
+"""What is read at once, at most. From 128 KiB on each read pays for new memory, about 17 microseconds."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -101,21 +102,88 @@ def _error(name: str, args: list[Any]) -> CobaliError:
     return InternalError(name, *args)
 
 
-class Pusher:
-    """The engine's side: one PUSH socket per ingress. Used by the tick thread only."""
+class Connection:
+    """The engine's end of the way to one ingress. One thread sends, and never waits.
 
-    def __init__(self, engine_id: str, now: Callable[[], float] = time.monotonic) -> None:
+    What the socket does not take at once goes to a thread of its own, and so does everything after it until
+    that thread has caught up. The sender counts what it handed over and the thread what has left: no locks.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Connect. Raises OSError if nobody listens there."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.connect(address)
+            self._socket.setblocking(True)
+        except OSError:
+            self._socket.close()
+            raise
+        self._late: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._n_late = self._n_caught_up = 0
+        self._thread: threading.Thread | None = None
+        self._failure: OSError | None = None
+
+    def send(self, message: bytes) -> None:
+        """Send a message, now or soon. BlockingIOError: too many wait; any other OSError: it is broken."""
+        if self._failure is not None:
+            raise self._failure
+        rest = frame(message)
+        if self._n_late == self._n_caught_up:
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+            if not rest:
+                return
+        elif self._n_late - self._n_caught_up >= MAX_BACKLOG:
+            raise BlockingIOError(f"{MAX_BACKLOG} messages wait")
+        self._n_late += 1
+        self._late.put(rest)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._catch_up, name="wire", daemon=True)
+            self._thread.start()
+
+    def _catch_up(self) -> None:
+        while (rest := self._late.get()) is not None:
+            try:
+                self._socket.sendall(rest)
+            except OSError as error:
+                self._failure = error
+                return
+            self._n_caught_up += 1
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is at the other end any more."""
+        try:
+            return not self._socket.recv(1, socket.MSG_DONTWAIT)  # it says nothing, it can only end
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Close it, giving last words a moment to get out."""
+        if self._thread is not None:
+            self._late.put(None)
+            self._thread.join(LAST_WORDS_S)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # whoever still waits in it fails
+            self._thread.join()
+        self._socket.close()
+
+
+class Pusher:
+    """The engine's side: one connection per ingress. Used by the tick thread only."""
+
+    def __init__(self, engine_id: str) -> None:
         self._engine_id = engine_id
-        self._context = zmq.Context()
         self._sender: threading.Thread | None = None
-        self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._sent_s: dict[str, float] = {}
-        self._now = now
+        self._connections: dict[str, Connection] = {}
 
     @property
     def n_readers(self) -> int:
-        """Addresses that were sent to of late."""
-        return len(self._sockets)
+        """Ingresses that it is connected to."""
+        return len(self._connections)
 
     def send(self, batch: list[tuple[str, Event]]) -> set[str]:
         """Send one tick's events, each to its address; never blocks.
@@ -138,10 +206,13 @@ class Pusher:
             lost = self._unsayable(events)
             data = encode(self._engine_id, [event for event in events if event.request_id not in lost])
         try:
-            self._socket(address).send(data, zmq.NOBLOCK, copy=True)
-            self._sent_s[address] = self._now()
-        except zmq.ZMQError as error:  # Again: its backlog is full; anything else: no such address
+            if len(data) > MAX_MESSAGE_BYTES:
+                raise BlockingIOError(f"a message of {len(data)} bytes")
+            self._connection(address).send(data)
+        except OSError as error:
             _log.warning("ingress_not_reading", address=address, n_events=len(events), error=str(error))
+            if not isinstance(error, BlockingIOError) and (broken := self._connections.pop(address, None)):
+                broken.close()  # whoever lives there all the same gets a new one with the next event
             return {event.request_id for event in events}
         return lost
 
@@ -156,38 +227,27 @@ class Pusher:
                 lost.add(event.request_id)
         return lost
 
-    def _socket(self, address: str) -> zmq.Socket[bytes]:
-        socket = self._sockets.get(address)
-        if socket is None:
-            self._forget_silent()
-            socket = self._context.socket(zmq.PUSH)
-            socket.sndhwm = MAX_BACKLOG
-            try:
-                socket.connect(address)
-            except zmq.ZMQError:
-                socket.close(linger=0)
-                raise
-            self._sockets[address] = socket
-        return socket
+    def _connection(self, address: str) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None:
+            self._forget_gone()
+            connection = self._connections[address] = Connection(address)
+        return connection
 
-    def _forget_silent(self) -> None:
-        """Close sockets that were long not used: an ingress that was restarted has another address.
-
-        Whoever lives there all the same gets a new socket with the next event.
-        """
-        long_ago = self._now() - FORGET_S
-        for address in [a for a in self._sockets if self._sent_s.get(a, 0.0) < long_ago]:
-            self._sockets.pop(address).close(linger=0)
-            self._sent_s.pop(address, None)
+    def _forget_gone(self) -> None:
+        """Close connections without a reader: an ingress that was restarted has another address."""
+        for address in [a for a, connection in self._connections.items() if connection.gone]:
+            self._connections.pop(address).close()
 
     def close(self) -> None:
-        """Close all sockets, giving last words a moment to get out.
+        """Close all connections, giving last words a moment to get out.
 
         A socket belongs to the thread that uses it: another one closes it only once that has ended. One that
         hangs keeps them, and the process, which is about to end, takes them along.
         """
         if self._sender in {None, threading.current_thread()} or not self._sender.is_alive():
-            self._context.destroy(linger=LAST_WORDS_MS)
+            while self._connections:
+                self._connections.popitem()[1].close()
 
 
 class EventStream:
@@ -250,22 +310,48 @@ class EventStream:
 
 
 class Puller:
-    """The ingress's side: one PULL socket, demultiplexed to one stream per request."""
+    """The ingress's side: one socket that engines connect to, demultiplexed to one stream per request."""
 
     def __init__(self, *, n_most: int = MAX_PENDING) -> None:
         self._n_most = n_most
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
-        self.address = f"ipc://{Path(self._folder.name) / 'events'}"
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PULL)
-        self._socket.rcvhwm = MAX_BACKLOG
-        self._socket.bind(self.address)
+        self.address = str(Path(self._folder.name) / "events")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        Path(self.address).chmod(0o600)
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._engines: set[socket.socket] = set()
         self._streams: dict[str, EventStream] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         """Begin to read, on the running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._read())
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._listener, self._accept, self._loop)
+
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(OSError):  # it left before its turn came
+            engine, _ = self._listener.accept()
+            self._engines.add(engine)
+            loop.add_reader(engine, self._read, loop, engine, Frames())
+
+    def _read(self, loop: asyncio.AbstractEventLoop, engine: socket.socket, frames: Frames) -> None:
+        """Take what has arrived from an engine. One that has gone takes half a message along."""
+        try:
+            data = engine.recv(READ_BYTES, socket.MSG_DONTWAIT)
+            messages = frames.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, InternalError) as error:
+            _log.error("engine_unreadable", error=repr(error))
+            data, messages = b"", []
+        for message in messages:
+            self._take(message)
+        if not data:
+            self._engines.discard(engine)
+            loop.remove_reader(engine)
+            engine.close()
 
     def open(self, request_id: str, on_failure: Callable[[], None]) -> EventStream:
         """Make the stream of a request that is about to be submitted."""
@@ -276,13 +362,11 @@ class Puller:
         """Forget a request; what still arrives for it is ignored."""
         self._streams.pop(request_id, None)
 
-    async def _read(self) -> None:
-        while True:
-            data = await self._socket.recv()
-            try:
-                self._share(decode(data))
-            except Exception:  # whatever it holds, the messages after it must be read
-                _log.exception("undecodable_message", n_bytes=len(data))
+    def _take(self, data: bytes) -> None:
+        try:
+            self._share(decode(data))
+        except Exception:  # whatever it holds, the messages after it must be read
+            _log.exception("undecodable_message", n_bytes=len(data))
 
     def _share(self, message: Message) -> None:
         """Give each stream what is for it."""
@@ -296,8 +380,10 @@ class Puller:
 
     def close(self) -> None:
         """Stop reading and remove the socket."""
-        if self._task is not None:
-            self._task.cancel()
-        self._socket.close(linger=0)
-        self._context.term()
+        loop, self._loop = self._loop, None
+        for one in (self._listener, *self._engines):
+            if loop is not None and not loop.is_closed():
+                loop.remove_reader(one)
+            one.close()
+        self._engines.clear()
         self._folder.cleanup()

@@ -85,7 +85,7 @@ def broken(folder):
         prompt=tuple(range(64)),
         max_tokens=1,
         sampling=sampling,
-        reply_to=f"ipc://{folder}/nobody",
+        reply_to=f"{folder}/nobody",
     )
 
 

@@ -233,7 +233,7 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 
 async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
     s = await make(end_grace_s=0.0)
-    s.client._puller._task.cancel()
+    s.client._puller._share = lambda _: None
     with pytest.raises(EventsLostError):
         await s.collect(max_tokens=2)
     assert len(s.handle.responses) == 1, "the engine did it, and lives: nobody asks its successor"

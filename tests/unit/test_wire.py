@@ -1,22 +1,25 @@
-"""Encode, push, pull, demultiplex: over a real ipc socket, in one process."""
+"""Encode, push, pull, demultiplex: over a real socket, in one process."""
 
 import asyncio
+import contextlib
 import inspect
+import socket
+import tempfile
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray import errors
+from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.wire import (
-    FORGET_S,
     MAX_BACKLOG,
     MAX_PENDING,
     MOST_AT_ONCE,
+    Connection,
     EventStream,
     Puller,
     Pusher,
@@ -168,17 +171,17 @@ def never():
     raise AssertionError("the stream is full")
 
 
-async def test_sockets_of_ingresses_that_went_are_closed_when_another_comes(tmp_path):
-    now = [0.0]
-    pusher = Pusher("0", lambda: now[0])
-    for i in range(5):
-        pusher.send([(f"ipc://{tmp_path}/{i}", Delta("a", "text", 1))])
-    assert pusher.n_readers == 5
-    now[0] = FORGET_S + 1
-    pusher.send([(f"ipc://{tmp_path}/4", Delta("a", "text", 1))])
-    pusher.send([(f"ipc://{tmp_path}/5", Delta("a", "text", 1))])
+async def test_connections_to_ingresses_that_went_are_closed_when_another_comes(puller, pusher):
+    gone = [Puller() for _ in range(3)]
+    for i, ingress in enumerate([puller, *gone]):
+        assert not pusher.send([(ingress.address, Delta("a", "text", 1))])
+        assert pusher.n_readers == i + 1
+    for ingress in gone:
+        ingress.close()
+    other = Puller()
+    pusher.send([(other.address, Delta("a", "text", 1))])
     assert pusher.n_readers == 2
-    pusher.close()
+    other.close()
 
 
 async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
@@ -197,12 +200,12 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
     thread.start()
     assert sent.wait(WAIT_S)
     pusher.close()
+    assert pusher.n_readers == 1
     hangs_until.set()
     assert [event.text for event in await read(stream, 2)] == ["one", "two"]
     thread.join()
     pusher.close()
-    lost = pusher.send([(puller.address, Delta("a", "three", 1))])
-    assert lost == {"a"}, "closed, now that its thread has ended"
+    assert pusher.n_readers == 0, "closed, now that its thread has ended"
 
 
 async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
@@ -240,8 +243,7 @@ async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
 )
 async def test_an_undecodable_message_is_ignored(puller, pusher, data):
     stream = puller.open("a", never)
-    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
-        stranger.connect(puller.address)
+    with contextlib.closing(Connection(puller.address)) as stranger:
         stranger.send(data)
         stranger.send(encode("0", [Delta("a", "after", 1)]))
         assert [e.text for e in await read(stream, 1)] == ["after"]
@@ -251,8 +253,7 @@ async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, p
     cancelled = []
     whole, broken = puller.open("whole", never), puller.open("broken", lambda: cancelled.append(True))
     events = [["broken", ["stop", None, [1]]], ["whole", "text", 1, []], ["broken", "late", 1, []]]
-    with zmq.Context() as context, context.socket(zmq.PUSH) as engine:
-        engine.connect(puller.address)
+    with contextlib.closing(Connection(puller.address)) as engine:
         engine.send(msgspec.msgpack.encode(["0", events]))
         assert await read(whole, 1) == [Delta("whole", "text", 1)]
     with pytest.raises(EventsLostError):
@@ -282,30 +283,194 @@ async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(pu
 
 
 async def test_the_socket_is_for_this_user_only_and_goes_with_the_reader(puller):
-    folder = await asyncio.to_thread(Path(puller.address.removeprefix("ipc://")).parent.stat)
-    assert folder.st_mode & 0o077 == 0
+    events = Path(puller.address)
+    modes = [oct((await asyncio.to_thread(path.stat)).st_mode & 0o777) for path in (events, events.parent)]
+    assert modes == ["0o600", "0o700"]
+    listener = puller._listener.fileno()
     puller.close()
+    assert not asyncio.get_running_loop().remove_reader(listener), "nobody waits for it any more"
     with pytest.raises(FileNotFoundError):
-        await asyncio.to_thread(Path(puller.address.removeprefix("ipc://")).parent.stat)
+        await asyncio.to_thread(Path(puller.address).parent.stat)
 
 
-def test_an_address_nobody_reads_fills_its_backlog_and_blocks_nobody(pusher, tmp_path):
-    address = f"ipc://{tmp_path / 'nobody'}"
-    for _ in range(MAX_BACKLOG):
-        assert not pusher.send([(address, Delta("a", "x", 1))])
-    lost = pusher.send(
-        [
-            (address, Delta("a", "x", 1)),
-            (address, Delta("b", "y", 1)),
-            (address, End("c", "stop", None, STATS)),
-        ]
-    )
-    assert lost == {"a", "b", "c"}
+async def test_a_socket_has_a_name_that_fits_where_temporary_files_lie_deep(tmp_path, monkeypatch, pusher):
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    puller = Puller()
+    puller.start()
+    stream = puller.open("a", never)
+    assert not pusher.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+    puller.close()
 
 
-async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher):
+async def test_what_an_ingress_that_was_killed_left_behind_is_nobodys_address(tmp_path, pusher):
+    stale = str(tmp_path / "events")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(stale)
+        killed.listen()
+    assert pusher.send([(stale, Delta("a", "x", 1))]) == {"a"}
+    assert pusher.n_readers == 0
+
+
+LONG = "x" * 3_000_000
+"""More than a socket's buffer holds."""
+
+
+def backlog(pusher, address, first=LONG):
+    """Send until an event does not get out; return the texts that did."""
+    texts = [first, *map(str, range(100 * MAX_BACKLOG))]
+    for n, text in enumerate(texts):
+        if pusher.send([(address, Delta("a", text, 1))]):
+            return texts[:n]
+    raise AssertionError("nothing bounds it")
+
+
+def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pusher):
+    stopped = Puller()
+    assert len(backlog(pusher, stopped.address)) == MAX_BACKLOG
+    batch = [(stopped.address, Delta("b", "y", 1)), (stopped.address, End("c", "stop", None, STATS))]
+    assert pusher.send(batch) == {"b", "c"}
+    stopped.close()
+
+
+@pytest.mark.parametrize("first", [LONG, ""], ids=["longer-than-the-buffer", "messages-fill-the-buffer"])
+async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher, first):
+    late = Puller()
+    stream = late.open("a", never)
+    texts = backlog(pusher, late.address, first)
+    assert len(texts) >= MAX_BACKLOG, "whatever the socket's buffer holds"
+    late.start()
+    assert [e.text for e in await read(stream, len(texts))] == texts
+    async with asyncio.timeout(WAIT_S):
+        while pusher.send([(late.address, Delta("a", "then", 1))]):  # noqa: ASYNC110 the thread counts, then sees
+            await asyncio.sleep(0)
+    assert [e.text for e in await read(stream, 1)] == ["then"]
+    late.close()
+
+
+def test_an_ingress_that_takes_no_connection_blocks_nobody(tmp_path, pusher):
+    address = str(tmp_path / "events")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as only_one,
+    ):
+        stopped.bind(address)
+        stopped.listen(0)
+        only_one.connect(address)
+        assert pusher.send([(address, Delta("a", "x", 1))]) == {"a"}
+    assert pusher.n_readers == 0
+
+
+async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
+    stopped, stream = Puller(), puller.open("b", never)
+    backlog(pusher, stopped.address)
+    lost = pusher.send([(stopped.address, Delta("a", "x", 1)), (puller.address, Delta("b", "y", 1))])
+    assert lost == {"a"}
+    assert [e.text for e in await read(stream, 1)] == ["y"]
+    stopped.close()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is(pusher, behind):
+    died = Puller()
+    assert not pusher.send([(died.address, Delta("a", "x", 1))])
+    if behind:
+        backlog(pusher, died.address)
+    died.close()
+    async with asyncio.timeout(WAIT_S):
+        while pusher.n_readers:
+            pusher.send([(died.address, Delta("a", "x", 1))])
+            await asyncio.sleep(0)
+    assert pusher.send([(died.address, Delta("a", "x", 1))]) == {"a"}, "nobody listens there"
+    back = Puller()
+    stream = back.open("b", never)
+    back.start()
+    Path(died.address).parent.symlink_to(Path(back.address).parent)
+    assert not pusher.send([(died.address, Delta("b", "y", 1))])
+    assert [e.text for e in await read(stream, 1)] == ["y"]
+    Path(died.address).parent.unlink()
+    back.close()
+
+
+async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, pusher):
+    stream, texts = puller.open("a", never), [f"{i}{LONG}" for i in range(3)]
+    for text in texts:
+        assert not pusher.send([(puller.address, Delta("a", text, 1))])
+    assert [event.text for event in await read(stream, 3)] == texts
+
+
+async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(puller, pusher):
+    stream = puller.open("a", never)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
+        engine.connect(puller.address)
+        engine.send(frame(encode("0", [Delta("a", "half", 1)]))[:9])
+    pusher.send([(puller.address, Delta("a", "whole", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["whole"]
+    assert len(puller._engines) == 1, "the dead one's socket is closed"
+
+
+async def test_being_woken_for_nothing_is_no_end(puller, pusher):
+    stream, loop = puller.open("a", never), asyncio.get_running_loop()
+    assert not pusher.send([(puller.address, Delta("a", "one", 1))])
+    await read(stream, 1)
+    (engine,) = puller._engines
+    puller._read(loop, engine, Frames())
+    puller._accept(loop)
+    assert not pusher.send([(puller.address, Delta("a", "two", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["two"]
+
+
+async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(puller, pusher):
+    stream = puller.open("a", never)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(puller.address)
+        stranger.send(b"GET / HTTP/1.1")
+        stranger.setblocking(False)
+        hung_up = asyncio.get_running_loop().sock_recv(stranger, 1)
+        assert await asyncio.wait_for(hung_up, WAIT_S) == b""
+    assert not pusher.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+
+
+async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_alone(puller, pusher):
+    stream = puller.open("a", never)
+    assert not pusher.send([(puller.address, Delta("a", "before", 1))])
+    huge = "x" * MAX_MESSAGE_BYTES
+    assert pusher.send([(puller.address, Delta("b", huge, 1)), (puller.address, Delta("c", "", 1))]) == {
+        "b",
+        "c",
+    }
+    assert not pusher.send([(puller.address, Delta("a", "after", 1))])
+    assert [event.text for event in await read(stream, 2)] == ["before", "after"]
+    assert len(puller._engines) == 1, "over the same connection"
+
+
+def test_last_words_get_out_though_the_ingress_was_behind(pusher):
+    late = Puller()
+    *_, last = backlog(pusher, late.address)
+
+    def read_all():
+        engine, _ = late._listener.accept()
+        with engine:
+            while data := engine.recv(1 << 20):
+                read.append(data)
+
+    read = []
+    late._listener.setblocking(True)
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    pusher.close()
+    reader.join()
+    assert encode("0", [Delta("a", last, 1)]) in b"".join(read)
+    late.close()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "/tmp/" + 200 * "x"])
+async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, address):
     stream = puller.open("good", never)
-    lost = pusher.send([("nowhere", Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
+    lost = pusher.send([(address, Delta("bad", "x", 1)), (puller.address, Delta("good", "y", 1))])
     assert [e.text for e in await read(stream, 1)] == ["y"]
     assert lost == {"bad"}
 

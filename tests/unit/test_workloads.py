@@ -25,6 +25,7 @@ N_TRACE = 50
 SHAPES = (
     "chat_steady",
     "concurrency",
+    "few_clients",
     "poisson",
     "intruder",
     "shared_prefix",

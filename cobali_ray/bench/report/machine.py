@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PACKAGES = ("cobali-ray", "llama-cpp-python", "ray", "numpy", "fastapi", "pyzmq", "openai")
+PACKAGES = ("cobali-ray", "llama-cpp-python", "ray", "numpy", "fastapi", "openai")
 _HZ = os.sysconf("SC_CLK_TCK")
 BUSY_SHARE = 0.15
 """Share of the cores that others may use before a run counts as disturbed."""

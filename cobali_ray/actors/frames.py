@@ -1,0 +1,40 @@
+"""Messages in a stream of bytes, each behind its length. Pure: it knows no socket, so any stream will do."""
+
+from __future__ import annotations
+
+from cobali_ray.errors import InternalError
+
+MAX_MESSAGE_BYTES = 1 << 26
+"""The longest message: many times what 512 streams with logprobs say in a tick. A reader believes no more."""
+_HEADER_BYTES = 4
+
+
+def frame(message: bytes) -> bytes:
+    """Return a message with its length in front: what goes into the stream. It must not be too long."""
+    return len(message).to_bytes(_HEADER_BYTES, "little") + message
+
+
+class Frames:
+    """One stream's messages, out of whatever pieces arrive."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take the next piece and return the messages that are whole now.
+
+        Raises:
+            InternalError: a length beyond MAX_MESSAGE_BYTES. Nothing can be read from this stream any more.
+        """
+        self._rest += data
+        messages, begin = [], _HEADER_BYTES
+        while len(self._rest) >= begin:
+            n_bytes = int.from_bytes(self._rest[begin - _HEADER_BYTES : begin], "little")
+            if n_bytes > MAX_MESSAGE_BYTES:
+                raise InternalError(f"a message of {n_bytes} bytes is announced")
+            if len(self._rest) < begin + n_bytes:
+                break
+            messages.append(bytes(self._rest[begin : begin + n_bytes]))
+            begin += n_bytes + _HEADER_BYTES
+        del self._rest[: begin - _HEADER_BYTES]
+        return messages
