@@ -109,8 +109,8 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
 
 
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
-    """Return the bytes of a cell in host memory, and those that all may take."""
-    wanted = settings.host_cache_mib or settings.slot_save_path
+    """Return the bytes of a cell outside the cache, and those that all may take in host memory."""
+    wanted = settings.host_cache_mib or settings.slot_save_path is not None
     if not wanted or not settings.min_prefix:
         return 0, 0
     cell_bytes = backend.measure_cell()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.backend.scripted import END_TOKEN, ScriptedBackend
+from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
@@ -572,6 +572,12 @@ def test_how_much_host_memory_is_taken(monkeypatch, asked, n_tokens):
     monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: 50_000 * 1024)
     settings = read_settings({"model": SCRIPTED} | asked)
     assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == n_tokens
+
+
+def test_slots_are_saved_without_host_memory_too():
+    settings = read_settings({"model": SCRIPTED, "host_cache_mib": 0, "slot_save_path": "somewhere"})
+    limits = engine_on(ScriptedBackend(), settings, Recorder()).limits
+    assert (limits.n_host_cells, limits.cell_bytes) == (0, CELL_BYTES)
 
 
 @pytest.mark.parametrize(("cell_bytes", "free"), [(0, 10**9), (1024, None)], ids=["no-cells", "no-memory"])

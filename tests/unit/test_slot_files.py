@@ -187,7 +187,16 @@ def test_erasing_leaves_nothing(make):
     assert server.run("b").n_cached == 0
 
 
-def test_what_a_slot_held_goes_to_host_memory_and_others_make_room(make):
+def test_what_a_slot_held_goes_to_host_memory(make):
+    server = make(n_slots=1, n_host_cells=1000)
+    saved(server)
+    server.run("b", bytes(range(40)))
+    server.files.act("restore", 0, "kept")
+    stats = server.run("c", bytes(range(40)) + b"more")
+    assert (stats.n_cached, stats.cached_from) == (40, "host")
+
+
+def test_others_make_room_for_what_is_restored(make):
     server = make(n_slots=3, n_cells=150, n_host_cells=1000)
     saved(server)
     for i, name in enumerate("bc", 1):
@@ -271,6 +280,10 @@ def test_files_of_another_model_or_for_longer_slots_are_refused(make):
         make(n_ctx_slot=32).files.act("restore", 0, "kept")
     with pytest.raises(SlotFileError, match="another build"):
         make(cell_bytes=2 * CELL_BYTES).files.act("restore", 0, "kept")
+    other = make()
+    other.backend.cell_kind = lambda: "cells of another build"
+    with pytest.raises(SlotFileError, match="another build"):
+        other.files.act("restore", 0, "kept")
 
 
 def test_cells_that_the_cache_does_not_take_leave_the_slot_empty(make):
