@@ -77,6 +77,10 @@ class EngineSettings(BaseSettings):
     host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Host memory for prefixes that slots have no room for, and for what is preempted; auto: a tenth of what
     is free at the start; 0: none."""
+    disk_cache_dir: Path | None = None
+    """Folder for what host memory keeps of prefixes, so that it outlives the server; None: none."""
+    disk_cache_gib: float = Field(default=10.0, gt=0)
+    """Most that the files in it may take, whichever server wrote them."""
     max_queue: int = Field(default=128, ge=0)
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
@@ -218,6 +222,8 @@ class EngineSettings(BaseSettings):
         known = self.n_ctx != "auto"
         if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
+        if self.disk_cache_dir is not None and not (self.host_cache_mib and self.min_prefix):
+            raise ValueError("disk_cache_dir: prefixes go through host memory: host_cache_mib and min_prefix")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self

@@ -110,6 +110,11 @@ class CellLayout:
         return cls(head, n_streams, words, tuple(groups))
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """What the bytes of a block mean; how many slots and streams there are does not matter to it."""
+        return (self.words, self.groups)
+
+    @property
     def cell_bytes(self) -> int:
         """Bytes of one token."""
         return sum(group.cell_bytes for group in self.groups)

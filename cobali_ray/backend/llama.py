@@ -7,6 +7,7 @@ import itertools
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class LlamaBackend:
         self._logits: NDArray[np.float32] | None = None
         """The last tick's logits where they are ours; None where they lie in the context."""
         self._part = TickBatch(self.n_batch)
-        self._unified = config.unified
+        self._unified, self._reproducible = config.unified, config.reproducible
         self._layout: CellLayout | None = None
         self._state = np.empty(0, np.uint8)
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
@@ -302,6 +303,19 @@ class LlamaBackend:
             self._layout = CellLayout.read(self._read_state(0), n)
             self.clear()
         return self._layout.cell_bytes if self._layout else 0
+
+    def cell_kind(self) -> str:
+        """Return layout, build and processor, and what else changes the numbers in cells.
+
+        In the reproducible configuration cells are the same to the last bit, whoever computed them; others
+        are not to get in. Some models turn keys otherwise in slots longer than what they were trained for.
+        """
+        lc, layout = self._lc, self._layout
+        name = library.metadata(lc, self._model, "general.architecture")
+        trained = library.metadata(lc, self._model, f"{name}.rope.scaling.original_context_length")
+        build = (version("llama-cpp-python"), lc.llama_print_system_info().decode())
+        kept = None if layout is None else layout.kind
+        return repr((kept, build, self._reproducible, trained and self.n_ctx_slot))
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
         """Return the cells of each span of a slot's tokens."""

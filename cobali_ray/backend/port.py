@@ -14,7 +14,7 @@ from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
 
 Cells: TypeAlias = Any
-"""Cells of some tokens in a row, outside the cache; opaque to everybody else."""
+"""Cells of some tokens in a row, outside the cache: an array of bytes, opaque to everybody else."""
 Gone: TypeAlias = Callable[[], bool]
 """Asked now and then by long work: does nobody want its result any longer?"""
 
@@ -133,8 +133,18 @@ class Backend(Protocol):
         """
         ...
 
+    def cell_kind(self) -> str:
+        """Return what saved cells depend on beside the model's file: only of the same kind are they any use.
+
+        Asked after `measure_cell`.
+        """
+        ...
+
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:
-        """Return the cells of each `(start, end)` of a slot's tokens, to be kept outside the cache."""
+        """Return the cells of each `(start, end)` of a slot's tokens, to be kept outside the cache.
+
+        They are arrays of bytes, `measure_cell` for each token.
+        """
         ...
 
     def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:

@@ -177,17 +177,26 @@ class ScriptedBackend:
         """Return what a small model's cell takes; the hashes take less."""
         return CELL_BYTES
 
-    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """Return these parts of the slot's chain."""
+    def cell_kind(self) -> str:
+        """Return that cells are hashes."""
+        return "scripted"
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+        """Return these parts of the slot's chain, each hash in as many bytes as a cell is said to take."""
         chain = self._hashes[slot_id]
         if any(not 0 <= start < end <= len(chain) for start, end in spans):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {spans} to be saved")
-        return [chain[start:end] for start, end in spans]
+        saved = []
+        for start, end in spans:
+            cells = np.zeros((end - start, CELL_BYTES // 8), np.uint64)
+            cells[:, 0] = chain[start:end]
+            saved.append(cells.view(np.uint8).ravel())
+        return saved
 
-    def restore(self, slot_id: int, cells: Sequence[list[int]], n_keep: int) -> None:
+    def restore(self, slot_id: int, cells: Sequence[NDArray[np.uint8]], n_keep: int) -> None:
         """Put the parts together; what is no beginning of a chain shows in the answer."""
         chain = self._hashes[slot_id]
-        saved = [state for part in cells for state in part]
+        saved = [state for part in cells for state in part.view(np.uint64)[:: CELL_BYTES // 8].tolist()]
         if chain or not 0 < n_keep <= len(saved):
             raise SlotFaultError(
                 slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(saved)} to be restored"

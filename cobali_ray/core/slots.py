@@ -86,6 +86,18 @@ class Slots:
         there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
         return n if (n := coming - max(there)) >= WAIT_LEAST else 0
 
+    def n_held(self, tokens: array[int], most: int) -> int:
+        """Return how many of the first tokens some slot holds, at most `most`."""
+        idle = [n_shared(tokens, held.tokens, min(most, held.n_tokens)) for held in self._held]
+        busy = [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in self.running]
+        return max([*idle, *busy])
+
+    def holdings(self) -> list[tuple[int, array[int], int]]:
+        """Return what slots hold, busy ones first, then what is worth most: (slot, tokens, how many)."""
+        busy = [(s.slot_id, s.tokens, s.n_computed) for s in self.running]
+        idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
+        return [*busy, *[(held.slot_id, held.tokens, held.n_tokens) for held in idle]]
+
     def assign(self, sequence: Sequence, place: Place) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""
         if self.by_slot[place.slot_id] is not None:

@@ -32,7 +32,8 @@ class Watched:
         self.end_tokens, self.words, self.sampling = inner.end_tokens, inner.words, inner.sampling
         self.expect, self.sample = inner.expect, inner.sample
         self.truncate, self.copy, self.clear = inner.truncate, inner.copy, inner.clear
-        self.measure_cell, self.save, self.restore = inner.measure_cell, inner.save, inner.restore
+        self.measure_cell, self.cell_kind = inner.measure_cell, inner.cell_kind
+        self.save, self.restore = inner.save, inner.restore
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
         self.copies, self.dense = inner.copies, inner.dense
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close

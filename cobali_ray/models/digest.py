@@ -1,0 +1,52 @@
+"""The SHA-256 of a model's file, computed once per file as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.store import write_whole
+
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5}\.gguf)")
+
+
+def model_digest(path: Path, known: Path) -> str:
+    """Return a hash of all bytes of a model, of all its files where it has several.
+
+    A file is read once: the folder `known` remembers its hash by its path, length and time.
+    """
+    digests = [_digest(file, known) for file in _files(path)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files that llama.cpp loads with this one, itself among them."""
+    match = _PART.fullmatch(path.name)
+    if match is None:
+        return [path]
+    return sorted(
+        file
+        for file in path.parent.iterdir()
+        if (other := _PART.fullmatch(file.name)) and other.groups() == match.groups()
+    )
+
+
+def _digest(path: Path, known: Path) -> str:
+    stat = path.stat()
+    facts = repr((str(path.resolve()), stat.st_size, stat.st_mtime_ns))
+    note = known / f"{hashlib.sha256(facts.encode()).hexdigest()[:24]}.sha256"
+    with suppress(OSError, UnicodeDecodeError):
+        if re.fullmatch(r"[0-9a-f]{64}", said := note.read_text("ascii")):
+            return said
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with suppress(ConfigError):  # the next start computes it again
+        write_whole(note, len(digest), lambda part: _write(part, digest))
+    return digest
+
+
+def _write(part: Path, digest: str) -> None:
+    part.write_text(digest, "ascii")
