@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
+from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
@@ -91,6 +91,10 @@ class EngineSettings(BaseSettings):
     """auto: unified where kv_cells overcommits the cache, split otherwise."""
     kv_cells: int | None = Field(default=None, ge=16)
     """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
+    type_k: CellType = "f16"
+    """How the keys in the KV cache are stored."""
+    type_v: CellType = "f16"
+    """The same for values; all but f16 and bf16 need flash attention."""
     n_threads: int | None = Field(default=None, ge=1)
     """None: one per physical core this process may use, within the CPU quota of its control groups."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
@@ -224,6 +228,8 @@ class EngineSettings(BaseSettings):
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
         if self.disk_cache_dir is not None and not (self.host_cache_mib and self.min_prefix):
             raise ValueError("disk_cache_dir: prefixes go through host memory: host_cache_mib and min_prefix")
+        if self.type_v not in PLAIN_CELL_TYPES and self.flash_attn == "off":
+            raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self

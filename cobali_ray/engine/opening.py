@@ -201,6 +201,8 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             n_gpu_layers=n_gpu_layers,
             unified=settings.unified,
             flash_attn=settings.flash_attn,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
             device_sampling=settings.device_sampling,
             measurements=_measurements(settings),
         )
