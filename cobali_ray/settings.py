@@ -240,6 +240,11 @@ class EngineSettings(BaseSettings):
         return self.kv == "unified" or (self.kv == "auto" and self.kv_cells is not None)
 
     @property
+    def disk_bytes(self) -> int:
+        """Most that prefixes may take on disk; 0 without a folder for them."""
+        return 0 if self.disk_cache_dir is None else int(self.disk_cache_gib * (1 << 30))
+
+    @property
     def n_slots_used(self) -> int:
         """Slots in this mode: sequential serves one request at a time."""
         return 1 if self.mode == "sequential" else self.n_slots

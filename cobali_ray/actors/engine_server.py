@@ -101,6 +101,7 @@ class EngineServer:
             n_ctx_slot=limits.n_ctx_slot,
             n_host_cells=limits.n_host_cells,
             cell_bytes=limits.cell_bytes,
+            disk_bytes=self._settings.disk_bytes,
             max_queue=limits.max_queue,
             max_queue_tokens=limits.max_queue_tokens,
             opened_at_s=time.time(),

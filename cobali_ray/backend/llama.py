@@ -32,7 +32,7 @@ MICRO_BATCH = 256
 """Tokens that plain attention computes at once; more are no faster each, and take more memory."""
 _SCORE_BYTES = 8
 """Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
-SLOW_CELLS = "on a CPU prompts are computed 2 to 4 times slower where much is cached than with f16"
+SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _PROBE = array("i", [0] * 5)
@@ -55,6 +55,10 @@ class LlamaBackend:
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         plain = self._plain(config)
         self._context = self._open(config, plain=plain is not None)
+        if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
+            for setting, kind in (("type_k", config.type_k), ("type_v", config.type_v)):
+                if kind != "f16":
+                    _log.warning("slow_cells", setting=setting, type=kind, detail=SLOW_CELLS)
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
@@ -184,7 +188,7 @@ class LlamaBackend:
         )
 
     def _check_types(self, config: LlamaConfig) -> None:
-        """Refuse types that the model's heads do not fit, and tell what others cost."""
+        """Refuse types that the model's heads do not fit."""
         for setting, kind, width in zip(
             ("type_k", "type_v"),
             (config.type_k, config.type_v),
@@ -197,8 +201,6 @@ class LlamaBackend:
                 raise ConfigError(
                     setting, f"{kind} stores {together} numbers together, and this model's heads have {width}"
                 )
-            if kind != "f16" and not config.n_gpu_layers:
-                _log.warning("slow_cells", setting=setting, type=kind, detail=SLOW_CELLS)
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return the llama_batch over the arrays' memory, made once per TickBatch."""

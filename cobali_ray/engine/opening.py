@@ -117,7 +117,7 @@ def _disk(
             folder.expanduser(),
             hashlib.sha256(facts.encode()).hexdigest()[:32],
             block_bytes=block * limits.cell_bytes,
-            most_bytes=int(settings.disk_cache_gib * (1 << 30)),
+            most_bytes=settings.disk_bytes,
         )
 
     return Disk(find, clock, block=block)

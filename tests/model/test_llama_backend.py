@@ -253,8 +253,10 @@ def test_quantised_values_choose_flash_attention(open_tiny):
 def test_types_that_are_slow_on_a_cpu_are_told(open_tiny):
     with structlog.testing.capture_logs() as logs:
         open_tiny()
+        open_tiny(type_k="q8_0", flash_attn="off")
         open_tiny(type_k="q8_0", flash_attn="on")
-    assert [log["setting"] for log in logs if log["event"] == "slow_cells"] == ["type_k"]
+        open_tiny(type_v="q8_0", flash_attn="auto")
+    assert [log["setting"] for log in logs if log["event"] == "slow_cells"] == ["type_k", "type_v"]
 
 
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
