@@ -13,7 +13,8 @@ import structlog
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.host_tier import name_behind
-from cobali_ray.core.instructions import Load
+from cobali_ray.core.instructions import Listed, Load
+from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.engine import disk as disk_module
@@ -93,6 +94,7 @@ def test_what_is_damaged_is_not_read(tmp_path, damage):
     other = next(tmp_path.glob("*/*.kv"))
     if other.stat().st_size != 40 + BLOCK_BYTES:
         assert files_in(tmp_path).open() == set(), "nor named"
+        assert not files.use(name(1), 0), "so that it is written anew"
 
 
 def test_the_folder_stays_within_its_bound_and_what_was_used_last_stays(tmp_path):
@@ -324,6 +326,40 @@ def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
     s.run()
     assert s.cached("slot") >= 70 <= s.cached("host")
     assert s.engine.scheduler.disk.n_loaded == n_loaded
+
+
+def test_what_only_a_slot_holds_is_not_read_either(tmp_path):
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    other = Setup(tmp_path)
+    other.ask(TEXT)
+    other.engine.part()
+    s.engine.scheduler.handle(Listed(files_in(tmp_path).open(), 0))
+    s.submit("again", TEXT)
+    s.submit("longer", TEXT + s.events.text("0") + "?")
+    s.run()
+    assert s.engine.scheduler.disk.n_loaded == 0
+    assert [s.cached(i) >= len(TEXT) - 2 for i in ("again", "longer")] == [True, True]
+
+
+def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    for late in (False, True):
+        s = Setup(tmp_path, held=True)
+        prompt = Request(request_id="x", prompt=tuple(TEXT.encode()), max_tokens=5)
+        sequence = s.engine.submit(prompt, ready=False)
+        if late:
+            s.clock.advance(WAIT_S)
+            s.engine.tick()
+        s.jobs[0]()
+        s.engine.hear()
+        assert sequence.status is Status.NOT_READY
+        s.engine.ready(sequence, None)
+        assert sequence.status is Status.QUEUED
+        s.run()
+        assert s.cached("x") == 72
 
 
 def test_a_cancelled_request_leaves_what_was_read_for_the_next(tmp_path):

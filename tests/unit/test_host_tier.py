@@ -93,6 +93,20 @@ def test_cells_that_were_lost_take_along_what_lies_behind_them():
     assert tier.problems() == []
 
 
+def test_what_is_read_from_disk_goes_behind_what_is_here():
+    tier, tokens = HostTier(1000), text(run(0, 256))
+    assert tier.load(tokens, 64, 128) == ([], []), "what comes before is gone"
+    tier.insert(tokens, 100)
+    (tail,) = tier.match(tokens, 256)[1:]
+    new, gone = tier.load(tokens, 64, 192)
+    assert [(b.start, b.end) for b in new] == [(64, 128), (128, 192)]
+    assert gone == [tail.block_id]
+    assert tier.load(tokens, 64, 192) == ([], []), "it is here"
+    assert [(b.start, b.end) for b in tier.load(tokens, 128, 256)[0]] == [(192, 256)]
+    assert (tier.n_saved, tier.n_used) == (100, 256)
+    assert tier.problems() == []
+
+
 def test_clearing_forgets_the_blocks_and_not_the_counts():
     tier = HostTier(1000)
     tier.insert(text(run(0, 64)), 64)
