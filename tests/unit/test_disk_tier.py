@@ -245,6 +245,8 @@ def test_a_prefix_outlives_the_engine(tmp_path):
     told = [(tick.n_disk_hits, tick.n_loaded, tick.n_restored) for tick in second.ticks]
     assert told[0] == (1, whole, whole)
     assert sum(n for _, n, _ in told) == whole
+    assert "Listed(names=9, n_bytes=" in (story := second.engine.scheduler.story.text())
+    assert "Load(load_id=1, start=0, names=9)" in story
     assert second.ticks[0].n_disk_bytes == size_of(tmp_path) > 0
 
 
