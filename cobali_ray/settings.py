@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cobali_ray.core.limits import EngineLimits, Grain, PrefillOrder
+from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
@@ -79,6 +79,10 @@ class EngineSettings(BaseSettings):
     is free at the start; 0: none."""
     slot_save_path: Path | None = None
     """Folder for what clients save of slots by name (`POST /slots/ID?action=save`); None: they may not."""
+    disk_cache_dir: Path | None = None
+    """Folder for what host memory keeps of prefixes, so that it outlives the server; None: none."""
+    disk_cache_gib: float = Field(default=10.0, gt=0)
+    """Most that the files in it may take, whichever server wrote them."""
     max_queue: int = Field(default=128, ge=0)
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
@@ -89,6 +93,10 @@ class EngineSettings(BaseSettings):
     """auto: unified where kv_cells overcommits the cache, split otherwise."""
     kv_cells: int | None = Field(default=None, ge=16)
     """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
+    type_k: CellType = "f16"
+    """How the keys in the KV cache are stored."""
+    type_v: CellType = "f16"
+    """The same for values; all but f16 and bf16 need flash attention."""
     n_threads: int | None = Field(default=None, ge=1)
     """None: one per physical core this process may use, within the CPU quota of its control groups."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
@@ -220,6 +228,10 @@ class EngineSettings(BaseSettings):
         known = self.n_ctx != "auto"
         if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
+        if self.disk_cache_dir is not None and not (self.host_cache_mib and self.min_prefix):
+            raise ValueError("disk_cache_dir: prefixes go through host memory: host_cache_mib and min_prefix")
+        if self.type_v not in PLAIN_CELL_TYPES and self.flash_attn == "off":
+            raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self
@@ -228,6 +240,11 @@ class EngineSettings(BaseSettings):
     def unified(self) -> bool:
         """Whether all slots share one KV pool."""
         return self.kv == "unified" or (self.kv == "auto" and self.kv_cells is not None)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Most that prefixes may take on disk; 0 without a folder for them."""
+        return 0 if self.disk_cache_dir is None else int(self.disk_cache_gib * (1 << 30))
 
     @property
     def n_slots_used(self) -> int:

@@ -101,34 +101,43 @@ def _cache(made: dashboard.Dashboard) -> None:
         ("Prompt tokens that were there", "Share of prompt tokens by what held them", "tokens"),
     ):
         name = f"cobali_prefix_{what}_total"
-        found = f"sum by (tier) ({rate(name, tier='slot|copy|host')})"
+        found = f"sum by (tier) ({rate(name, tier='slot|copy|host|disk')})"
         hits = [(f"{found} / scalar(sum({rate(name)}))", "{{tier}}")]
-        whole = f"{text}: the slot itself, another one, host memory."
+        whole = f"{text}: the slot itself, another one, host memory, the disk."
         made.with_panel(stacked(title, whole, "percentunit", hits, columns=3))
-    moved = [
-        (f"sum({rate(f'cobali_host_cache_{what}_tokens_total')})", what)
-        for what in ("restored", "saved", "evicted")
-    ]
-    text = "Tokens per second brought back from host memory, moved there, given up there."
-    made.with_panel(lines("Host cache traffic", text, TOKEN_RATE, moved, columns=3))
 
 
 def _capacity(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Capacity"))
     slots = [(f"sum by (state) ({series('cobali_slots')})", "{{state}}")]
-    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=4))
+    made.with_panel(stacked("Slots by state", "What the slots do.", SLOTS, slots, columns=3))
     cells = [(f"sum by (state) ({series('cobali_kv_cells')})", "{{state}}")]
     text = "Held by requests, kept for prefix reuse, empty."
-    made.with_panel(stacked("KV cells", text, CELLS, cells, columns=4))
+    made.with_panel(stacked("KV cells", text, CELLS, cells, columns=3))
     host = [(f"sum by (state) ({series('cobali_host_cache_bytes')})", "{{state}}")]
     text = "Host memory for prefixes that slots have no room for, held and not."
-    made.with_panel(stacked("Host cache", text, "bytes", host, columns=4))
+    made.with_panel(stacked("Host cache", text, "bytes", host, columns=3))
+    disk = [(f"sum by (state) ({series('cobali_disk_cache_bytes')})", "{{state}}")]
+    text = "Files of prefixes on disk, there and not; engines that share a folder show the same ones."
+    made.with_panel(stacked("Disk cache", text, "bytes", disk, columns=3))
+    moved = [
+        (f"sum({rate(f'cobali_{what}_tokens_total')})", legend)
+        for what, legend in (
+            ("host_cache_restored", "from host memory"),
+            ("disk_cache_read", "from disk"),
+            ("host_cache_saved", "to host memory"),
+            ("host_cache_evicted", "given up there"),
+            ("disk_cache_written", "to disk"),
+        )
+    ]
+    text = "Tokens moved per second: slots take from host memory and give to it, and it from and to the disk."
+    made.with_panel(lines("Moved between tiers", text, TOKEN_RATE, moved, columns=3))
     shares = [
         (f"max({series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')})", legend)
         for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
     ]
     text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
-    made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=4))
+    made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
 
 
 def _trouble(made: dashboard.Dashboard) -> None:

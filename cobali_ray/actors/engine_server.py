@@ -50,7 +50,10 @@ ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
 
-CACHE_SETTINGS = ("n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "slot_save_path")
+CACHE_SETTINGS = (
+    "n_slots", "n_ctx", "kv", "kv_cells", "min_prefix", "host_cache_mib", "disk_cache_dir", "disk_cache_gib",
+    "slot_save_path",
+)  # fmt: skip
 """What bounds the cache."""
 SWITCH_S = 0.0005
 """How long another thread may keep the tick thread from the interpreter; Python's own is 5 ms. A tick calls
@@ -116,6 +119,7 @@ class EngineServer:
             n_ctx_slot=limits.n_ctx_slot,
             n_host_cells=limits.n_host_cells,
             cell_bytes=limits.cell_bytes,
+            disk_bytes=self._settings.disk_bytes,
             max_queue=limits.max_queue,
             max_queue_tokens=limits.max_queue_tokens,
             opened_at_s=time.time(),

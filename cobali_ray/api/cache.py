@@ -115,6 +115,12 @@ def _described(view: CacheView) -> dict[str, Any]:
             "n_restored_tokens": view.n_host_restored,
             "n_evicted_tokens": view.n_host_evicted,
         },
+        "disk": {
+            "bytes": view.n_disk_bytes,
+            "n_hits": view.n_disk_hits,
+            "n_read_tokens": view.n_disk_loaded,
+            "n_written_tokens": view.n_disk_written,
+        },
         "tiers": _tiers(view.tier_requests, view.tier_tokens),
         "settings": dict(view.settings),
     }

@@ -62,7 +62,14 @@ class Measured:
 
 
 def measured(
-    lc: Any, model: Any, *, path: Path, n_ctx: int, n_threads: int, known: Path | None
+    lc: Any,
+    model: Any,
+    *,
+    path: Path,
+    n_ctx: int,
+    n_threads: int,
+    types: tuple[int, int],
+    known: Path | None,
 ) -> Measured | None:
     """Return what is known of slots of `n_ctx` tokens, from the folder `known` or else measured now.
 
@@ -72,11 +79,11 @@ def measured(
     n_cells = N_ROWS
     while 2 * n_cells <= min(n_ctx // 2, MOST_CELLS):
         n_cells *= 2
-    file = None if known is None else known / f"{_key(lc, path, n_cells, n_threads)}.json"
+    file = None if known is None else known / f"{_key(lc, path, n_cells, n_threads, types)}.json"
     found = None if file is None else _read(file)
     was_known = found is not None
     if found is None:
-        found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads)
+        found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types)
         if found is not None and file is not None:
             _write(file, found)
     _log.info(
@@ -96,13 +103,16 @@ def _ms(seconds: Sequence[float]) -> list[float]:
     return [round(1000 * s, 3) for s in seconds]
 
 
-def _key(lc: Any, path: Path, n_cells: int, n_threads: int) -> str:
-    """Name what a measurement depends on: the file, llama.cpp's build, the processor, cells and threads."""
+def _key(lc: Any, path: Path, n_cells: int, n_threads: int, types: tuple[int, int]) -> str:
+    """Name what a measurement depends on: the file, llama.cpp's build, the processor, cells and threads.
+
+    `types` are those of keys and values.
+    """
     stat = path.stat()
     info = cgroup.ROOT / "proc/cpuinfo"
     lines = info.read_text().splitlines() if info.exists() else []
     cpu = sorted({line for line in lines if line.startswith(_CPU)})
-    facts = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, n_cells, n_threads, N_ROWS, cpu,
+    facts = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, n_cells, n_threads, types, N_ROWS, cpu,
              version("llama-cpp-python"), lc.llama_print_system_info().decode())  # fmt: skip
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
@@ -136,8 +146,9 @@ def _write(file: Path, found: Measured) -> None:
             part.unlink(missing_ok=True)
 
 
-def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int) -> Measured | None:
-    with _trial(lc, model, _ON, n_cells, n_threads) as on, _trial(lc, model, _OFF, n_cells, n_threads) as off:
+def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int, types: tuple[int, int]) -> Measured | None:
+    shape = (n_cells, n_threads, types)
+    with _trial(lc, model, _ON, *shape) as on, _trial(lc, model, _OFF, *shape) as off:
         if on is None or off is None:
             return None
         empty_s = off.alone_s()
@@ -157,7 +168,9 @@ def _measure(lc: Any, model: Any, *, n_cells: int, n_threads: int) -> Measured |
 
 
 @contextmanager
-def _trial(lc: Any, model: Any, flash: int, n_cells: int, n_threads: int) -> Iterator[_Trial | None]:
+def _trial(
+    lc: Any, model: Any, flash: int, n_cells: int, n_threads: int, types: tuple[int, int]
+) -> Iterator[_Trial | None]:
     """Open a small context for as long as the `with` lasts; None where llama.cpp opens none."""
     params = lc.llama_context_default_params()
     params.n_ctx = n_cells + 2 * N_ROWS
@@ -165,6 +178,7 @@ def _trial(lc: Any, model: Any, flash: int, n_cells: int, n_threads: int) -> Ite
     params.n_seq_max = params.n_outputs_max = 2
     params.n_threads = params.n_threads_batch = n_threads
     params.flash_attn_type = flash
+    params.type_k, params.type_v = types
     params.kv_unified = params.no_perf = True
     context = lc.llama_init_from_model(model, params)
     try:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cobali_ray.core.limits import Grain
+from cobali_ray.backend.memory import TYPES
+from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
@@ -30,6 +31,9 @@ class LlamaConfig:
     n_gpu_layers: int = 0
     unified: bool = False
     flash_attn: Literal["auto", "on", "off"] = "auto"
+    type_k: CellType = "f16"
+    type_v: CellType = "f16"
+    """How keys and values are stored."""
     device_sampling: Literal["auto", "on", "off"] = "auto"
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
@@ -44,6 +48,8 @@ class LlamaConfig:
             raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
         if self.n_batch > self.n_cells_asked:
             raise ConfigError("token_budget", f"{self.n_batch}, but there are {self.n_cells_asked} KV cells")
+        if self.flash_attn == "off" and self.needs_flash:
+            raise ConfigError("type_v", f"{self.type_v} needs flash_attn: on or auto, got off")
 
     @property
     def n_cells_asked(self) -> int:
@@ -59,13 +65,24 @@ class LlamaConfig:
         return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
 
     @property
+    def needs_flash(self) -> bool:
+        """Whether there is no choice: plain attention reads no quantised values."""
+        return self.type_v not in PLAIN_CELL_TYPES
+
+    @property
+    def ggml_types(self) -> tuple[int, int]:
+        """The types of keys and values by ggml's numbers."""
+        return TYPES[self.type_k].ggml_type, TYPES[self.type_v].ggml_type
+
+    @property
     def measures_attention(self) -> bool:
         """Whether opening tries plain attention as well.
 
         A GPU keeps llama.cpp's own choice; so does a unified cache, where rows attend to everybody's cells
         and only flash attention passes over those of others.
         """
-        return self.flash_attn == "auto" and not self.unified and not self.n_gpu_layers
+        choice = self.flash_attn == "auto" and not self.needs_flash
+        return choice and not self.unified and not self.n_gpu_layers
 
     def grain(self, *, n_heads: int, pass_cells: int | None = None) -> Grain:
         """Return which chunks llama.cpp computes well, for a model with `n_heads` attention heads.

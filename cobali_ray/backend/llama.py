@@ -32,6 +32,7 @@ MICRO_BATCH = 256
 """Tokens that plain attention computes at once; more are no faster each, and take more memory."""
 _SCORE_BYTES = 8
 """Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
+SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _PROBE = array("i", [0] * 5)
@@ -48,11 +49,16 @@ class LlamaBackend:
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
+        self._check_types(config)
         self._device: DeviceCandidates | None = None
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         plain = self._plain(config)
         self._context = self._open(config, plain=plain is not None)
+        if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
+            for setting, kind in (("type_k", config.type_k), ("type_v", config.type_v)):
+                if kind != "f16":
+                    _log.warning("slow_cells", setting=setting, type=kind, detail=SLOW_CELLS)
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
@@ -117,11 +123,12 @@ class LlamaBackend:
             path=config.path,
             n_ctx=config.n_ctx_slot,
             n_threads=config.n_threads,
+            types=config.ggml_types,
             known=config.measurements,
         )
         scores = MICRO_BATCH * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
         available = memory.available_bytes()
-        fits = available is None or memory.kv_bytes(lc, model, config.n_cells_asked) + scores <= available
+        fits = available is None or self._kv_bytes(config) + scores <= available
         return found if found is not None and found.off_wins and fits else None
 
     def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
@@ -131,7 +138,9 @@ class LlamaBackend:
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = params.n_outputs_max = config.n_slots
         params.n_threads = params.n_threads_batch = config.n_threads
-        params.flash_attn_type = _FLASH["off" if plain else config.flash_attn]
+        asked = "on" if config.needs_flash else config.flash_attn
+        params.flash_attn_type = _FLASH["off" if plain else asked]
+        params.type_k, params.type_v = config.ggml_types
         if plain:
             params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
         params.kv_unified = config.unified
@@ -163,7 +172,7 @@ class LlamaBackend:
             self._device = None
 
     def _require_memory(self, config: LlamaConfig) -> None:
-        needed = memory.kv_bytes(self._lc, self._model, config.n_cells_asked)
+        needed = self._kv_bytes(config)
         available = memory.available_bytes()
         if available is not None and needed > available:
             self.close()
@@ -173,6 +182,26 @@ class LlamaBackend:
                 f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx_slot}), "
                 f"n_slots ({config.n_slots}) or kv_cells",
             )
+
+    def _kv_bytes(self, config: LlamaConfig) -> int:
+        return memory.kv_bytes(
+            self._lc, self._model, config.n_cells_asked, type_k=config.type_k, type_v=config.type_v
+        )
+
+    def _check_types(self, config: LlamaConfig) -> None:
+        """Refuse types that the model's heads do not fit."""
+        for setting, kind, width in zip(
+            ("type_k", "type_v"),
+            (config.type_k, config.type_v),
+            memory.widths(self._lc, self._model),
+            strict=True,
+        ):
+            together = memory.TYPES[kind].n_together
+            if width % together:
+                self.close()
+                raise ConfigError(
+                    setting, f"{kind} stores {together} numbers together, and this model's heads have {width}"
+                )
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return the llama_batch over the arrays' memory, made once per TickBatch."""

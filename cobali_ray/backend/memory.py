@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cobali_ray.backend import cgroup, library
+from cobali_ray.core.limits import CellType
 
-_F16_BYTES = 2
+
+class CellFormat(NamedTuple):
+    """How numbers are stored in cells."""
+
+    ggml_type: int
+    """What ggml calls it."""
+    n_together: int
+    n_bytes: int
+    """Of as many numbers as are stored together."""
+
+
+TYPES: dict[CellType, CellFormat] = {
+    "f16": CellFormat(1, 1, 2),
+    "bf16": CellFormat(30, 1, 2),
+    "q8_0": CellFormat(8, 32, 34),
+    "q5_1": CellFormat(7, 32, 24),
+    "q5_0": CellFormat(6, 32, 22),
+    "q4_1": CellFormat(3, 32, 20),
+    "q4_0": CellFormat(2, 32, 18),
+    "iq4_nl": CellFormat(20, 32, 18),
+}
 _CELL_BYTES = 64
 """What llama.cpp remembers of one cell on the host beside keys and values, about."""
 
 
-def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
-    """Return the bytes a cache of `n_cells` f16 tokens takes; 0 where the metadata does not tell.
+def widths(lc: Any, model: Any) -> tuple[int, int]:
+    """Return how many numbers a head's key has, and its value."""
+    name = library.metadata(lc, model, "general.architecture")
+    head_dim = lc.llama_model_n_embd(model) // max(lc.llama_model_n_head(model), 1)
+    key = _number(lc, model, f"{name}.attention.key_length") or head_dim
+    return key, _number(lc, model, f"{name}.attention.value_length") or head_dim
+
+
+def kv_bytes(lc: Any, model: Any, n_cells: int, *, type_k: CellType = "f16", type_v: CellType = "f16") -> int:
+    """Return the bytes a cache of `n_cells` tokens takes; 0 where the metadata does not tell.
 
     Recurrent and hybrid models keep states, models with latent attention keep less than keys and values.
     """
@@ -21,20 +50,34 @@ def kv_bytes(lc: Any, model: Any, n_cells: int) -> int:
     latent = library.metadata(lc, model, f"{name}.attention.kv_lora_rank")
     if latent or lc.llama_model_is_recurrent(model) or lc.llama_model_is_hybrid(model):
         return 0
-    head_dim = lc.llama_model_n_embd(model) // max(lc.llama_model_n_head(model), 1)
-    key = _number(lc, model, f"{name}.attention.key_length") or head_dim
-    value = _number(lc, model, f"{name}.attention.value_length") or head_dim
+    key, value = widths(lc, model)
     return n_cells * cell_bytes(
         n_layers=lc.llama_model_n_layer(model),
         n_heads_kv=lc.llama_model_n_head_kv(model),
         key_width=key,
         value_width=value,
+        type_k=type_k,
+        type_v=type_v,
     )
 
 
-def cell_bytes(*, n_layers: int, n_heads_kv: int, key_width: int, value_width: int) -> int:
-    """Return the bytes of one cell: the keys and values of one token in every layer, as f16."""
-    return n_layers * n_heads_kv * (key_width + value_width) * _F16_BYTES + _CELL_BYTES
+def cell_bytes(
+    *,
+    n_layers: int,
+    n_heads_kv: int,
+    key_width: int,
+    value_width: int,
+    type_k: CellType = "f16",
+    type_v: CellType = "f16",
+) -> int:
+    """Return the bytes of one cell: the keys and values of one token in every layer."""
+    heads = n_layers * n_heads_kv
+    return _bytes(heads * key_width, type_k) + _bytes(heads * value_width, type_v) + _CELL_BYTES
+
+
+def _bytes(n: int, kind: CellType) -> int:
+    form = TYPES[kind]
+    return -(-n // form.n_together) * form.n_bytes
 
 
 def available_bytes(root: Path = cgroup.ROOT) -> int | None:

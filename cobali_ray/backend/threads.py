@@ -8,6 +8,7 @@ some microseconds and then sleeping keeps the first and avoids the second.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -22,6 +23,9 @@ SPIN_COUNT = 700
 """Turns of libgomp's waiting loop before a thread sleeps: about 30 us where one turn is a `pause` of 140
 cycles. Longer than a balanced operation keeps a thread waiting, shorter than what a neighbour minds;
 `cobali bench threads` shows the ladder on a machine of yours."""
+
+NICENESS = 10
+"""By how much threads give way: the model's, which all wait for the slowest of them, go first."""
 
 ENVIRONMENT: dict[Wait, dict[str, str]] = {
     "active": {},
@@ -92,3 +96,9 @@ def openmp_loaded() -> bool:
     """Say whether libgomp is already in this process, so that its wait policy can no longer be chosen."""
     maps = Path("/proc/self/maps")
     return maps.exists() and "libgomp" in maps.read_text(errors="replace")
+
+
+def give_way() -> None:
+    """Lower the priority of this thread, and of those that it makes."""
+    if sys.platform == "linux":  # elsewhere it is the whole process's
+        os.nice(NICENESS)

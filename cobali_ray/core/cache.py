@@ -47,6 +47,12 @@ class CacheView:
     n_host_saved: int
     n_host_restored: int
     n_host_evicted: int
+    n_disk_bytes: int = 0
+    """What all files of the disk tier take."""
+    n_disk_hits: int = 0
+    """Requests for which something was read; the next two: tokens read, and written."""
+    n_disk_loaded: int = 0
+    n_disk_written: int = 0
     tier_requests: Mapping[str, int] = field(default_factory=dict)
     """Requests by where their beginning came from; next, their prompt tokens."""
     tier_tokens: Mapping[str, int] = field(default_factory=dict)
@@ -68,7 +74,7 @@ class SlotMove(NamedTuple):
 
 def view_of(scheduler: Scheduler) -> CacheView:
     """Look at the books; only between two events."""
-    slots, host, limits = scheduler.slots, scheduler.host, scheduler.limits
+    slots, host, disk, limits = scheduler.slots, scheduler.host, scheduler.disk, scheduler.limits
     return CacheView(
         slots=tuple(
             SlotView(i, slots.held(i).n_tokens)
@@ -98,4 +104,8 @@ def view_of(scheduler: Scheduler) -> CacheView:
         n_host_saved=host.n_saved,
         n_host_restored=host.n_restored,
         n_host_evicted=host.n_evicted,
+        n_disk_bytes=disk.n_bytes,
+        n_disk_hits=disk.n_hits,
+        n_disk_loaded=disk.n_loaded,
+        n_disk_written=disk.n_written,
     )

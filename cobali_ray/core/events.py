@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from cobali_ray.errors import CobaliError
 
 FinishReason: TypeAlias = Literal["stop", "length"]
-Tier: TypeAlias = Literal["none", "slot", "copy", "host"]
-"""Where a prompt's beginning came from: its own slot held it, another slot did, or host memory."""
+Tier: TypeAlias = Literal["none", "slot", "copy", "host", "disk"]
+"""Where a prompt's beginning came from: its own slot held it, another slot did, host memory, or
+files that were read into it."""
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from math import log2
 
@@ -27,12 +28,37 @@ _USE_WEIGHT = 0.25
 _S_PER_BYTE = 1e-9
 _LEARN = 0.2
 _FEW = 64
+_NAME_BYTES = 20
+
+
+def name_behind(name: bytes, tokens: bytes) -> bytes:
+    """Return the name of the block with these tokens behind the one with that name: a hash of both.
+
+    So it stands for a whole beginning, and no other text has the same.
+    """
+    return blake2b(name + tokens, digest_size=_NAME_BYTES).digest()
+
+
+def root_name(salt: str) -> bytes:
+    """Return what the first blocks under a salt lie behind, so that no other salt's have their names."""
+    return blake2b(salt.encode(), digest_size=_NAME_BYTES).digest() if salt else b""
 
 
 class Block:
     """A few tokens behind those of its parent."""
 
-    __slots__ = ("block_id", "children", "end", "key", "n_uses", "parent", "start", "tails", "worth_until")
+    __slots__ = (
+        "block_id",
+        "children",
+        "end",
+        "key",
+        "n_uses",
+        "name",
+        "parent",
+        "start",
+        "tails",
+        "worth_until",
+    )
 
     def __init__(self, block_id: int, parent: Block | None, key: bytes, start: int, end: int) -> None:
         self.block_id, self.parent, self.key = block_id, parent, key
@@ -42,6 +68,8 @@ class Block:
         """Whole blocks behind it, by their tokens."""
         self.tails: dict[bytes, Block] = {}
         """Shorter ones."""
+        self.name = b""
+        """What it is called outside, where it is as long as blocks are; see `name_behind`."""
         self.n_uses = 0
         self.worth_until = 0.0
         """The level at which it is worth nothing."""
@@ -118,6 +146,20 @@ class HostTier:
 
         Returns the blocks that are new, and the ids of those that were given up.
         """
+        new, gone = self._grow(tokens, n, salt)
+        self.n_saved += sum([block.n_tokens for block in new])
+        return new, gone
+
+    def load(self, tokens: array[int], start: int, end: int, salt: str = "") -> tuple[list[Block], list[int]]:
+        """Keep the tokens `start .. end`, which were read from the disk, if all before them are here.
+
+        Returns what `insert` does.
+        """
+        blocks = self.match(tokens, end, salt)
+        reach = sum([block.n_tokens for block in blocks if block.n_tokens == self._block])
+        return self._grow(tokens, end, salt) if start <= reach < end else ([], [])
+
+    def _grow(self, tokens: array[int], n: int, salt: str) -> tuple[list[Block], list[int]]:
         gone: list[Block] = []
         path = [self._root_of(salt)]
         while path[-1].end + self._block <= n and (
@@ -138,7 +180,6 @@ class HostTier:
         self.use(path[1:])
         evicted = [block for block in self._make_room() if block not in path[n_known:]]
         new = [block for block in path[n_known:] if self.keeps(block)]
-        self.n_saved += sum([block.n_tokens for block in new])
         self.n_evicted += sum([block.n_tokens for block in evicted])
         return new, [block.block_id for block in [*gone, *evicted]]
 
@@ -156,7 +197,10 @@ class HostTier:
         self.n_used = 0
 
     def _root_of(self, salt: str) -> Block:
-        return self._roots.get(salt) or Block(-1, None, salt.encode(), 0, 0)
+        if (root := self._roots.get(salt)) is None:
+            root = Block(-1, None, salt.encode(), 0, 0)
+            root.name = root_name(salt)
+        return root
 
     def _key(self, tokens: array[int], start: int) -> bytes:
         return tokens[start : start + self._block].tobytes()
@@ -172,6 +216,8 @@ class HostTier:
     def _add(self, parent: Block, tokens: array[int], end: int) -> Block:
         block = Block(self._next_id, parent, tokens[parent.end : end].tobytes(), parent.end, end)
         self._next_id += 1
+        if block.n_tokens == self._block:
+            block.name = name_behind(parent.name, block.key)
         self._siblings(parent, block)[block.key] = block
         self._blocks[block.block_id] = block
         self.n_used += block.n_tokens

@@ -113,6 +113,44 @@ class Emptied(NamedTuple):
     slot_id: int
 
 
+class Listed(NamedTuple):
+    """The files of the disk tier were looked at."""
+
+    names: Collection[bytes]
+    """Blocks that can be read."""
+    n_bytes: int
+    """What all files take."""
+
+
+class Written(NamedTuple):
+    """Blocks were written to disk, or were there."""
+
+    names: Collection[bytes]
+    n_new: int
+    """How many were not."""
+    n_bytes: int
+    """What all files take now."""
+
+
+class Loaded(NamedTuple):
+    """Blocks were read from disk, as was said."""
+
+    load_id: int
+    start: int
+    """Where the first of them lies in its tokens; they follow each other."""
+    names: Seq[bytes]
+    missing: Collection[bytes] = ()
+    """Those that could not be read."""
+    done: bool = True
+    """Whether nothing more comes."""
+
+
+class Parting(NamedTuple):
+    """The engine stops: whatever is worth keeping should be."""
+
+    now_s: float
+
+
 class TickEnded(NamedTuple):
     """All work of the tick is done."""
 
@@ -141,6 +179,10 @@ Event: TypeAlias = (
     | Unrestored
     | Filled
     | Emptied
+    | Listed
+    | Written
+    | Loaded
+    | Parting
     | Failed
 )
 
@@ -183,6 +225,29 @@ class Forget(NamedTuple):
     block_ids: Seq[int]
 
 
+class Load(NamedTuple):
+    """Read these blocks, which follow each other in a request's tokens, from disk."""
+
+    load_id: int
+    start: int
+    names: Seq[bytes]
+
+
+class Hold(NamedTuple):
+    """Keep blocks that were read in host memory: `(block_id, name)` of each; the others are not wanted."""
+
+    blocks: Seq[tuple[int, bytes]]
+
+
+class Store(NamedTuple):
+    """Write blocks of host memory to disk, if they are not there: `(block_id, name)` of each, first to last.
+
+    They are the beginning of one sequence, and were needed now.
+    """
+
+    blocks: Seq[tuple[int, bytes]]
+
+
 class Assign(NamedTuple):
     """From now on a slot's rows are drawn for this sequence."""
 
@@ -214,4 +279,6 @@ class Clear(NamedTuple):
     """Forget every slot's cache, and what host memory holds."""
 
 
-Instruction: TypeAlias = Truncate | Copy | Save | Restore | Forget | Assign | Compute | Emit | Finish | Clear
+Instruction: TypeAlias = (
+    Truncate | Copy | Save | Restore | Forget | Load | Hold | Store | Assign | Compute | Emit | Finish | Clear
+)

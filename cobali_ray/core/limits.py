@@ -8,7 +8,10 @@ from typing import Literal, TypeAlias
 from cobali_ray.errors import ConfigError
 
 PrefillOrder: TypeAlias = Literal["fcfs", "packed", "shortest"]
-
+CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+"""How keys or values are stored in the KV cache, by ggml's names."""
+PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
+"""Those that are not quantised."""
 
 _MANY_STEPS = 4
 

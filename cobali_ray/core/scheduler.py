@@ -2,12 +2,14 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Assign, Compute, Emit, Finish, Clear
-    Moved, Unrestored, Filled, Emptied,
-    TickEnded, Failed
+    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Load, Hold, Store, Assign, Compute,
+    Moved, Unrestored, Filled, Emptied,                         Emit, Finish, Clear
+    TickEnded, Failed, Listed, Written,
+    Loaded, Parting
 
-It owns all there is to know of scheduling: the queue, the slots and what they and host memory hold, the
-deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and decides nothing.
+It owns all there is to know of scheduling: the queue, the slots and what they, host memory and the
+disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and
+decides nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Any, TypeAlias
 
 from cobali_ray.core.admission import DrainRate
 from cobali_ray.core.deadlines import Deadlines
+from cobali_ray.core.disk_tier import DiskTier, whole
 from cobali_ray.core.events import End, FinishReason
-from cobali_ray.core.host_tier import Block, HostTier, Moves
+from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -36,18 +39,25 @@ from cobali_ray.core.instructions import (
     Filled,
     Finish,
     Forget,
+    Hold,
     Instruction,
+    Listed,
+    Load,
+    Loaded,
     Moved,
+    Parting,
     Ready,
     Refused,
     Restore,
     Sampled,
     Save,
+    Store,
     Submitted,
     TickBegun,
     TickEnded,
     Truncate,
     Unrestored,
+    Written,
 )
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
@@ -102,6 +112,7 @@ class Scheduler:
         self._check_every, self._n_events = check_every, 0
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
+        self.disk = DiskTier(limits.host_block)
         self._moves = Moves(limits.cell_bytes)
         self.queue = WaitingQueue()
         self._open: dict[str, Sequence] = {}
@@ -141,6 +152,10 @@ class Scheduler:
             Unrestored: self._unrestored,
             Filled: self._filled,
             Emptied: self._emptied,
+            Listed: lambda event: self.disk.listed(event.names, event.n_bytes),
+            Written: lambda event: self.disk.written(*event),
+            Loaded: self._loaded,
+            Parting: self._parting,
             TickEnded: self._tick_ended,
             Failed: self._failed,
         }
@@ -179,8 +194,9 @@ class Scheduler:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When a tick must look at the deadlines, if ever."""
-        return self._deadlines.soonest()
+        """When a tick must look at the deadlines, or at who waits for the disk, if ever."""
+        times = [at_s for at_s in (self._deadlines.soonest(), self.disk.soonest()) if at_s is not None]
+        return min(times, default=None)
 
     @property
     def target_s(self) -> float:
@@ -207,13 +223,32 @@ class Scheduler:
             request, event.row, arrived_s=event.now_s, ready=event.ready, end_tokens=self._end_tokens
         )
         self._open[request.request_id] = sequence
+        if self.disk.open:
+            self._look_on_disk(sequence, event.now_s)
         self.queue.push(sequence)
         self._deadlines.add(sequence)
 
     def _ready(self, event: Ready) -> None:
         sequence = self._open.get(event.request_id)
         if sequence is not None:
-            sequence.change(Change.READY)
+            sequence.arrived()
+
+    def _look_on_disk(self, sequence: Sequence, now_s: float) -> None:
+        """Have read what the disk has of a prompt, if that is a block more than memory and slots have."""
+        tokens, most, salt = sequence.tokens, len(sequence.tokens) - 2, sequence.salt
+        if salt is None:
+            return
+        held = self.host.match(tokens, most, salt)
+        known = whole(held, block := self.limits.host_block)
+        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
+        names = self.disk.behind(name, tokens, start, min(most, self.host.n_cells))
+        end = min(start + len(names) * block, most)
+        if not names or end < max(self.limits.min_prefix, held[-1].end + block if held else 0):
+            return
+        if end - self.slots.n_held(sequence, most) >= block:
+            load_id, wanted = self.disk.load(sequence, names, now_s)
+            self._out.append(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
+            sequence.wait()
 
     def _cancelled(self, event: Cancelled) -> None:
         if sequence := self._open.get(event.request_id):
@@ -232,6 +267,7 @@ class Scheduler:
         self._open.clear()
         self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
         self.host.clear()
+        self.disk.forget_requests()
         self._pass = self._emit = None
         self._releasing.clear()
         self._sorted = self.head_waits = False
@@ -312,6 +348,8 @@ class Scheduler:
         for sequence in self._deadlines.expired(now_s):
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
+        for sequence in self.disk.overdue(now_s):
+            sequence.arrived()
         self._assign(now_s)
         self._plan(now_s)
 
@@ -331,7 +369,8 @@ class Scheduler:
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now_s, place.n_keep
-                sequence.cached_from = place.tier
+                if not (place.from_host and sequence.cached_from == "disk"):
+                    sequence.cached_from = place.tier
                 self._leave_queue(sequence)
                 n_assigned += 1
             self._sorted = False
@@ -384,6 +423,8 @@ class Scheduler:
         if new:
             self._out.append(Save(slot_id, [(block.block_id, block.start, block.end) for block in new]))
             self._moves.plan(n)  # the whole slot is read
+        if self.disk.open:
+            self._store(self.host.match(tokens, n, salt))
 
     def _restore(self, held: Held, blocks: Seq[Block], n_keep: int) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
@@ -396,6 +437,8 @@ class Scheduler:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
             self._out.append(Restore(held.slot_id, [block.block_id for block in kept], n_keep))
+            if self.disk.open:
+                self._store(kept)
             self._moves.plan(n_keep)
         return n_keep
 
@@ -478,6 +521,38 @@ class Scheduler:
         self._moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
             self._out.append(Forget(gone))
+
+    def _store(self, blocks: Seq[Block]) -> None:
+        """Have blocks written, or noted as needed where they are already."""
+        if known := whole(blocks, self.limits.host_block):
+            self._out.append(Store([(block.block_id, block.name) for block in known]))
+
+    def _loaded(self, event: Loaded) -> None:
+        """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
+        loading = self.disk.loading(event.load_id)
+        if loading is None:
+            return
+        end = event.start + len(event.names) * self.limits.host_block
+        sequence = loading.sequence
+        new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
+        if gone:
+            self._out.append(Forget(gone))
+        if new:
+            self._out.append(Hold([(block.block_id, block.name) for block in new]))
+            sequence.cached_from = "disk"  # if it begins there
+        self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
+        if event.done:
+            self.disk.done(event.load_id)
+            if loading.waits:
+                sequence.arrived()
+
+    def _parting(self, event: Parting) -> None:
+        """Have all that slots hold kept, and so written to disk; what is worth most first."""
+        del event
+        if self.disk.open:
+            for slot_id, tokens, n, salt in self.slots.holdings():
+                self._moves.begin()
+                self._save(slot_id, tokens, n, salt)
 
     def _unrestored(self, event: Unrestored) -> None:
         """Have computed what could not be brought back."""

@@ -20,10 +20,9 @@ class Sequence:
 
     __slots__ = (
         "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "end_tokens", "ending",
-        "first_token_s", "held",
-        "held_logprobs", "last_token_s", "n_cached", "n_most", "n_passed", "n_preempted", "n_prefilled",
-        "n_prompt", "plain", "request", "request_id", "row", "salt", "slot_id", "status", "stays", "stops",
-        "text", "tokens",
+        "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached", "n_most",
+        "n_passed", "n_preempted", "n_prefilled", "n_prompt", "plain", "request", "request_id", "row",
+        "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +42,8 @@ class Sequence:
         self.row = row
         """What sampling remembers for this sequence; opaque here."""
         self.status = Status.QUEUED if ready else Status.NOT_READY
+        self.n_awaited = 0 if ready else 1
+        """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
         self.n_most = request.n_most
@@ -87,6 +88,17 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens still to be computed."""
         return len(self.tokens) - self.n_computed
+
+    def wait(self) -> None:
+        """Wait for one more thing; only before it is queued."""
+        self.status = Status.NOT_READY
+        self.n_awaited += 1
+
+    def arrived(self) -> None:
+        """Note that one thing it waited for is there."""
+        self.n_awaited -= 1
+        if self.n_awaited == 0 and self.status is Status.NOT_READY:
+            self.change(Change.READY)
 
     def change(self, change: Change) -> None:
         """Move along the lifecycle table."""

@@ -107,6 +107,19 @@ class Slots:
         there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
         return n if (n := coming - max(there)) >= WAIT_LEAST else 0
 
+    def n_held(self, sequence: Sequence, most: int) -> int:
+        """Return how many of a sequence's first tokens some slot holds for its salt, at most `most`."""
+        tokens, salt = sequence.tokens, sequence.salt
+        idle = [n_shared(tokens, h.tokens, min(most, h.n_tokens)) for h in self._held if h.salt == salt]
+        busy = [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in self.running if s.salt == salt]
+        return max([*idle, *busy], default=0)
+
+    def holdings(self) -> list[tuple[int, array[int], int, str | None]]:
+        """Return what slots hold, busy ones first, then what is worth most: slot, tokens, how many, salt."""
+        busy = [(s.slot_id, s.tokens, s.n_computed, s.salt) for s in self.running]
+        idle = sorted((held for held in self._held if held.n_tokens), key=lambda held: -held.worth_until)
+        return [*busy, *[(held.slot_id, held.tokens, held.n_tokens, held.salt) for held in idle]]
+
     def assign(self, sequence: Sequence, place: Place) -> None:
         """Give the slot to the sequence, which starts from the tokens that are there or copied."""
         if self.by_slot[place.slot_id] is not None:

@@ -59,6 +59,12 @@ class TickStats:
     """Tokens brought back from there; the next two: moved there, and given up there for room."""
     n_saved: int = 0
     n_evicted: int = 0
+    n_disk_bytes: int = 0
+    """What the files of the disk tier take."""
+    n_disk_hits: int = 0
+    """Requests for which something was read there since the last tick; next, tokens read and written."""
+    n_loaded: int = 0
+    n_written: int = 0
     predicted_s: float = 0.0
     """What the tick-time model expected of `total_s`; 0 while it knows too little."""
     target_s: float = 0.0

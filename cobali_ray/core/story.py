@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,15 @@ from cobali_ray.core.instructions import (
     Emit,
     Event,
     Finish,
+    Hold,
     Instruction,
+    Listed,
+    Load,
+    Loaded,
     Sampled,
+    Store,
     Submitted,
+    Written,
 )
 from cobali_ray.errors import InvariantError
 
@@ -74,6 +81,9 @@ def tell(one: Event | Instruction) -> str:
         return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
     if isinstance(one, Sampled):
         return f"{name}({len(one.tokens)} rows, {len(one.failed)} failed at {one.now_s:.4f})"
+    if isinstance(one, Listed | Written | Loaded | Load | Hold | Store):  # names are long, and may be many
+        said = [f"{k}={len(v) if isinstance(v, Collection) else v}" for k, v in one._asdict().items()]
+        return f"{name}({', '.join(said)})"
     values = [f"{k}={v!r}" for k, v in one._asdict().items() if k != "row"]
     return f"{name}({', '.join(values)})"
 

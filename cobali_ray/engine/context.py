@@ -30,7 +30,7 @@ def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> Eng
         return settings.at(DEFAULT_N_CTX)
     header = read_header(path)
     n_trained = _number(header.metadata, "context_length")
-    cell_bytes = None if on_gpu else cell_bytes_of(header.metadata)
+    cell_bytes = None if on_gpu else cell_bytes_of(header.metadata, settings)
     available = memory.available_bytes()
     free = None if available is None else max(available - header.size_bytes, 0)
     n_ctx = largest_context(settings, n_trained=n_trained, cell_bytes=cell_bytes, free_bytes=free)
@@ -59,7 +59,7 @@ def largest_context(
     return min(bounds if n_trained else [*bounds, DEFAULT_N_CTX])
 
 
-def cell_bytes_of(said: Mapping[str, Any]) -> int | None:
+def cell_bytes_of(said: Mapping[str, Any], settings: EngineSettings) -> int | None:
     """Return the bytes of one cell; None where states or latent attention make them another count."""
     name = said.get("general.architecture", "")
     if any(key.startswith((f"{name}.ssm.", f"{name}.wkv.")) for key in said):
@@ -75,6 +75,8 @@ def cell_bytes_of(said: Mapping[str, Any]) -> int | None:
         n_heads_kv=_number(said, "attention.head_count_kv") or n_heads,
         key_width=_number(said, "attention.key_length") or width // n_heads,
         value_width=_number(said, "attention.value_length") or width // n_heads,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
     )
 
 

@@ -29,6 +29,7 @@ from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import TickStats
+from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
@@ -68,6 +69,7 @@ class Engine:
         select: Select = select_decoding,
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
+        disk: Disk | None = None,
     ) -> None:
         self.backend, self._clock, self._sink, self._entropy = backend, clock, sink, entropy
         self.scheduler = Scheduler(
@@ -84,6 +86,7 @@ class Engine:
         )
         self._emitter = Emitter(pieces)
         self._host = HostMemory(backend, clock)
+        self._disk = disk
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
         """What is to be computed next."""
@@ -119,6 +122,25 @@ class Engine:
         """Return the time on its clock."""
         return self._clock.now()
 
+    def start_disk(self, wake: Callable[[], None]) -> None:
+        """Have files read and written in threads; `wake` is called by these when `hear` should be."""
+        if self._disk is not None:
+            self._disk.start(wake)
+
+    def hear(self) -> None:
+        """Take in what was read and written."""
+        if self._disk is not None:
+            for event, cells in self._disk.news():
+                self._host.receive(cells)
+                self._tell(event)
+
+    def part(self) -> None:
+        """Have what slots hold written to disk, as far as there is time; then nothing is read or written."""
+        if self._disk is not None:
+            self._disk.part()
+            self._tell(told.Parting(self._clock.now()))
+            self._disk.close()
+
     def close(self) -> None:
         """Free the backend."""
         self.backend.close()
@@ -129,6 +151,9 @@ class Engine:
         The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, and
         `ready` is called with what came of it; until then it waits and stops nobody.
         """
+        if self._disk is not None:
+            self._disk.open()
+            self.hear()
         now_s, row = self._clock.now(), None
         problem: CobaliError | None = None
         try:
@@ -151,6 +176,7 @@ class Engine:
         sequence = self.scheduler.sequence(request.request_id)
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
+        self.hear()
         return sequence
 
     def ready(self, sequence: Sequence, found: Matcher | CobaliError) -> None:
@@ -273,6 +299,12 @@ class Engine:
                 host.restore(one)
             elif isinstance(one, told.Forget):
                 host.forget(one)
+            elif isinstance(one, told.Hold):
+                host.hold(one)
+            elif isinstance(one, told.Store) and self._disk is not None:
+                self._disk.store(host.beginning(one))
+            elif isinstance(one, told.Load) and self._disk is not None:
+                self._disk.load(one)
             elif isinstance(one, told.Assign):
                 self.backend.expect(one.slot_id, one.row)
             elif isinstance(one, told.Clear):

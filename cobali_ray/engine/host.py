@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import structlog
 
@@ -20,6 +21,8 @@ class HostMemory:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend, self._clock = backend, clock
         self._cells: dict[int, Cells] = {}
+        self._read: Mapping[bytes, Cells] = {}
+        """What was read from disk last, by name."""
         self._n_tokens, self._seconds = 0, 0.0
         self._lost: list[int] = []
         self._empty: dict[int, Sequence[int]] = {}
@@ -48,6 +51,19 @@ class HostMemory:
             self._empty[one.slot_id] = one.block_ids
         self._took(one.n_keep, began_s)
 
+    def receive(self, cells: Mapping[bytes, Cells]) -> None:
+        """Take what was read from disk, until the next call."""
+        self._read = cells
+
+    def hold(self, one: told.Hold) -> None:
+        """Keep of it what is wanted."""
+        self._cells.update((block_id, self._read[name]) for block_id, name in one.blocks)
+
+    def beginning(self, one: told.Store) -> list[tuple[bytes, Cells]]:
+        """Return the cells to be written, up to the first that could not be saved."""
+        known = takewhile(lambda block: block[0] in self._cells, one.blocks)
+        return [(name, self._cells[block_id]) for block_id, name in known]
+
     def copy(self, one: told.Copy) -> None:
         """Copy cells between slots, unless the donor itself could not be filled."""
         if one.donor_id in self._empty:
@@ -68,6 +84,7 @@ class HostMemory:
     def clear(self) -> None:
         """Forget all cells, here and in the slots."""
         self._cells.clear()
+        self._read = {}
         self._empty.clear()
         self._backend.clear()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import structlog
 
 from cobali_ray.backend.grammar import Matcher
+from cobali_ray.backend.threads import give_way
 from cobali_ray.core.admission import Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
@@ -36,8 +35,6 @@ _log = structlog.get_logger(__name__)
 _MAX_FAILURES = 3
 _N_COMPILERS = 2
 """Threads that compile grammars, so that a costly one does not hold up all others."""
-_NICENESS = 10
-"""By how much they give way: the model's threads, which all wait for the slowest of them, go first."""
 _T = TypeVar("_T")
 
 
@@ -77,9 +74,7 @@ class EngineLoop:
         self._n_entered = self._n_entered_tokens = 0
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
-        self._compilers = ThreadPoolExecutor(
-            _N_COMPILERS, thread_name_prefix="grammar", initializer=_give_way
-        )
+        self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar", initializer=give_way)
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
 
     # -- from outside -----------------------------------------------------------------------------------
@@ -219,6 +214,7 @@ class EngineLoop:
             self._opened.set()
             return
         self._engine, self._observer = engine, observer
+        engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
         self._compilers.submit(engine.grammars.warm)
         while self._failure is None and self._read_mail(engine):
@@ -288,6 +284,8 @@ class EngineLoop:
         """End what is open and what still arrives until `stop` was called; then free the model."""
         self._draining = True
         stopped = self._failure is None
+        if stopped:
+            self._guard(engine, Engine.part)
         while True:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
@@ -310,12 +308,6 @@ class EngineLoop:
             if isinstance(event, End):
                 self._saw_end(event)
         self._sink(batch)
-
-
-def _give_way() -> None:
-    """Lower the priority of this thread, and of those that it makes."""
-    if sys.platform == "linux":  # elsewhere it is the whole process's
-        os.nice(_NICENESS)
 
 
 def _complain(event: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.context import settled
+from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
@@ -64,21 +67,32 @@ def open_engine(
     settings: EngineSettings, sink: Sink, *, clock: Clock | None = None, path: Path | None = None
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
-    backend = open_backend(settings, path or model_path(settings))
-    return engine_on(backend, settings, sink, clock=clock)
+    path = path or model_path(settings)
+    backend = open_backend(settings, path)
+    return engine_on(backend, settings, sink, clock=clock, path=path)
 
 
 def engine_on(
-    backend: Backend, settings: EngineSettings, sink: Sink, *, clock: Clock | None = None
+    backend: Backend,
+    settings: EngineSettings,
+    sink: Sink,
+    *,
+    clock: Clock | None = None,
+    path: Path | None = None,
 ) -> Engine:
-    """Return a new engine on a loaded model, with the policies that the settings name."""
+    """Return a new engine on a loaded model, with the policies that the settings name.
+
+    `path` is the model's file: nothing is kept on disk of a model whose file is not known.
+    """
+    limits, clock = limits_of(backend, settings), clock or MonotonicClock()
     return Engine(
         backend,
-        limits_of(backend, settings),
-        clock or MonotonicClock(),
+        limits,
+        clock,
         sink,
         pacer=settings.pacer(backend.grain),
         select=choose_select(settings.selector),
+        disk=_disk(backend, settings, limits, clock, path),
     )
 
 
@@ -86,7 +100,37 @@ def model_hash(settings: EngineSettings, path: Path | None) -> str:
     """Return a hash of the model's file; computed once per file, which is noted in the cache folder."""
     if path is None:
         return SCRIPTED
-    return model_digest(path, (settings.cache_dir or default_cache_dir()) / "measurements")
+    return model_digest(path, _measurements(settings))
+
+
+def _disk(
+    backend: Backend, settings: EngineSettings, limits: EngineLimits, clock: Clock, path: Path | None
+) -> Disk | None:
+    """Return what keeps prefixes on disk, if the settings say so; nothing is opened or hashed yet."""
+    folder, block = settings.disk_cache_dir, limits.host_block
+    if folder is None or (path is None and settings.model != SCRIPTED):
+        return None
+    if not limits.n_host_cells:
+        _log.warning(
+            "no_disk_cache", setting="disk_cache_dir", detail="there is no host memory to go through"
+        )
+        return None
+
+    def find() -> BlockFiles:
+        facts = repr((model_hash(settings, path), backend.cell_kind(), block, limits.cell_bytes))
+        return BlockFiles(
+            folder.expanduser(),
+            hashlib.sha256(facts.encode()).hexdigest()[:32],
+            block_bytes=block * limits.cell_bytes,
+            most_bytes=settings.disk_bytes,
+        )
+
+    return Disk(find, clock, block=block)
+
+
+def _measurements(settings: EngineSettings) -> Path:
+    """Return the folder that remembers what was found out about models."""
+    return (settings.cache_dir or default_cache_dir()) / "measurements"
 
 
 def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
@@ -164,7 +208,9 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             n_gpu_layers=n_gpu_layers,
             unified=settings.unified,
             flash_attn=settings.flash_attn,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
             device_sampling=settings.device_sampling,
-            measurements=(settings.cache_dir or default_cache_dir()) / "measurements",
+            measurements=_measurements(settings),
         )
     )

@@ -26,7 +26,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
-        self._host = (0, 0, 0, 0)
+        self._moved = (0,) * 7
 
     def record(
         self,
@@ -42,9 +42,11 @@ class Recorder:
         slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
         n_prefilling = scheduler.n_prefilling
         chunks = [chunk.length for chunk in plan.chunks]
-        tier = scheduler.host
-        host = (tier.n_hits, tier.n_restored, tier.n_saved, tier.n_evicted)
-        n_hits, n_restored, n_saved, n_evicted = map(int.__sub__, host, self._host)
+        host, disk = scheduler.host, scheduler.disk
+        on_host = (host.n_hits, host.n_restored, host.n_saved, host.n_evicted)
+        moved = (*on_host, disk.n_hits, disk.n_loaded, disk.n_written)
+        grown = tuple(map(int.__sub__, moved, self._moved))
+        n_hits, n_restored, n_saved, n_evicted, n_disk_hits, n_loaded, n_written = grown
         stats = TickStats(
             tick_id=self._tick_id,
             started_s=times.started,
@@ -68,11 +70,15 @@ class Recorder:
             n_reused_graphs=n_reused - self._n_reused,
             n_preempted=scheduler.n_preempted - self._n_preempted,
             n_finished=scheduler.n_ended - self._n_ended,
-            n_host_cells=tier.n_used,
+            n_host_cells=host.n_used,
             n_host_hits=n_hits,
             n_restored=n_restored,
             n_saved=n_saved,
             n_evicted=n_evicted,
+            n_disk_bytes=disk.n_bytes,
+            n_disk_hits=n_disk_hits,
+            n_loaded=n_loaded,
+            n_written=n_written,
             predicted_s=scheduler.predicted_s,
             target_s=scheduler.target_s,
             chunks=chunks,
@@ -80,6 +86,6 @@ class Recorder:
             spans=spans,
         )
         self._tick_id += 1
-        self._host = host
+        self._moved = moved
         self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
         return stats

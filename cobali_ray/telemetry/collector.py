@@ -44,6 +44,7 @@ class Collector:
         n_ctx_slot: int,
         n_host_cells: int = 0,
         cell_bytes: int = 0,
+        disk_bytes: int = 0,
         max_queue: int = 0,
         max_queue_tokens: int = 0,
         opened_at_s: float = 0.0,
@@ -53,7 +54,7 @@ class Collector:
         self.engine_id = engine_id
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
-        self._n_host_cells, self._cell_bytes = n_host_cells, cell_bytes
+        self._n_host_cells, self._cell_bytes, self._disk_bytes = n_host_cells, cell_bytes, disk_bytes
         self._max_queue, self._max_queue_tokens = max_queue, max_queue_tokens
         self._opened_at_s = opened_at_s
         self._histograms = {
@@ -76,6 +77,7 @@ class Collector:
         self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
+        self._n_disk_hits = self._n_loaded = self._n_written = self._n_disk_bytes = 0
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
@@ -126,6 +128,10 @@ class Collector:
             self._n_saved += stats.n_saved
             self._n_evicted += stats.n_evicted
             self._n_on_host = stats.n_host_cells
+            self._n_disk_hits += stats.n_disk_hits
+            self._n_loaded += stats.n_loaded
+            self._n_written += stats.n_written
+            self._n_disk_bytes = stats.n_disk_bytes
             out_of_work = stats.n_idle == self._n_slots and not stats.n_queued
             gap_s = self._pauses.add(stats, out_of_work=out_of_work)
             if gap_s is not None:
@@ -146,6 +152,7 @@ class Collector:
                 n_cells_used=n_cells_used,
                 n_cells_idle=n_cells_idle,
                 n_host_cells=self._n_on_host,
+                n_disk_bytes=self._n_disk_bytes,
             )
             self._last = None
             self._pauses.begin()
@@ -255,6 +262,7 @@ class Collector:
             n_ctx_slot=self._n_ctx_slot,
             n_host_cells=self._n_host_cells,
             cell_bytes=self._cell_bytes,
+            disk_bytes=self._disk_bytes,
             max_queue=self._max_queue,
             max_queue_tokens=self._max_queue_tokens,
             opened_at_s=self._opened_at_s,
@@ -269,6 +277,9 @@ class Collector:
                 "host_cache_restored_tokens": self._n_restored,
                 "host_cache_saved_tokens": self._n_saved,
                 "host_cache_evicted_tokens": self._n_evicted,
+                "disk_cache_hits": self._n_disk_hits,
+                "disk_cache_read_tokens": self._n_loaded,
+                "disk_cache_written_tokens": self._n_written,
                 "preemptions": self._n_preempted,
                 "graphs_reused": self._n_reused,
                 "idle_seconds": self._pauses.idle_s(now_s),

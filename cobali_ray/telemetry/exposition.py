@@ -17,12 +17,15 @@ from cobali_ray.telemetry.snapshot import Snapshot
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
-    "cached_prompt_tokens": "Of those, tokens that a slot or host memory already held.",
+    "cached_prompt_tokens": "Of those, tokens that a slot, host memory or the disk already held.",
     "output_tokens": "Tokens sampled.",
     "host_cache_hits": "Requests, also preempted ones, that began from what host memory kept.",
     "host_cache_restored_tokens": "Tokens brought back from host memory to a slot.",
     "host_cache_saved_tokens": "Tokens moved from a slot to host memory.",
     "host_cache_evicted_tokens": "Tokens given up in host memory, to make room.",
+    "disk_cache_hits": "Requests for which prefixes were read from disk into host memory.",
+    "disk_cache_read_tokens": "Tokens read from disk into host memory.",
+    "disk_cache_written_tokens": "Tokens written to disk from host memory.",
     "preemptions": "Sequences taken out of their slot, to go on later.",
     "graphs_reused": "Forward passes that reused the previous compute graph.",
     "idle_seconds": "Time without work, between ticks.",
@@ -93,6 +96,8 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     n_host, n_free = levels.n_host_cells, snapshot.n_host_cells - levels.n_host_cells
     host = {"used": n_host * snapshot.cell_bytes, "free": n_free * snapshot.cell_bytes}
     yield gauge("cobali_host_cache_bytes", "Host memory for prefixes, held and not.", "state", host)
+    disk = {"used": levels.n_disk_bytes, "free": max(snapshot.disk_bytes - levels.n_disk_bytes, 0)}
+    yield gauge("cobali_disk_cache_bytes", "Files of prefixes on disk, there and not.", "state", disk)
     for name, text, value in (
         ("queue_requests", "Requests waiting for a slot.", levels.n_queued),
         ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),

@@ -24,6 +24,8 @@ class Levels:
     n_cells_idle: int = 0
     n_host_cells: int = 0
     """Tokens that host memory keeps."""
+    n_disk_bytes: int = 0
+    """What the files of the disk tier take."""
     n_batch_tokens: int = 0
     """Tokens of the last tick; 0 when idle. Likewise the next one, in seconds."""
     predicted_s: float = 0.0
@@ -43,6 +45,7 @@ class Levels:
             n_cells_used=stats.n_cells_used,
             n_cells_idle=stats.n_cells_idle,
             n_host_cells=stats.n_host_cells,
+            n_disk_bytes=stats.n_disk_bytes,
             n_batch_tokens=stats.n_tokens,
             predicted_s=stats.predicted_s,
             target_s=target_s,
@@ -75,6 +78,8 @@ class Snapshot:
     n_host_cells: int
     """Tokens that host memory may keep, and the bytes of one."""
     cell_bytes: int
+    disk_bytes: int
+    """Most that the files of the disk tier may take; 0: there is none."""
     max_queue: int
     """Requests that may wait; the next one: their prompt tokens."""
     max_queue_tokens: int

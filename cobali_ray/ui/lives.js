@@ -6,7 +6,7 @@ const MINUTE_S = 60;
 /** When a request began for its client: at the HTTP server, which is before the engine knows of it. */
 export const begunS = (request) => request.received_s ?? request.arrived_s;
 
-const TIERS = { slot: "its own slot", copy: "another slot", host: "host memory" };
+const TIERS = { slot: "its own slot", copy: "another slot", host: "host memory", disk: "the disk" };
 
 /** Where a request's cached tokens came from, in words; "" where there are none. */
 export const cachedFrom = ({ n_cached: n, cached_from: tier }) => (n ? (TIERS[tier] ?? tier ?? "the cache") : "");

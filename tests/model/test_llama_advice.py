@@ -12,7 +12,7 @@ from cobali_ray.engine.context import cell_bytes_of
 from cobali_ray.engine.opening import limits_of, model_path, open_backend
 from cobali_ray.errors import InvariantError
 from cobali_ray.models.ggufmeta import read_header
-from cobali_ray.settings import read_settings
+from cobali_ray.settings import EngineSettings, read_settings
 
 ADVICE = {
     "general.sampling.temp": 0.6,
@@ -75,6 +75,10 @@ def test_auto_is_settled_when_the_model_is_opened_and_limits_follow():
 
 def test_a_cell_is_as_large_by_the_header_as_by_the_loaded_model(tiny, open_tiny):
     said = read_header(tiny).metadata
-    assert cell_bytes_of(said) == memory.kv_bytes(library.load(), open_tiny()._model, 1)
-    assert cell_bytes_of(said | {"qwen2.attention.kv_lora_rank": 512}) is None
-    assert cell_bytes_of(said | {"qwen2.ssm.state_size": 16}) is None
+    plain, small = EngineSettings(), EngineSettings(type_k="q8_0", type_v="q4_0")
+    model = open_tiny()._model
+    assert cell_bytes_of(said, plain) == memory.kv_bytes(library.load(), model, 1) == 2048 + 64
+    types = {"type_k": "q8_0", "type_v": "q4_0"}
+    assert cell_bytes_of(said, small) == memory.kv_bytes(library.load(), model, 1, **types) == 544 + 288 + 64
+    assert cell_bytes_of(said | {"qwen2.attention.kv_lora_rank": 512}, plain) is None
+    assert cell_bytes_of(said | {"qwen2.ssm.state_size": 16}, plain) is None

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 
+from cobali_ray.backend import memory
 from cobali_ray.backend.batch import TickBatch, by_length
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
@@ -219,6 +221,58 @@ def test_copies_in_a_unified_cache_take_no_cells(open_tiny):
 
 def saved_in_blocks(backend, slot_id, n):
     return backend.save(slot_id, [(start, min(start + 64, n)) for start in range(0, n, 64)])
+
+
+@pytest.mark.parametrize("kind", ["bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"])
+@pytest.mark.parametrize("asked", ["k", "v", "both"])
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_cells_of_other_types_are_cut_and_restored_too(open_tiny, kind, asked, unified):
+    types = {"type_k": "f16" if asked == "v" else kind, "type_v": "f16" if asked == "k" else kind}
+    backend = open_tiny(unified=unified, flash_attn="on", **types)
+    n_bytes = memory.cell_bytes(n_layers=4, n_heads_kv=2, key_width=64, value_width=64, **types) - 64
+    assert backend.measure_cell() == n_bytes < 2048 + (kind == "bf16")
+    bench = Bench(backend, [prompt(seed, 300) for seed in range(4)])
+    bench.step((2, 0, 191, True))
+    cells = saved_in_blocks(backend, 2, 191)
+    backend.truncate(2, 150)
+    whole = bench.step((2, 150, 50, True))[0]
+    bench.sequences[1] = bench.sequences[2]
+    backend.restore(1, cells, 150)
+    logits = bench.step((1, 150, 50, True))[0]
+    if unified:
+        assert np.allclose(logits, whole, atol=0.2)
+    else:
+        assert np.array_equal(logits, whole)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "bf16"])
+def test_plain_attention_reads_keys_of_other_types(open_tiny, kind):
+    backend = open_tiny(type_k=kind, type_v="bf16" if kind == "bf16" else "f16")
+    assert backend.measure_cell()
+    bench = Bench(backend, [prompt(seed, 300) for seed in range(4)])
+    bench.step((2, 0, 191, True))
+    cells = saved_in_blocks(backend, 2, 191)
+    whole = bench.step((2, 191, 50, True))[0]
+    bench.sequences[1] = bench.sequences[2]
+    backend.restore(1, cells, 191)
+    assert np.array_equal(bench.step((1, 191, 50, True))[0], whole)
+
+
+def test_quantised_values_choose_flash_attention(open_tiny):
+    backend = open_tiny(type_v="q8_0", flash_attn="auto")
+    assert backend.measure_cell() == 1024 + 544
+    assert backend.grain.pass_cells is None, "nothing was measured"
+    with pytest.raises(ConfigError, match=r"type_v: q8_0 needs flash_attn"):
+        open_tiny(type_v="q8_0", flash_attn="off")
+
+
+def test_types_that_are_slow_on_a_cpu_are_told(open_tiny):
+    with structlog.testing.capture_logs() as logs:
+        open_tiny()
+        open_tiny(type_k="q8_0", flash_attn="off")
+        open_tiny(type_k="q8_0", flash_attn="on")
+        open_tiny(type_v="q8_0", flash_attn="auto")
+    assert [log["setting"] for log in logs if log["event"] == "slow_cells"] == ["type_k", "type_v"]
 
 
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])

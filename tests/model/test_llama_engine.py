@@ -3,6 +3,7 @@
 Reproducible on a CPU: a split cache with flash attention off. Everything else may round differently.
 """
 
+import hashlib
 import random
 from dataclasses import replace
 from itertools import starmap
@@ -13,6 +14,8 @@ from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.block_files import BlockFiles
+from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.testing import FakeClock, Recorder
 
@@ -63,6 +66,7 @@ class Run:
                 n_threads=asked.get("n_threads", 2),
                 unified=asked["unified"],
                 flash_attn=asked.get("flash_attn", "off"),
+                type_k=asked.get("type_k", "f16"),
                 device_sampling=asked.get("device_sampling", "off"),
             )
         )
@@ -80,7 +84,13 @@ class Run:
             dense=backend.dense,
         )
         self.recorder, self.ticks, self.sequences = Recorder(), [], {}
-        engine = Engine(backend, limits, FakeClock(step_s=0.001), self.recorder)
+        clock = FakeClock(step_s=0.001)
+        disk = None
+        if (folder := asked.get("folder")) is not None:
+            kind = hashlib.sha256(backend.cell_kind().encode()).hexdigest()[:32]
+            block_bytes = limits.host_block * limits.cell_bytes
+            disk = Disk(lambda: BlockFiles(folder, kind, block_bytes=block_bytes, most_bytes=1 << 30), clock)
+        engine = Engine(backend, limits, clock, self.recorder, disk=disk)
         waiting, n_rounds = list(requests), 0
         while waiting or engine.has_work:
             while waiting and n_rounds >= arrive_every * len(self.sequences):
@@ -92,6 +102,7 @@ class Run:
             engine.scheduler.check()
             if check:
                 check(engine, backend)
+        engine.part()
         backend.close()
         self.answers = {i: s.tokens[s.n_prompt :].tolist() for i, s in self.sequences.items()}
 
@@ -248,6 +259,41 @@ def test_answers_from_host_memory_are_those_that_were_computed(tiny):
     n_cached = [s.n_cached for i, s in kept.sequences.items() if i.startswith("again")]
     assert min(n_cached) >= 64
     assert sum(t.n_host_hits for t in kept.ticks if t) >= 7
+
+
+def all_logprobs(run):
+    events = run.recorder.events
+    return [d.logprobs for i in sorted(events) for d in events[i] if getattr(d, "logprobs", ())]
+
+
+@pytest.mark.parametrize(("flash_attn", "unified"), [("off", False), ("on", False), ("on", True)])
+def test_answers_from_disk_are_those_that_were_computed(tiny, tmp_path, flash_attn, unified):
+    """By another engine with another number of slots; in the reproducible configuration to the last bit."""
+    requests = [r for r in make_requests(12, seed=3) if r.n_prompt > 100]
+    shape = {"flash_attn": flash_attn, "unified": unified, "min_prefix": 16}
+    kept = {"n_host_cells": 10_000, "folder": tmp_path, "check": books_match}
+    Run(tiny, requests, **shape, **kept, n_slots=3)
+    again = Run(tiny, requests, **shape, **kept, n_slots=8)
+    computed = Run(tiny, requests, **shape, n_slots=8)
+    assert [s.n_cached for s in again.sequences.values()] == [
+        (s.n_prompt - 2) // 64 * 64 for s in again.sequences.values()
+    ]
+    assert sum(t.n_disk_hits for t in again.ticks if t) == len(requests)
+    assert again.ends() == computed.ends()
+    if flash_attn == "off":
+        assert len(all_logprobs(computed)) > 5
+        assert again.answers == computed.answers
+        assert all_logprobs(again) == all_logprobs(computed)
+
+
+@pytest.mark.parametrize("changes", [{"flash_attn": "on"}, {"unified": True}, {"type_k": "q8_0"}], ids=str)
+def test_what_another_kind_of_engine_wrote_is_not_read(tiny, tmp_path, changes):
+    requests = [r for r in make_requests(5, seed=3) if r.n_prompt > 100]
+    kept = {"n_host_cells": 10_000, "folder": tmp_path, "min_prefix": 16}
+    Run(tiny, requests, **kept)
+    assert len(list(tmp_path.glob("*/*.kv"))) > 4
+    other = Run(tiny, requests, **kept, **changes)
+    assert {s.n_cached for s in other.sequences.values()} == {0}
 
 
 def test_the_books_match_llama_cpp_through_cancels_in_a_split_cache(tiny):

@@ -12,12 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
+from cobali_ray.core.disk_tier import WAIT_S
 from cobali_ray.core.events import Delta
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import ReasoningBudget, Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
+from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
     BackendError,
@@ -118,6 +120,38 @@ class Copying(ScriptedBackend):
         self.reached[slot_id] = n_keep
 
 
+class Shelf:
+    """Block files in a dictionary; some get lost, and writing may fail."""
+
+    def __init__(self):
+        self.kept, self.n_bytes, self.fails = {}, 0, False
+
+    def open(self):
+        return set(self.kept)
+
+    def full(self):
+        return len(self.kept) > 20
+
+    def tidy(self):
+        for name in list(self.kept)[:10]:
+            del self.kept[name]
+        return set(self.kept)
+
+    def use(self, name, _depth):
+        return name in self.kept
+
+    def write(self, name, cells, _depth):
+        if self.fails:
+            raise OSError("no space")
+        self.kept[name] = cells.copy()
+        return True
+
+    def read(self, name, _depth):
+        if name not in self.kept:
+            raise FileNotFoundError
+        return self.kept[name]
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Submits, cancels, lets time pass, gets into trouble and ticks, in any order."""
 
@@ -131,6 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
         min_prefix=st.sampled_from([0, 1, 8]),
         n_host_cells=st.sampled_from([1000, 40, 0]),
         overlaps=st.booleans(),
+        disk=st.booleans(),
         end_probability=st.sampled_from([0.0, 0.05]),
         copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
@@ -146,6 +181,7 @@ class EngineMachine(RuleBasedStateMachine):
         min_prefix,
         n_host_cells,
         overlaps,
+        disk,
         end_probability,
         copies,
         dense,
@@ -179,9 +215,13 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.end_probability = end_probability
         self.clock, self.events = FakeClock(step_s=0.0005), Recorder()
+        self.jobs, self.shelf = [], Shelf()
+        self.disk = Disk(lambda: self.shelf, self.clock, block=4) if disk else None
+        if self.disk is not None:
+            self.disk._read = self.disk._write = self.jobs.append
         self.engine = Engine(
             self.backend, self.limits, self.clock, self.events, pacer=Pacer(target_s, grain),
-            entropy=lambda: 0, check_every=1,
+            entropy=lambda: 0, check_every=1, disk=self.disk,
         )  # fmt: skip
         self.requests, self.sequences = {}, {}
         self.cancelled = set()
@@ -262,6 +302,16 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "engine"):
             self.backend.moves_fail = fail
 
+    @rule(n=st.integers(1, 9), fail=st.sampled_from([False, False, True]), hear=st.booleans())
+    def the_disk_works(self, n, fail, hear):
+        if getattr(self, "disk", None) is not None:
+            self.shelf.fails = fail
+            for job in self.jobs[:n]:
+                job()
+            del self.jobs[:n]
+            if hear:
+                self.engine.hear()
+
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def let_time_pass(self, seconds):
         self.clock.advance(seconds)
@@ -297,8 +347,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for _ in range(5000):
-            if not self.engine.has_work:
+            if not self.engine.has_work and not self.waiting_for_the_disk():
                 break
+            self.clock.advance(0.1 * self.waiting_for_the_disk())
             self.tick()
         assert not self.engine.has_work, "every request ends"
         self.engine.scheduler.check()
@@ -306,6 +357,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.scheduler.n_left_queue == len(self.requests), "the door counts everybody out"
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
+
+    def waiting_for_the_disk(self):
+        due_s = self.engine.scheduler.disk.soonest()
+        assert due_s is None or due_s <= self.clock.now() + WAIT_S
+        return due_s is not None
 
     def check_answer(self, request_id, request):
         (end,) = self.events.ends(request_id)

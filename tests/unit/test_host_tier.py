@@ -1,12 +1,8 @@
-"""What host memory keeps: blocks, tails, what goes first, and how that compares with other rules."""
+"""What host memory keeps: blocks, tails, what goes first. For other rules, see test_bench_keep.py."""
 
-import random
 from array import array
 
-import pytest
-
 from cobali_ray.core.host_tier import MOVE_S, HostTier, Moves
-from cobali_ray.core.placement import n_shared, recompute_cost
 
 BLOCK = 64
 
@@ -97,6 +93,20 @@ def test_cells_that_were_lost_take_along_what_lies_behind_them():
     assert tier.problems() == []
 
 
+def test_what_is_read_from_disk_goes_behind_what_is_here():
+    tier, tokens = HostTier(1000), text(run(0, 256))
+    assert tier.load(tokens, 64, 128) == ([], []), "what comes before is gone"
+    tier.insert(tokens, 100)
+    (tail,) = tier.match(tokens, 256)[1:]
+    new, gone = tier.load(tokens, 64, 192)
+    assert [(b.start, b.end) for b in new] == [(64, 128), (128, 192)]
+    assert gone == [tail.block_id]
+    assert tier.load(tokens, 64, 192) == ([], []), "it is here"
+    assert [(b.start, b.end) for b in tier.load(tokens, 128, 256)[0]] == [(192, 256)]
+    assert (tier.n_saved, tier.n_used) == (100, 256)
+    assert tier.problems() == []
+
+
 def test_clearing_forgets_the_blocks_and_not_the_counts():
     tier = HostTier(1000)
     tier.insert(text(run(0, 64)), 64)
@@ -125,86 +135,3 @@ def test_how_long_moves_take_is_learned():
     moves.plan(5000)
     assert moves.affords(99)
     assert not moves.affords(101)
-
-
-# -- against other rules, on a trace of conversations and of documents that are asked once -----
-
-
-def traffic(seed):
-    """Return (prompt, all tokens) of each request in order of time: 180 chats with 6 apps, 120 documents."""
-    rng = random.Random(seed)
-
-    def tokens(n):
-        return array("i", [rng.randrange(32_000) for _ in range(n)])
-
-    apps = [tokens(n) for n in (40, 300, 300, 800, 800, 2000)]
-    asked = []
-    for _ in range(300):
-        at_s = rng.uniform(0, 1000)
-        said = apps[min(int(rng.expovariate(0.6)), 5)]
-        n_turns, n_message = rng.randint(1, 10), (20, 200)
-        if rng.random() < 0.4:
-            said, n_turns, n_message = tokens(0), 1, (100, 4000)
-        for _ in range(n_turns):
-            prompt = said + tokens(rng.randint(*n_message))
-            said = prompt + tokens(rng.randint(30, 300))
-            asked.append((at_s, prompt, said))
-            at_s += rng.expovariate(1 / 60)
-    return [one[1:] for one in sorted(asked, key=lambda one: one[0])]
-
-
-class Lru(HostTier):
-    """The same tree; what was used last stays."""
-
-    n_asked = 0
-
-    def use(self, blocks):
-        self.n_asked += 1
-        for block in blocks:
-            block.worth_until = float(self.n_asked)
-            self._note_leaf(block)
-
-
-def in_tree(tier, prompt, said):
-    blocks, most = tier.match(prompt, len(prompt) - 2), len(prompt) - 2
-    tier.use(blocks)
-    tier.insert(said, len(said) - 1)
-    return min(blocks[-1].end, most) if blocks else 0
-
-
-class Whole:
-    """Whole sequences, the oldest saved goes first, and a hit takes the entry out: llama-server's rule."""
-
-    def __init__(self, n_cells):
-        self.n_cells, self.kept = n_cells, []
-
-
-def whole(memory, prompt, said):
-    hits = [(n_shared(prompt, held, len(prompt) - 2), held) for held in memory.kept]
-    n_hit, best = max(
-        (hit for hit in hits if hit[0] >= len(hit[1]) / 4), key=lambda hit: hit[0], default=(0, None)
-    )
-    memory.kept = [held for held in memory.kept if held is not best and said[: len(held)] != held] + [said]
-    while sum(map(len, memory.kept)) > memory.n_cells:
-        memory.kept.pop(0)
-    return n_hit
-
-
-@pytest.mark.parametrize(
-    ("n_cells", "than_lru", "than_whole"),
-    [
-        pytest.param(10_000, 1.0, 0.96, id="a-hundredth-of-what-is-said"),
-        pytest.param(30_000, 1.0, 0.93, id="a-thirtieth"),
-        pytest.param(100_000, 1.0, 0.80, id="a-tenth"),
-    ],
-)
-def test_less_is_computed_than_by_other_rules(n_cells, than_lru, than_whole):
-    """At most so much of the work of recency alone and of llama-server's rule."""
-    requests = traffic(7)
-
-    def computed(memory, ask):
-        return sum(recompute_cost(ask(memory, p, said), len(p)) for p, said in requests)
-
-    ours = computed(HostTier(n_cells), in_tree)
-    assert ours <= than_lru * computed(Lru(n_cells), in_tree)
-    assert ours <= than_whole * computed(Whole(n_cells), whole)

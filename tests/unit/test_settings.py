@@ -58,6 +58,11 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"kv_cells": 99_999_999}, "kv_cells", "n_slots * n_ctx", id="more-cells-than-usable"),
         pytest.param({"kv": "split", "kv_cells": 4096}, "kv_cells", "unified", id="cells-of-a-split-cache"),
         pytest.param({"token_budget": 4, "n_slots": 8}, "token_budget", "cannot feed", id="budget-starves"),
+        pytest.param({"type_k": "f32"}, "type_k", "q8_0", id="no-such-type"),
+        pytest.param(
+            {"type_v": "q8_0", "flash_attn": "off"}, "type_v", "flash_attn", id="no-plain-attention"
+        ),
+        pytest.param({"disk_cache_gib": 0}, "disk_cache_gib", "got 0", id="no-disk"),
         pytest.param({"stall_timeout_s": 0}, "stall_timeout_s", "got 0", id="no-patience"),
         pytest.param(
             {"itl_target_ms": "soon"}, "itl_target_ms", "'auto' or 'off' (got 'soon')", id="no-word"

@@ -239,3 +239,20 @@ def test_host_memory_is_shown_in_bytes_and_its_traffic_in_tokens():
         'cobali_host_cache_evicted_tokens_total{engine="0"} 80.0',
     ):
         assert line in lines
+
+
+def test_the_disk_is_shown_in_bytes_and_its_traffic_in_tokens():
+    collector = make_collector(disk_bytes=5000)
+    moved = {"n_disk_hits": 1, "n_loaded": 128, "n_written": 64}
+    collector.on_tick(make_tick(0, n_disk_bytes=1000, **moved))
+    collector.on_tick(make_tick(1, n_disk_bytes=3000, **moved))
+    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
+    lines = collector.exposition().splitlines()
+    for line in (
+        'cobali_disk_cache_bytes{engine="0",state="used"} 3000.0',
+        'cobali_disk_cache_bytes{engine="0",state="free"} 2000.0',
+        'cobali_disk_cache_hits_total{engine="0"} 2.0',
+        'cobali_disk_cache_read_tokens_total{engine="0"} 256.0',
+        'cobali_disk_cache_written_tokens_total{engine="0"} 128.0',
+    ):
+        assert line in lines

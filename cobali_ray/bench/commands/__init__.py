@@ -10,9 +10,9 @@ from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
-    "serve", "peers", "modes", "chats", "prefill", "pace", "depth", "overlap", "gaps", "tick", "constrained",
-    "micro",
-    "select", "stable", "threads", "overhead", "delivery", "viewers", "footprint", "restart",
+    "serve", "peers", "modes", "chats", "keep", "prefill", "pace", "depth", "overlap", "gaps", "tick",
+    "constrained", "micro", "select", "stable", "threads", "overhead", "delivery", "viewers", "footprint",
+    "restart",
 )  # fmt: skip
 
 

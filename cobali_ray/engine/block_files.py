@@ -1,0 +1,188 @@
+"""BlockFiles: blocks of cells in files, one each, which several engines may share.
+
+    FOLDER/KIND/NAME.kv     a head (magic, name, length, checksum), then the cells
+
+`KIND` stands for all that makes cells unreadable to others. A block is all or nothing: it is written beside
+its name and then moved there, and what has not the head, length and checksum that it should is not read. The
+time of a file is that of its last use, and a microsecond earlier for each block before it in its sequence, so
+that nothing lies behind the oldest file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAGIC = b"cobaliKV"
+_HEAD = struct.Struct("<8s20sQI")
+_KIND = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"[0-9a-f]{40}\.kv")
+_PART = re.compile(r"[0-9a-f]{40}\.[0-9a-f]{32}\.part")
+_STALE_NS = 3600 * 10**9
+"""Age of what a killed engine left half written."""
+_BEHIND_NS = 1000
+_LOOK = 16
+"""After this part of the bound was written, the folder is looked at again; others may write there too."""
+
+
+class DamagedError(ValueError):
+    """What a file has is not what it should have."""
+
+
+class _Found(NamedTuple):
+    used_ns: int
+    n_bytes: int
+    path: Path
+
+
+class BlockFiles:
+    """The files of one kind. Every method may raise OSError; none is called by the tick thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        *,
+        block_bytes: int,
+        most_bytes: int,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`block_bytes`: of the cells of a block. `most_bytes`: of all files in the folder, of any kind."""
+        self._folder, self._home = folder, folder / kind
+        self._block_bytes, self._file_bytes = block_bytes, _HEAD.size + block_bytes
+        self._most_bytes, self._now_ns = most_bytes, now_ns
+        self.n_bytes = 0
+        """What all files take, as far as is known."""
+        self._n_unseen = 0
+        """Bytes written since the folder was looked at."""
+
+    def open(self) -> set[bytes]:
+        """Make the folder, make it small enough, and return the names of the blocks that are there."""
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self.tidy()
+
+    def full(self) -> bool:
+        """Say whether the folder should be looked at before another block is written."""
+        size = self._file_bytes
+        too_much = self.n_bytes + size > self._most_bytes
+        return too_much or self._n_unseen + size > self._most_bytes // _LOOK
+
+    def tidy(self) -> set[bytes]:
+        """Look at all files, and delete those used longest ago until there is room to write.
+
+        Returns the names of our kind that are left. Whatever else lies there is left alone.
+        """
+        found: list[_Found] = []
+        for kind in os.scandir(self._folder):
+            if _KIND.fullmatch(kind.name) and kind.is_dir(follow_symlinks=False):
+                found += self._look(Path(kind.path))
+        found.sort()
+        n_bytes, n_gone = sum([one.n_bytes for one in found]), 0
+        most = self._most_bytes - max(self._most_bytes // _LOOK, self._file_bytes)
+        while n_bytes > most and n_gone < len(found):
+            found[n_gone].path.unlink(missing_ok=True)
+            n_bytes -= found[n_gone].n_bytes
+            n_gone += 1
+        self.n_bytes, self._n_unseen = n_bytes, 0
+        left = [one for one in found[n_gone:] if one.path.parent == self._home]
+        return {bytes.fromhex(one.path.stem) for one in left if one.n_bytes == self._file_bytes}
+
+    def _look(self, home: Path) -> list[_Found]:
+        found = []
+        with os.scandir(home) as files:
+            for file in files:
+                with suppress(FileNotFoundError):  # another engine tidies too
+                    if _FILE.fullmatch(file.name):
+                        stat = file.stat(follow_symlinks=False)
+                        found.append(_Found(stat.st_mtime_ns, stat.st_size, Path(file.path)))
+                    elif _PART.fullmatch(file.name):
+                        age_ns = self._now_ns() - file.stat(follow_symlinks=False).st_mtime_ns
+                        if age_ns > _STALE_NS:
+                            Path(file.path).unlink()
+        return found
+
+    def use(self, name: bytes, depth: int) -> bool:
+        """Note that a block, the one with this number in its sequence, was needed; False if it is gone."""
+        path = self._path(name)
+        try:
+            if path.stat().st_size != self._file_bytes:  # nobody waited for the disk when it was written
+                return False
+            os.utime(path, ns=self._times(depth))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def write(self, name: bytes, cells: NDArray[np.uint8], depth: int) -> bool:
+        """Keep a block; False if there is no room for it."""
+        data = cells.data
+        if len(data) != self._block_bytes:
+            raise DamagedError(f"{len(data)} bytes in a block of {self._block_bytes}")
+        if self.n_bytes + self._file_bytes > self._most_bytes:
+            return False
+        path = self._path(name)
+        part = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.part")
+        try:
+            with open(part, "wb", buffering=0, opener=_private) as file:
+                _write_all(file.fileno(), _HEAD.pack(_MAGIC, name, len(data), zlib.crc32(data)))
+                _write_all(file.fileno(), data)
+            os.utime(part, ns=self._times(depth))
+            part.replace(path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+        self.n_bytes += self._file_bytes
+        self._n_unseen += self._file_bytes
+        return True
+
+    def read(self, name: bytes, depth: int) -> NDArray[np.uint8]:
+        """Return the cells of a block. Raises DamagedError for a file that is not what it should be."""
+        path = self._path(name)
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = np.empty(size if size == self._file_bytes else 0, np.uint8)
+            n_read = 0
+            while n_read < len(data) and (n := file.readinto(data.data[n_read:])):
+                n_read += n
+        cells = data[_HEAD.size :]
+        whole = n_read == self._file_bytes
+        if not whole or _HEAD.unpack(data[: _HEAD.size].tobytes()) != (
+            _MAGIC, name, self._block_bytes, zlib.crc32(cells.data),
+        ):  # fmt: skip
+            raise DamagedError(f"{path} is no whole block")
+        with suppress(OSError):
+            self.use(name, depth)
+        return cells
+
+    def forget(self, names: Sequence[bytes]) -> None:
+        """Delete blocks, so that they can be written anew."""
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: bytes) -> Path:
+        return self._home / f"{name.hex()}.kv"
+
+    def _times(self, depth: int) -> tuple[int, int]:
+        used_ns = self._now_ns() - depth * _BEHIND_NS
+        return used_ns, used_ns
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write_all(file: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,239 @@
+"""Disk: reads and writes the blocks of the disk tier, beside the tick thread.
+
+Two threads, so that whoever waits for a file does not wait for those that are written. What they have to tell
+is fetched by the tick thread (`news`), which they wake. Before `start`, or without it, everything is done at
+once: offline runs and tests need no threads.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+
+import structlog
+
+from cobali_ray.backend.port import Cells
+from cobali_ray.backend.threads import give_way
+from cobali_ray.core import instructions as told
+from cobali_ray.core.clock import Clock
+from cobali_ray.engine.block_files import BlockFiles, DamagedError
+
+_log = structlog.get_logger(__name__)
+
+MOST_BEHIND = 256 << 20
+"""Bytes that may wait to be written; what comes then is not kept."""
+PART_S = 4.0
+"""What the engine's end may take, so that all is written."""
+_TELL_S = 0.05
+"""What was read is told as often as this."""
+_PAUSE_S = 60.0
+"""How long nothing is written after that failed."""
+Job: TypeAlias = Callable[[], None]
+
+
+class News(NamedTuple):
+    """What happened, and the cells that belong to it."""
+
+    event: told.Event
+    cells: Mapping[bytes, Cells] = {}
+
+
+class Disk:
+    """One engine's files. `find` opens them: slow, as the model's file may have to be hashed for it."""
+
+    def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
+        """`block`: tokens of one."""
+        self._find, self._clock, self._block = find, clock, block
+        self._files: BlockFiles | None = None
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._wake: Job = _nothing
+        self._read: Callable[[Job], None] = _at_once
+        self._write: Callable[[Job], None] = _at_once
+        self._writer: threading.Thread | None = None
+        self._opened = False
+        self._n_put = self._n_done = 0
+        """Bytes given to the writer, by the tick thread, and those it is done with."""
+        self._done = threading.Event()
+        self._part_by_s: float | None = None
+        """Until when an ending engine waits; None while it does not end."""
+        self._paused_until_s = 0.0
+        self._warned: set[str] = set()
+
+    # -- called by the tick thread ----------------------------------------------------------------------
+
+    def start(self, wake: Job) -> None:
+        """Work in threads from now on; `wake` is called when there are news."""
+        self._wake = wake
+        self._read, _ = _line("disk-read")
+        self._write, self._writer = _line("disk-write", begin=give_way)
+        self.open()
+
+    def open(self) -> None:
+        """Look at what is there, once."""
+        if not self._opened:
+            self._opened = True
+            self._write(self._open)
+
+    def news(self) -> Iterator[News]:
+        """Yield what happened since the last call."""
+        with suppress(queue.Empty):
+            while True:
+                yield self._news.get_nowait()
+
+    def load(self, one: told.Load) -> None:
+        """Read blocks."""
+        self._read(lambda: self._load(one))
+
+    def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:
+        """Write the first blocks of a sequence, where they are not there yet."""
+        n_bytes = sum([memoryview(cells).nbytes for _, cells in blocks])
+        while self._part_by_s is not None and self._behind(n_bytes) and self._clock.now() < self._part_by_s:
+            self._done.wait(_TELL_S)
+            self._done.clear()
+        if not self._behind(n_bytes):
+            self._n_put += n_bytes
+            self._write(lambda: self._store(blocks, n_bytes))
+
+    def part(self) -> None:
+        """Begin to end: what is stored from now on may wait for its turn."""
+        self._part_by_s = self._clock.now() + PART_S
+
+    def close(self) -> None:
+        """Write what waits, as far as there is time; nothing is read or written afterwards."""
+        if self._part_by_s is None:
+            self.part()
+        if self._writer is not None and self._part_by_s is not None:
+            done = threading.Event()
+            self._write(done.set)
+            done.wait(max(self._part_by_s - self._clock.now(), 0.0))
+        self._files = None
+
+    def _behind(self, n_bytes: int) -> bool:
+        """Whether too much waits for the writer to take more; a single sequence it always takes."""
+        waiting = self._n_put - self._n_done
+        return waiting > 0 and waiting + n_bytes > MOST_BEHIND
+
+    # -- done in threads --------------------------------------------------------------------------------
+
+    def _tell(self, event: told.Event, cells: Mapping[bytes, Cells] | None = None) -> None:
+        self._news.put(News(event, cells or {}))
+        self._wake()
+
+    def _open(self) -> None:
+        try:
+            files = self._find()
+            names = files.open()
+        except OSError as error:
+            self._warn("disk_cache_not_opened", error)
+            return
+        self._files = files
+        _log.info("disk_cache", n_blocks=len(names), mib=files.n_bytes >> 20)
+        self._tell(told.Listed(names, files.n_bytes))
+
+    def _load(self, one: told.Load) -> None:
+        names: list[bytes] = []
+        cells: dict[bytes, Cells] = {}
+        missing: list[bytes] = []
+        start, told_s = one.start, self._clock.now()
+        for i, name in enumerate(one.names):
+            if (block := self._read_block(one.names[i:], one.start // self._block + i)) is None:
+                missing = [*one.names[i:]]
+                break
+            names.append(name)
+            cells[name] = block
+            if self._clock.now() - told_s > _TELL_S:
+                self._tell(told.Loaded(one.load_id, start, names, done=False), cells)
+                start, told_s = start + len(names) * self._block, self._clock.now()
+                names, cells = [], {}
+        self._tell(told.Loaded(one.load_id, start, names, missing), cells)
+
+    def _read_block(self, names: Sequence[bytes], depth: int) -> Cells | None:
+        """Return the first of these; None if it cannot be had, and then the others are of no use."""
+        files = self._files
+        if files is None:
+            return None
+        try:
+            return files.read(names[0], depth)
+        except FileNotFoundError:  # another engine made room
+            return None
+        except DamagedError as error:
+            self._warn("disk_cache_damaged", error)
+            with suppress(OSError):
+                files.forget(names)  # or they would never be written again
+        except (OSError, MemoryError) as error:
+            self._warn("disk_cache_not_read", error)
+        return None
+
+    def _store(self, blocks: Sequence[tuple[bytes, Cells]], n_bytes: int) -> None:
+        names: list[bytes] = []
+        n_new = 0
+        try:
+            for depth, (name, cells) in enumerate(blocks):
+                is_new = self._write_block(name, cells, depth)
+                if is_new is None:
+                    break
+                names.append(name)
+                n_new += is_new
+        except (OSError, DamagedError) as error:
+            self._paused_until_s = self._clock.now() + _PAUSE_S
+            self._warn("disk_cache_not_written", error)
+        finally:
+            self._n_done += n_bytes
+            self._done.set()
+        if names and self._files is not None:
+            self._tell(told.Written(names, n_new, self._files.n_bytes))
+
+    def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
+        """Write a block unless it is there, and say whether it was not; None if none can be written now."""
+        files = self._files
+        if files is None or self._clock.now() < self._paused_until_s:
+            return None
+        if files.use(name, depth):
+            return False
+        if files.full():
+            names = files.tidy()
+            self._tell(told.Listed(names, files.n_bytes))
+        return files.write(name, cells, depth) or None
+
+    def _warn(self, event: str, error: Exception) -> None:
+        """Say each kind of trouble once: requests go on without the disk."""
+        if event not in self._warned:
+            self._warned.add(event)
+            _log.warning(
+                event,
+                setting="disk_cache_dir",
+                error=str(error),
+                detail="this and more of the kind is left out; said once",
+            )
+
+
+def _line(name: str, begin: Job | None = None) -> tuple[Callable[[Job], None], threading.Thread]:
+    """Return where to put jobs that a thread of their own does one after the other, and the thread.
+
+    It ends with the process: a disk that hangs must not hold that up.
+    """
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+
+    def run() -> None:
+        if begin is not None:
+            begin()
+        while True:
+            try:
+                jobs.get()()
+            except Exception:  # the thread has other jobs to do
+                _log.exception("disk_cache_failed")
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return jobs.put, thread
+
+
+def _at_once(job: Job) -> None:
+    job()
+
+
+def _nothing() -> None:
+    """Wake nobody."""

@@ -1,0 +1,567 @@
+"""Prefixes on disk: what is asked of it, what comes of it, and files that are not what they should be."""
+
+import errno
+import os
+import threading
+from array import array
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import structlog
+
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
+from cobali_ray.core.disk_tier import WAIT_S, DiskTier
+from cobali_ray.core.host_tier import name_behind
+from cobali_ray.core.instructions import Listed, Load
+from cobali_ray.core.lifecycle import Status
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.engine import disk as disk_module
+from cobali_ray.engine.block_files import BlockFiles, DamagedError
+from cobali_ray.engine.disk import Disk
+from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.loop import EngineLoop
+from cobali_ray.engine.opening import SCRIPTED, engine_on
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import read_settings
+from cobali_ray.testing import FakeClock, Recorder
+
+BLOCK = 8
+BLOCK_BYTES = BLOCK * CELL_BYTES
+KIND = "0" * 32
+
+
+def files_in(folder, most_bytes=1 << 20, kind=KIND, **changes):
+    return BlockFiles(folder, kind, block_bytes=BLOCK_BYTES, most_bytes=most_bytes, **changes)
+
+
+def name(i):
+    return bytes([i]) * 20
+
+
+def cells(i):
+    return np.full(BLOCK_BYTES, i, np.uint8)
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_by_the_next_engine(tmp_path):
+    files = files_in(tmp_path)
+    assert files.open() == set()
+    assert files.write(name(1), cells(1), 0)
+    again = files_in(tmp_path)
+    assert again.open() == {name(1)}
+    assert (again.read(name(1), 0) == cells(1)).all()
+    assert again.n_bytes == files.n_bytes == size_of(tmp_path)
+    assert files_in(tmp_path, kind="f" * 32).open() == set(), "another model, build or layout"
+    (folder,) = tmp_path.glob("0*")
+    assert (folder.stat().st_mode & 0o777, next(folder.iterdir()).stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "a-bit-of-the-cells": lambda path: flip(path, 1000),
+    "the-last-bit": lambda path: flip(path, -1),
+    "the-magic": lambda path: flip(path, 0),
+    "the-name": lambda path: flip(path, 10),
+    "the-checksum": lambda path: flip(path, 38),
+    "cut-short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "foreign": lambda path: path.write_bytes(b"something else" * 1000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_what_is_damaged_is_not_read(tmp_path, damage):
+    files = files_in(tmp_path)
+    files.open()
+    files.write(name(1), cells(1), 0)
+    damage(next(tmp_path.glob("*/*.kv")))
+    with pytest.raises(DamagedError):
+        files.read(name(1), 0)
+    other = next(tmp_path.glob("*/*.kv"))
+    if other.stat().st_size != 40 + BLOCK_BYTES:
+        assert files_in(tmp_path).open() == set(), "nor named"
+        assert not files.use(name(1), 0), "so that it is written anew"
+
+
+def test_the_folder_stays_within_its_bound_and_what_was_used_last_stays(tmp_path):
+    now = [10**18]
+    room = 20 * (40 + BLOCK_BYTES) + 100
+    files = files_in(tmp_path, room, now_ns=lambda: now[0])
+    files.open()
+    for i in range(60):
+        now[0] += 10**9
+        if i > 3:
+            assert files.use(name(3), 0)
+        if files.full():
+            files.tidy()
+        assert files.write(name(i), cells(i), 0)
+        assert size_of(tmp_path) <= room
+    left = files_in(tmp_path, room).open()
+    assert name(3) in left
+    assert left - {name(3)} == {name(i) for i in range(60 - len(left) + 1, 60)}
+
+
+def test_a_sequence_goes_from_its_end(tmp_path):
+    files = files_in(tmp_path, 4 * (40 + BLOCK_BYTES), now_ns=lambda: 10**18)
+    files.open()
+    for depth in range(4):
+        files.write(name(depth), cells(depth), depth)
+    assert files.tidy() == {name(0), name(1), name(2)}
+
+
+def test_two_engines_and_old_kinds_share_the_bound(tmp_path):
+    old, one, other = (files_in(tmp_path, 10 * (40 + BLOCK_BYTES), kind=k * 32) for k in "abc")
+    for files in (old, one, other):
+        files.open()
+    for i in range(9):
+        old.write(name(i), cells(i), 0)
+    for i in range(20):
+        for files in (one, other):
+            if files.full():
+                files.tidy()
+            files.write(name(i), cells(i), 0)
+        assert size_of(tmp_path) <= 11 * (40 + BLOCK_BYTES)
+    assert not old.tidy(), "what nobody uses goes first"
+
+
+def test_others_files_are_left_alone_and_stale_parts_go(tmp_path):
+    files = files_in(tmp_path, 1, now_ns=lambda: 10**18)
+    files.open()
+    keep = [tmp_path / "notes.kv", tmp_path / KIND / "notes.kv", tmp_path / "photos" / f"{'0' * 40}.kv"]
+    part = tmp_path / KIND / f"{'0' * 40}.{'0' * 32}.part"
+    for path in (*keep, part):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+        os.utime(path, ns=(1, 1))
+    files.tidy()
+    assert all(path.exists() for path in keep)
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("fails", ["write", "replace"])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, fails):
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files = files_in(tmp_path)
+    files.open()
+    monkeypatch.setattr("os.write" if fails == "write" else "pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write(name(1), cells(1), 0)
+    monkeypatch.undo()
+    assert size_of(tmp_path) == 0
+    assert not list((tmp_path / KIND).iterdir())
+
+
+# -- the books ---------------------------------------------------------------------------------
+
+
+def names_of(tokens, n, block=BLOCK):
+    found, before = [], b""
+    for start in range(0, n, block):
+        before = name_behind(before, array("i", tokens[start : start + block]).tobytes())
+        found.append(before)
+    return found
+
+
+def test_a_name_stands_for_the_whole_beginning():
+    one, other = names_of(range(24), 24), names_of([99, *range(1, 24)], 24)
+    assert not set(one) & set(other)
+    tier = DiskTier(BLOCK)
+    tier.listed(one, 0)
+    assert tier.behind(b"", array("i", range(30)), 0, 30) == one
+    assert tier.behind(b"", array("i", range(23)), 0, 30) == one[:2], "whole blocks only"
+    assert tier.behind(b"", array("i", range(30)), 0, 16) == one[:2], "no more than is asked"
+    assert tier.behind(one[0], array("i", range(30)), BLOCK, 30) == one[1:]
+    assert tier.behind(b"", array("i", [99, *range(1, 30)]), 0, 30) == []
+
+
+# -- the engine --------------------------------------------------------------------------------
+
+
+class Setup:
+    """An engine with a disk; `held` keeps jobs until `work`."""
+
+    def __init__(self, folder, *, n_slots=2, held=False, n_host_cells=4000, most_bytes=1 << 22, backend=None):
+        self.backend = backend or ScriptedBackend(n_slots=n_slots, n_ctx_slot=256, n_batch=16)
+        limits = EngineLimits(
+            n_slots=n_slots, n_ctx_slot=256, n_cells=n_slots * 256, token_budget=16, prefill_chunk=8,
+            min_prefix=8, n_host_cells=n_host_cells, host_block=BLOCK, cell_bytes=CELL_BYTES,
+        )  # fmt: skip
+        self.clock, self.events, self.jobs = FakeClock(step_s=0.001), Recorder(), []
+        self.disk = Disk(lambda: files_in(folder, most_bytes), self.clock, block=BLOCK)
+        if held:
+            self.disk.open()
+            self.disk._read = self.jobs.append
+        self.engine = Engine(self.backend, limits, self.clock, self.events, check_every=1, disk=self.disk)
+
+    def submit(self, request_id, prompt, max_tokens=5, salt=""):
+        return self.engine.submit(
+            Request(
+                request_id=request_id, prompt=tuple(prompt.encode()), max_tokens=max_tokens, cache_salt=salt
+            )
+        )
+
+    def run(self):
+        ticks = []
+        while self.engine.has_work:
+            ticks.append(self.engine.tick())
+        return [tick for tick in ticks if tick]
+
+    def ask(self, *prompts):
+        for i, prompt in enumerate(prompts):
+            self.submit(str(i), prompt)
+        self.ticks = self.run()
+        return [self.events.text(str(i)) for i in range(len(prompts))]
+
+    def cached(self, request_id="0"):
+        return self.events.ends(request_id)[0].stats.n_cached
+
+
+TEXT = "The quick brown fox jumps over the lazy dog, and then it jumps back again."
+OTHERS = [f"{i} " * 40 for i in range(3)]
+
+
+def test_a_prefix_outlives_the_engine(tmp_path):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    second = Setup(tmp_path)
+    (again,) = second.ask(TEXT)
+    whole = (len(TEXT) - 2) // BLOCK * BLOCK
+    assert (again, first.cached(), second.cached()) == (said, 0, whole)
+    told = [(tick.n_disk_hits, tick.n_loaded, tick.n_restored) for tick in second.ticks]
+    assert told[0] == (1, whole, whole)
+    assert sum(n for _, n, _ in told) == whole
+    assert "Listed(names=9, n_bytes=" in (story := second.engine.scheduler.story.text())
+    assert "Load(load_id=1, start=0, names=9)" in story
+    assert second.ticks[0].n_disk_bytes == size_of(tmp_path) > 0
+
+
+@pytest.mark.parametrize("salt", ["", "alice", None])
+def test_a_prefix_is_read_under_its_own_salt_alone(tmp_path, salt):
+    first = Setup(tmp_path, n_slots=1)
+    for name, text in (
+        ("0", TEXT),
+        ("1", OTHERS[0]),
+    ):  # one that the slot loses, one that it holds at the end
+        first.submit(name, text, salt=salt)
+    first.run()
+    first.engine.part()
+    if salt is None:
+        assert not list(tmp_path.glob("*/*.kv")), "nothing is left of what may not be kept"
+    for other in ("", "alice", "bob", None):
+        second = Setup(tmp_path, n_slots=1)
+        for name, text in (("0", TEXT), ("1", OTHERS[0])):
+            second.submit(name, text, salt=other)
+            second.run()
+            stats = second.events.ends(name)[0].stats
+            found = salt is not None and other == salt
+            assert (stats.n_cached > 0, stats.cached_from) == (found, "disk" if found else "none")
+            assert second.events.text(name) == first.events.text(name)
+
+
+def test_what_slots_lose_is_written_at_once_and_a_killed_engine_leaves_it(tmp_path):
+    first = Setup(tmp_path, n_slots=1)
+    said = first.ask(TEXT, *OTHERS)[0]
+    ticks = first.ticks
+    second = Setup(tmp_path)
+    assert second.ask(TEXT) == [said]
+    assert second.cached() == (len(TEXT) - 2) // BLOCK * BLOCK
+    n_files = len(list(tmp_path.glob("*/*.kv")))
+    first.submit("more", "x")
+    assert sum(tick.n_written for tick in [*ticks, *first.run()]) == n_files * BLOCK
+
+
+def test_a_longer_conversation_goes_on_where_the_disk_ends(tmp_path):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    longer = TEXT + said + " And why?"
+    second, alone = Setup(tmp_path), Setup(tmp_path / "none")
+    assert second.ask(longer) == alone.ask(longer)
+    assert second.cached() == (len(TEXT) + 4) // BLOCK * BLOCK, "the answer too, whole blocks"
+
+
+def test_others_go_on_while_a_file_is_read_and_a_slow_disk_is_waited_for_only_so_long(tmp_path):
+    Setup(tmp_path).ask(TEXT)
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path, held=True)
+    s.submit("waits", TEXT)
+    s.submit("other", OTHERS[0])
+    s.run()
+    assert s.events.ends("other")
+    assert not s.events.ends("waits")
+    assert not s.engine.has_work
+    assert 0 < s.engine.patience_s <= WAIT_S
+    s.clock.advance(WAIT_S)
+    assert s.engine.patience_s == 0
+    s.engine.tick()
+    s.run()
+    assert s.events.ends("waits")[0].stats.n_cached == 0
+    assert s.events.text("waits") == first.events.text("0")
+    (job,) = s.jobs
+    job()
+    s.engine.hear()
+    s.engine.scheduler.check()
+    assert s.engine.scheduler.host.n_used == 72, "what comes late is there for the next"
+
+
+def test_who_asks_for_the_same_waits_for_the_same_read(tmp_path):
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path, held=True)
+    loads = []
+    s.disk.load = loads.append
+    s.submit("a", TEXT)
+    s.submit("b", TEXT + TEXT)
+    s.submit("c", OTHERS[0])
+    assert [(one.start, len(one.names)) for one in loads] == [(0, 9), (72, 0)]
+    assert all(isinstance(one, Load) for one in loads)
+
+
+def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    n_loaded = s.engine.scheduler.disk.n_loaded
+    s.submit("slot", TEXT)
+    s.run()
+    for i, text in enumerate(OTHERS):
+        s.submit(f"o{i}", text)
+    s.run()
+    s.submit("host", TEXT)
+    s.run()
+    assert s.cached("slot") >= 70 <= s.cached("host")
+    assert s.engine.scheduler.disk.n_loaded == n_loaded
+
+
+def test_what_only_a_slot_holds_is_not_read_either(tmp_path):
+    s = Setup(tmp_path)
+    s.ask(TEXT)
+    other = Setup(tmp_path)
+    other.ask(TEXT)
+    other.engine.part()
+    s.engine.scheduler.handle(Listed(files_in(tmp_path).open(), 0))
+    s.submit("again", TEXT)
+    s.run()
+    assert s.engine.scheduler.disk.n_loaded == 0
+    assert s.cached("again") == len(TEXT) - 2
+
+
+def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    for late in (False, True):
+        s = Setup(tmp_path, held=True)
+        prompt = Request(request_id="x", prompt=tuple(TEXT.encode()), max_tokens=5)
+        sequence = s.engine.submit(prompt, ready=False)
+        if late:
+            s.clock.advance(WAIT_S)
+            s.engine.tick()
+        s.jobs[0]()
+        s.engine.hear()
+        assert sequence.status is Status.NOT_READY
+        s.engine.ready(sequence, None)
+        assert sequence.status is Status.QUEUED
+        s.run()
+        assert s.cached("x") == 72
+
+
+def test_a_cancelled_request_leaves_what_was_read_for_the_next(tmp_path):
+    first = Setup(tmp_path)
+    first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path, held=True)
+    s.submit("gone", TEXT)
+    s.engine.cancel("gone")
+    s.jobs[0]()
+    s.engine.hear()
+    s.submit("next", TEXT)
+    s.run()
+    assert len(s.jobs) == 1
+    assert s.cached("next") >= 64
+
+
+def test_after_a_failure_of_all_what_was_being_read_is_nobodys(tmp_path):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path, held=True)
+    s.submit("gone", TEXT)
+    s.engine.fail_all(ConfigError("x", "broken"))
+    s.submit("next", TEXT)
+    for job in s.jobs:
+        job()
+    s.engine.hear()
+    s.run()
+    assert s.events.text("next") == said
+    assert s.cached("next") == 72
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_files_are_said_once_and_computed(tmp_path, damage):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    second = Setup(tmp_path)
+    second.disk.open()
+    for path in tmp_path.glob("*/*.kv"):
+        damage(path)
+    with structlog.testing.capture_logs() as logs:
+        assert second.ask(TEXT) == [said]
+        second.submit("again", OTHERS[0])
+        second.run()
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [log["setting"] for log in warnings] == ["disk_cache_dir"]
+    assert second.cached() == 0
+    second.engine.part()
+    third = Setup(tmp_path)
+    assert third.ask(TEXT) == [said]
+    assert third.cached() == 72, "what was damaged is written anew"
+
+
+def test_the_rest_of_a_damaged_beginning_is_used_up_to_there(tmp_path):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    tokens = list(TEXT.encode())
+    flip(tmp_path / KIND / f"{names_of(tokens, 72)[4].hex()}.kv", 99)
+    second = Setup(tmp_path)
+    assert second.ask(TEXT) == [said]
+    assert second.cached() == 4 * BLOCK
+
+
+TROUBLES = {
+    "full": OSError(errno.ENOSPC, "No space left on device"),
+    "denied": PermissionError(errno.EACCES, "Permission denied"),
+}
+
+
+@pytest.mark.parametrize("error", TROUBLES.values(), ids=TROUBLES.keys())
+@pytest.mark.parametrize("where", ["os.write", "os.scandir", "pathlib.Path.mkdir"])
+def test_a_disk_that_cannot_be_written_is_said_once_and_served_without(tmp_path, monkeypatch, where, error):
+    def fail(*_args, **_kwargs):
+        raise error
+
+    alone = Setup(tmp_path / "other", n_slots=1).ask(TEXT, *OTHERS)
+    monkeypatch.setattr(where, fail)
+    s = Setup(tmp_path / "mine", n_slots=1)
+    with structlog.testing.capture_logs() as logs:
+        assert s.ask(TEXT, *OTHERS) == alone
+        s.clock.advance(1000)
+        s.submit("later", OTHERS[0])
+        s.run()
+        s.engine.part()
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [log["setting"] for log in warnings] == ["disk_cache_dir"]
+    assert error.strerror in warnings[0]["error"]
+
+
+def test_it_is_tried_again_after_a_while(tmp_path, monkeypatch):
+    def fail(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    s = Setup(tmp_path, n_slots=1)
+    monkeypatch.setattr("os.write", fail)
+    s.ask(TEXT, *OTHERS[:1])
+    monkeypatch.undo()
+    s.ask(TEXT, *OTHERS[:1])
+    assert size_of(tmp_path) == 0
+    s.clock.advance(60)
+    s.ask(TEXT, *OTHERS[:1])
+    assert size_of(tmp_path) > 0
+
+
+def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_module, "MOST_BEHIND", 20 * BLOCK_BYTES)
+    s = Setup(tmp_path, n_slots=1)
+    s.disk.open()
+    waiting = []
+    s.disk._write = waiting.append
+    s.ask(TEXT, *OTHERS, TEXT)
+    assert 0 < s.disk._n_put <= 20 * BLOCK_BYTES
+    for job in waiting:
+        job()
+    assert s.disk._n_done == s.disk._n_put
+
+
+def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
+    def kind_of(**settings):
+        settings = read_settings(
+            {"model": SCRIPTED, "disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings}
+        )
+        engine = engine_on(ScriptedBackend(), settings, Recorder())
+        return engine._disk._find()._home
+
+    assert kind_of() == kind_of(n_slots=3, disk_cache_gib=0.5)
+    assert read_settings({"model": SCRIPTED}).disk_cache_dir is None
+    settings = read_settings({"model": "x.gguf", "disk_cache_dir": tmp_path, "host_cache_mib": 8})
+    found = []
+    for content in (b"a", b"b", b"a"):
+        (tmp_path / "x.gguf").write_bytes(content)
+        with suppress(FileNotFoundError):
+            engine = engine_on(ScriptedBackend(), settings, Recorder(), path=tmp_path / "x.gguf")
+        found.append(engine._disk._find()._home)
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("changes", [{"host_cache_mib": 0}, {"min_prefix": 0}], ids=str)
+def test_without_host_memory_there_is_no_disk(tmp_path, changes):
+    with pytest.raises(ConfigError, match="host_cache_mib"):
+        read_settings({"disk_cache_dir": tmp_path, **changes})
+
+
+def test_in_threads_it_does_the_same(tmp_path):
+    """The loop with its real threads: two engines, one after the other."""
+
+    def serve():
+        events, ended = Recorder(), threading.Event()
+
+        def sink(batch):
+            events(batch)
+            if events.ends("0"):
+                ended.set()
+
+        def build(publish):
+            settings = read_settings(
+                {"model": SCRIPTED, "disk_cache_dir": tmp_path, "scripted_tick_s": 0, "host_cache_mib": 8}
+            )
+            backend = ScriptedBackend(n_slots=16, n_ctx_slot=4096)
+            return engine_on(backend, settings, publish), None
+
+        loop = EngineLoop(build, FakeClock(), sink)
+        loop.start()
+        loop.wait_open()
+        opened = threading.Event()
+        loop._engine._disk._write(opened.set)
+        assert opened.wait(30)
+        loop.look(opened.clear)  # the listing was heard before
+        loop.submit(Request(request_id="0", prompt=tuple(TEXT.encode() * 4), max_tokens=5))
+        assert ended.wait(30)
+        loop.stop()
+        return events
+
+    first, second = serve(), serve()
+    assert first.text("0") == second.text("0")
+    assert [e.ends("0")[0].stats.n_cached for e in (first, second)] == [0, 256]
