@@ -31,6 +31,8 @@ class LlamaConfig:
     unified: bool = False
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
+    speculation: bool = False
+    """Whether streams' drafts may be computed."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 
@@ -57,6 +59,15 @@ class LlamaConfig:
         Flash attention and a unified cache sum in an order that depends on chunks and other slots.
         """
         return self.flash_attn == "off" and not self.unified and not self.n_gpu_layers
+
+    @property
+    def verifies(self) -> bool:
+        """Whether drafts are computed: never where results are to be reproducible.
+
+        Rows of one sequence computed together round differently than one by one. What drafts would cost on a
+        GPU was not measured.
+        """
+        return self.speculation and not self.reproducible and not self.n_gpu_layers
 
     @property
     def measures_attention(self) -> bool:

@@ -13,6 +13,7 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.context import settled
 from cobali_ray.engine.engine import Engine, Sink
@@ -78,6 +79,7 @@ def engine_on(
         sink,
         pacer=settings.pacer(backend.grain),
         select=choose_select(settings.selector),
+        speculation=Speculation() if settings.speculation == "auto" else None,
     )
 
 
@@ -155,6 +157,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             unified=settings.unified,
             flash_attn=settings.flash_attn,
             device_sampling=settings.device_sampling,
+            speculation=settings.speculation == "auto",
             measurements=(settings.cache_dir or default_cache_dir()) / "measurements",
         )
     )

@@ -34,7 +34,7 @@ class Watched:
         self.truncate, self.copy, self.clear = inner.truncate, inner.copy, inner.clear
         self.measure_cell, self.save, self.restore = inner.measure_cell, inner.save, inner.restore
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
-        self.copies, self.dense = inner.copies, inner.dense
+        self.copies, self.dense, self.verifies = inner.copies, inner.dense, inner.verifies
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
         self.device: list[Span] = []
         self.waits: list[Span] = []
