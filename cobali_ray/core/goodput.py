@@ -145,12 +145,13 @@ class Speculation:
         self._trust.learn(draft.n_match, len(draft.tokens), n_right)
 
     def took(self, seconds: float) -> float:
-        """Take the time of the tick that was asked about last; return what had been predicted.
+        """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
 
         Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one
         too: the tick-time model follows the mean, and it learns of few ticks where most have drafts.
         """
-        if (choice := self._choice) is None:
+        choice, self._choice = self._choice, None
+        if choice is None:  # nobody asked: it had prefill, or many streams
             return 0.0
         ratio, n = self._ratios.get(choice, (_likely_ratio(choice), 0))
         step = 1 + max(_STEP, _FIRST_STEP / (n + 1))

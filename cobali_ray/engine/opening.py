@@ -72,6 +72,8 @@ def engine_on(
     backend: Backend, settings: EngineSettings, sink: Sink, *, clock: Clock | None = None
 ) -> Engine:
     """Return a new engine on a loaded model, with the policies that the settings name."""
+    if settings.speculation == "auto" and not backend.verifies:
+        _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
     return Engine(
         backend,
         limits_of(backend, settings),

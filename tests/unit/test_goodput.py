@@ -90,6 +90,13 @@ def test_nothing_is_drafted_where_it_cannot_be(streams, bounds):
         speculation.took(0.01)
 
 
+def test_ticks_that_nobody_asked_about_teach_nothing():
+    speculation = Speculation()
+    run(speculation, [stream()], lambda _: 1.2, 100)
+    assert speculation.took(5.0) == 0.0
+    assert all(ratio < 10 for ratio, _ in speculation._ratios.values())
+
+
 def test_drafts_keep_their_bounds():
     streams = [stream(i, max_tokens=4 + i) for i in range(MOST_STREAMS)]
     for room in (1, 2, 7, 100):
