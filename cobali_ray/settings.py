@@ -72,6 +72,8 @@ class EngineSettings(BaseSettings):
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""
+    speculation: Literal["auto", "off"] = "off"
+    """Whether few streams guess ahead from what they have read and said, where that is expected to pay."""
     min_prefix: int = Field(default=32, ge=0)
     """Shortest prefix worth reusing; 0 never reuses."""
     host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
@@ -169,7 +171,7 @@ class EngineSettings(BaseSettings):
             raise ValueError(f"{unknown[0]}: there is no setting of this name{hint}")
         return values
 
-    @field_validator("flash_attn", "device_sampling", "itl_target_ms", mode="before")
+    @field_validator("flash_attn", "device_sampling", "itl_target_ms", "speculation", mode="before")
     @classmethod
     def _on_off(cls, value: Any) -> Any:
         """Undo YAML, which reads a bare `off` as a boolean."""

@@ -80,7 +80,9 @@ class TickBatch:
         self.position[:n] = self._counted[:n] + np.repeat(starts - ends + lengths, lengths)
         self.slot[:n] = np.repeat(slots, lengths)
         self.wanted[:n] = 0
-        self.wanted[ends - 1] = wanted
+        self.wanted[ends - 1] = wanted != 0
+        for i in np.flatnonzero(wanted > 1).tolist():
+            self.wanted[ends[i] - wanted[i] : ends[i]] = 1
         singles, values = [], []
         for (_, start, length, _), known, end in zip(spans, tokens, ends.tolist(), strict=True):
             if length > 1:
@@ -152,8 +154,10 @@ def _check_spans(batch: TickBatch, n_cached: list[int], n_ctx_slot: int, n_batch
             raise BackendError(f"slot {slot_id} does not exist or comes twice")
         if start != n_cached[slot_id]:
             raise SlotFaultError(slot_id, f"position {start}, but {n_cached[slot_id]} tokens cached")
-        if length < 1 or start + length > n_ctx_slot:
-            raise SlotFaultError(slot_id, f"{length} tokens at {start} in a slot of {n_ctx_slot}")
+        if length < 1 or start + length > n_ctx_slot or not 0 <= sample <= length:
+            raise SlotFaultError(
+                slot_id, f"{length} tokens at {start} in a slot of {n_ctx_slot}, logits of {sample}"
+            )
         seen.add(slot_id)
         n_tokens += length
         n_wanted += sample

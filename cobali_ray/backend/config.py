@@ -35,6 +35,8 @@ class LlamaConfig:
     type_v: CellType = "f16"
     """How keys and values are stored."""
     device_sampling: Literal["auto", "on", "off"] = "auto"
+    speculation: bool = False
+    """Whether streams' drafts may be computed."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 
@@ -73,6 +75,15 @@ class LlamaConfig:
     def ggml_types(self) -> tuple[int, int]:
         """The types of keys and values by ggml's numbers."""
         return TYPES[self.type_k].ggml_type, TYPES[self.type_v].ggml_type
+
+    @property
+    def verifies(self) -> bool:
+        """Whether drafts are computed: never where results are to be reproducible.
+
+        Rows of one sequence computed together round differently than one by one. What drafts would cost on a
+        GPU was not measured.
+        """
+        return self.speculation and not self.reproducible and not self.n_gpu_layers
 
     @property
     def measures_attention(self) -> bool:

@@ -23,7 +23,9 @@ from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
+from cobali_ray.backend.verify import verify_rows
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
 
@@ -77,6 +79,7 @@ class LlamaBackend:
         self.copies = self.cuts_tails
         self.shares = self.copies and config.unified
         self.dense = not config.unified
+        self.verifies = config.verifies and self.cuts_tails and self._device is None
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
@@ -136,7 +139,8 @@ class LlamaBackend:
         params = lc.llama_context_default_params()
         params.n_ctx = config.n_cells_asked
         params.n_batch = params.n_ubatch = config.n_batch
-        params.n_seq_max = params.n_outputs_max = config.n_slots
+        params.n_seq_max = config.n_slots
+        params.n_outputs_max = min(params.n_batch, max(config.n_slots, MOST_ROWS if config.verifies else 0))
         params.n_threads = params.n_threads_batch = config.n_threads
         asked = "on" if config.needs_flash else config.flash_attn
         params.flash_attn_type = _FLASH["off" if plain else asked]
@@ -268,14 +272,15 @@ class LlamaBackend:
         if self.overlaps:
             self._lc.llama_synchronize(self._context)
 
-    def sample(self, rows: list[RowSampler]) -> Sampled:
+    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
         """Sample from the device's candidates, or else from the context's own logits, read in place."""
-        if len(rows) != self._n_rows:
-            raise BackendError(f"{len(rows)} rows to sample, {self._n_rows} computed")
+        n_rows = len(rows) + sum(map(len, drafts))
+        if n_rows != self._n_rows:
+            raise BackendError(f"{n_rows} rows to sample, {self._n_rows} computed")
         if self._device is not None and self._device.attached and rows:
             return sample_candidates(*self._device.read(self._context, len(rows)), rows)
-        logits = self._read_logits(len(rows)) if self._logits is None else self._logits
-        return sample_rows(logits, rows)
+        logits = self._read_logits(n_rows) if self._logits is None else self._logits
+        return verify_rows(logits, rows, drafts) if drafts else sample_rows(logits, rows)
 
     def _read_logits(self, n_rows: int) -> NDArray[np.float32]:
         pointer = self._lc.llama_get_logits(self._context)

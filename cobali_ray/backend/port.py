@@ -97,6 +97,8 @@ class Backend(Protocol):
     """Whether such a copy takes no cells of its own."""
     dense: bool
     """Whether gaps between the ids of busy slots cost time."""
+    verifies: bool
+    """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.
@@ -116,8 +118,11 @@ class Backend(Protocol):
         """Note what a slot's next rows are for, so that a backend may compute no more than that needs."""
         ...
 
-    def sample(self, rows: list[RowSampler]) -> Sampled:
-        """Draw one token per flagged row of the last forward pass, in batch order."""
+    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
+        """Draw the next token of each sequence that the last forward pass has rows for, in batch order.
+
+        With `drafts`, one for each, possibly empty: as many as were guessed and the one behind.
+        """
         ...
 
     def truncate(self, slot_id: int, n_keep: int) -> None:

@@ -51,6 +51,9 @@ class Sampled:
     """Rows that have no token to give, and why; their samplers are unchanged."""
     complete: list[int] = field(default_factory=list)
     """Rows whose token completes what their grammar allows."""
+    n_each: list[int] | None = None
+    """How many tokens each row has, where there were drafts: those of a row come one after another, and the
+    others above name tokens by their place there. None: one each."""
 
 
 def why_failed(peak: float) -> str:

@@ -19,6 +19,7 @@ from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.backend.verify import verify_rows
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.limits import Grain
@@ -87,7 +88,7 @@ class ScriptedBackend:
         self.end_tokens = frozenset({END_TOKEN})
         self.sampling = NEUTRAL
         self.overlaps = overlaps
-        self.grain, self.cuts_tails = Grain(), True
+        self.grain, self.cuts_tails, self.verifies = Grain(), True, True
         self.copies, self.shares, self.dense = copies, shares, dense
         self.words: Words = ByteVocab()
         self._rows = _logit_rows(seed, end_probability)
@@ -122,8 +123,7 @@ class ScriptedBackend:
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]
             at += span.length
-            if span.sample:
-                wanted.append(state % _N_ROWS)
+            wanted += [state % _N_ROWS for state in chain[len(chain) - span.sample :]]
         self._wanted = wanted
         self.n_forwards += 1
         now = self._now()
@@ -144,7 +144,7 @@ class ScriptedBackend:
                 raise SlotFaultError(slot_id, "positions differ from the span")
             if (batch.slot[at:end] != slot_id).any():
                 raise SlotFaultError(slot_id, "slot ids differ from the span")
-            if batch.wanted[end - 1] != sample or batch.wanted[at : end - 1].any():
+            if not batch.wanted[end - sample : end].all() or batch.wanted[at : end - sample].any():
                 raise SlotFaultError(slot_id, "logits wanted elsewhere than at the end")
             at = end
 
@@ -157,15 +157,17 @@ class ScriptedBackend:
         """Note whose rows a slot will give."""
         self._expected[slot_id] = row
 
-    def sample(self, rows: list[RowSampler]) -> Sampled:
+    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
         """Sample the scripted logits, through the real sampler."""
-        if self._wanted is None or len(rows) != len(self._wanted):
-            raise BackendError(f"{len(rows)} rows to sample, {self._wanted and len(self._wanted)} computed")
+        n_rows = len(rows) + sum(map(len, drafts))
+        if self._wanted is None or n_rows != len(self._wanted):
+            raise BackendError(f"{n_rows} rows to sample, {self._wanted and len(self._wanted)} computed")
         for slot_id, row in zip(self._wanted_slots, rows, strict=True):
             if self._strict and self._expected.get(slot_id) is not row:
                 raise BackendError(f"slot {slot_id} is sampled for another than was expected")
         wanted, self._wanted = self._wanted, None
-        return sample_rows(self._rows[wanted], rows)
+        logits = self._rows[wanted]
+        return verify_rows(logits, rows, drafts) if drafts else sample_rows(logits, rows)
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut the slot's chain."""

@@ -71,6 +71,9 @@ class Sampled(NamedTuple):
     now_s: float
     complete: Collection[int] = ()
     """Rows whose token completes what their grammar allows: nothing can follow."""
+    n_each: Seq[int] | None = None
+    """Tokens of each row, one after another, where the plan has drafts; then tokens are meant above where
+    rows are named. None: one each."""
 
 
 class Emitted(NamedTuple):
@@ -262,7 +265,10 @@ class Compute(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Tell what these tokens say: of each sequence that has not ended, the token drawn in this row."""
+    """Tell what these tokens say: of each sequence that has not ended, the token drawn in this row.
+
+    Tokens of one sequence follow each other.
+    """
 
     fresh: list[tuple[Sequence, int, int]]
     """(sequence, token, row)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Literal, Protocol
 
 from cobali_ray.core.limits import EngineLimits, Grain
@@ -141,6 +142,12 @@ class Pacer:
             return 0
         self._n_short, self._trying = 0, True
         return step
+
+    def most_s(self, decode_s: float) -> float:
+        """Return how long a tick may take that is given more to compute than the streams' next tokens."""
+        if self._target_s == "auto":
+            return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
+        return inf if self._target_s is None else self._target_s
 
     def learn(self, shape: Shape, seconds: float, n_slots: int) -> float:
         """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""

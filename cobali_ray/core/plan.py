@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
+
+_NO_DRAFTS: Mapping[int, array[int]] = MappingProxyType({})
 
 
 class Span(NamedTuple):
@@ -18,8 +22,8 @@ class Span(NamedTuple):
     slot_id: int
     start: int
     length: int
-    sample: bool
-    """Whether the logits of its last token are wanted."""
+    sample: int
+    """Of how many of its last tokens the logits are wanted: none, one, or all of a stream with a draft."""
 
 
 class Plan(NamedTuple):
@@ -38,18 +42,26 @@ class Plan(NamedTuple):
     n_tokens: int
     context: int | None = None
     """Cells that the streams' attention pays for, in runs; None: those that they hold."""
+    drafts: Mapping[int, array[int]] = _NO_DRAFTS
+    """Tokens by slot that a stream computes behind its own, in case it says them next."""
 
 
 def lay_out(
-    streams: list[Sequence], chunks: list[Span], by_slot: Seq[Sequence | None], pass_cells: int | None = None
+    streams: list[Sequence],
+    chunks: list[Span],
+    by_slot: Seq[Sequence | None],
+    pass_cells: int | None = None,
+    drafts: Mapping[int, array[int]] = _NO_DRAFTS,
 ) -> Plan:
     """Return the plan of a pass: in slot order, or in runs where `pass_cells` says what they are worth.
 
     Split KV puts only consecutive ascending slots into one micro-batch.
     """
-    if pass_cells is None and not chunks:
+    if pass_cells is None and not chunks and not drafts:
         return Plan(streams, chunks, None, streams, streams, len(streams))
-    spans = sorted([Span(s.slot_id, len(s.tokens) - 1, 1, True) for s in streams] + chunks)
+    n_rows = [1 + len(drafts.get(s.slot_id, ())) for s in streams]
+    of_streams = [Span(s.slot_id, len(s.tokens) - 1, n, n) for s, n in zip(streams, n_rows, strict=True)]
+    spans = sorted(of_streams + chunks)
     context = None
     if pass_cells is not None:
         prefilling = {chunk.slot_id for chunk in chunks}
@@ -59,11 +71,12 @@ def lay_out(
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             streams = [s for i, *_ in spans if i not in prefilling and (s := by_slot[i]) is not None]
-        if not chunks:
+        if not chunks and not drafts:
             return Plan(streams, chunks, None, streams, streams, len(streams), context)
     sequences = [s for span in spans if (s := by_slot[span.slot_id]) is not None]
     sampled = [s for s, span in zip(sequences, spans, strict=True) if span.sample]
-    return Plan(streams, chunks, spans, sequences, sampled, sum([span.length for span in spans]), context)
+    n_tokens = sum([span.length for span in spans])
+    return Plan(streams, chunks, spans, sequences, sampled, n_tokens, context, drafts)
 
 
 class Prompt(Protocol):

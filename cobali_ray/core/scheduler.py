@@ -24,6 +24,7 @@ from cobali_ray.core.admission import DrainRate
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.disk_tier import DiskTier, whole
 from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.goodput import MOST_STREAMS, Speculation
 from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.instructions import (
     Assign,
@@ -103,11 +104,12 @@ class Scheduler:
         end_tokens: frozenset[int] = frozenset(),
         pacer: Pacer | None = None,
         select: Select = select_decoding,
+        speculation: Speculation | None = None,
         check_every: int = CHECK_EVERY,
         story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
-        self._pacer = pacer or Pacer(None)
+        self._pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = story or Story()
         self._check_every, self._n_events = check_every, 0
         self.slots = Slots(limits)
@@ -135,6 +137,8 @@ class Scheduler:
         self.predicted_s = 0.0
         self.n_preempted = self.n_ended = 0
         """Preemptions and ends so far."""
+        self.n_drafted = self.n_accepted = 0
+        """Tokens guessed in the pass computed last, and those of them that were right."""
         self.drain_rate = DrainRate()
         self.n_left_queue = self.n_left_queue_tokens = 0
         """Requests and prompt tokens that ever left the queue for good."""
@@ -459,8 +463,22 @@ class Scheduler:
 
     def _next_plan(self) -> Plan:
         self._sort()
-        chunks = self._pacer.plan(self._streams, self._prompts, self.limits)
-        return lay_out(self._streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
+        streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
+        chunks = self._pacer.plan(streams, self._prompts, self.limits)
+        plan = lay_out(streams, chunks, by_slot, pass_cells)
+        if self._speculation is None or chunks or not 0 < len(streams) <= MOST_STREAMS:
+            return plan
+        model, context = self._pacer.model, plan.context
+        if not model.knows_decode:
+            return plan
+        plain_s = model.decode_s(len(streams), self.slots.n_cells_running if context is None else context)
+        drafts = self._speculation.choose(
+            streams,
+            plain_s=plain_s,
+            most_s=self._pacer.most_s(plain_s),
+            room=min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams))),
+        )
+        return lay_out(streams, chunks, by_slot, pass_cells, drafts) if drafts else plan
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, in slot order, and who does not, oldest first."""
@@ -570,17 +588,23 @@ class Scheduler:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
+        rows = self._pass.rows if self._pass is not None else []
+        if event.n_each is not None:
+            rows = [s for s, n in zip(rows, event.n_each, strict=True) for _ in range(n)]
         for row, problem in event.failed.items():
-            if self._pass is not None and (failed := self._pass.rows[row]).status is Status.RUNNING:
+            if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, InternalError(problem))
         plan = self._take_pass()
         self.slots.n_cells_running += plan.n_tokens
+        self.n_drafted = self.n_accepted = 0
+        if plan.drafts and event.n_each is not None:
+            self._judge(plan, event.n_each)
         if plan.chunks:
             self._prefilled(plan.chunks)
         running = Status.RUNNING
         fresh: list[tuple[Sequence, int, int]] = []
         gaps: list[float] = []
-        for row, (sequence, token) in enumerate(zip(plan.rows, event.tokens, strict=True)):
+        for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
             if sequence.status is not running:
                 continue
             tokens = sequence.tokens
@@ -590,7 +614,7 @@ class Scheduler:
                 self._sorted = False
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
-            else:
+            elif not fresh or fresh[-1][0] is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
             sequence.last_token_s = now_s
             if token in sequence.end_tokens or row in event.complete:
@@ -603,6 +627,20 @@ class Scheduler:
         if fresh:
             self._emit = Emit(fresh)
             self._out.append(self._emit)
+
+    def _judge(self, plan: Plan, n_each: Seq[int]) -> None:
+        """Have what drafts were wrong of forgotten, and learn from it."""
+        for sequence, n in zip(plan.rows, n_each, strict=True):
+            n_draft = len(plan.drafts.get(sequence.slot_id, ()))
+            # Who ended meanwhile, or failed, keeps what it had: its own token last.
+            n_kept = n if sequence.status is Status.RUNNING else 1
+            if n_draft >= n_kept:
+                self.slots.n_cells_running -= n_draft + 1 - n_kept
+                self._out.append(Truncate(sequence.slot_id, sequence.n_computed + n_kept))
+            if n_draft and self._speculation is not None:
+                self._speculation.learn(sequence.slot_id, n - 1)
+                self.n_drafted += n_draft
+                self.n_accepted += n_kept - 1
 
     def _prefilled(self, chunks: Seq[Span]) -> None:
         """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
@@ -650,7 +688,11 @@ class Scheduler:
 
     def _tick_ended(self, event: TickEnded) -> None:
         seconds = event.now_s - self._began_s - self._moves.spent_s
-        self.predicted_s = self._pacer.learn(self.shape, seconds, self.limits.n_slots)
+        expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
+        if self.n_drafted:
+            self.predicted_s = expected_s
+        else:
+            self.predicted_s = self._pacer.learn(self.shape, seconds, self.limits.n_slots)
 
     # -- the books ------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ class Sequence:
     __slots__ = (
         "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "end_tokens", "ending",
         "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached", "n_most",
-        "n_passed", "n_preempted", "n_prefilled", "n_prompt", "plain", "request", "request_id", "row",
-        "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "n_passed", "n_preempted", "n_prefilled", "n_prompt", "n_unsaid", "plain", "request", "request_id",
+        "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -71,13 +71,15 @@ class Sequence:
         self.held = 0
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []
+        self.n_unsaid = 0
+        """Tokens sampled in one pass with what turned out to end the answer, behind it."""
         self.ending: FinishReason | None = None
         """Set when its last token is sampled, before its text is told."""
 
     @property
     def n_output(self) -> int:
-        """Output tokens sampled so far."""
-        return len(self.tokens) - self.n_prompt
+        """Output tokens so far."""
+        return len(self.tokens) - self.n_prompt - self.n_unsaid
 
     @property
     def n_computed(self) -> int:

@@ -18,13 +18,13 @@ class TickStats:
     tick_id: int
     started_s: float
     n_decode: int
-    """Decode tokens computed."""
+    """Decode tokens computed, one a stream."""
     n_prefill: int
     """Prefill tokens computed."""
     n_sequences: int
     """Sequences in the batch (spans)."""
     n_sampled: int
-    """Rows sampled = output tokens gained."""
+    """Output tokens gained: one a row, and those of drafts that were right."""
     n_idle: int
     """Slots without a request, after the tick; likewise the next two."""
     n_prefilling: int
@@ -65,6 +65,9 @@ class TickStats:
     """Requests for which something was read there since the last tick; next, tokens read and written."""
     n_loaded: int = 0
     n_written: int = 0
+    n_drafted: int = 0
+    """Tokens of drafts computed, and those of them that were right."""
+    n_accepted: int = 0
     predicted_s: float = 0.0
     """What the tick-time model expected of `total_s`; 0 while it knows too little."""
     target_s: float = 0.0
@@ -79,7 +82,7 @@ class TickStats:
     @property
     def n_tokens(self) -> int:
         """Tokens computed in the tick."""
-        return self.n_decode + self.n_prefill
+        return self.n_decode + self.n_prefill + self.n_drafted
 
 
 class TickFeed(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import TokenLogprobs
-from cobali_ray.core.events import Delta, TokenLogprob
+from cobali_ray.core.events import Delta, FinishReason, TokenLogprob
 from cobali_ray.core.sequence import Sequence
 
 
@@ -19,10 +19,14 @@ class Emitter:
         """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
     def emit(
-        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None
+        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, *, more: bool = False
     ) -> tuple[Delta | None, bool]:
-        """Return the delta, if any text became certain, and whether a stop string ended it."""
-        if sequence.plain and not sequence.ending and not sequence.text.waiting:
+        """Return the delta, if any text became certain, and whether a stop string ended it.
+
+        `more`: another token of the sequence follows, so that this one does not end it.
+        """
+        ending = None if more else sequence.ending
+        if sequence.plain and not ending and not sequence.text.waiting:
             known = self._ascii.get(token)
             if known:
                 n_tokens, sequence.held = sequence.held + 1, 0
@@ -31,26 +35,27 @@ class Emitter:
         shown = sequence.request.shown_tokens
         if logprobs is not None:
             sequence.held_logprobs.append(self._named(token, logprobs, shown))
-        piece = b"" if self._is_silent(sequence, token) else self._pieces.of(token, shown)
+        silent = self._is_silent(sequence, token, ending)
+        piece = b"" if silent else self._pieces.of(token, shown)
         if piece and piece.isascii() and token not in shown:
             self._ascii[token] = piece.decode("ascii")
         text, hit = sequence.stops.feed(sequence.text.feed(piece))
-        if sequence.ending and not hit:
+        if ending and not hit:
             rest, hit = sequence.stops.feed(sequence.text.flush())
             text += rest if hit else rest + sequence.stops.flush()
-        if not text and not (sequence.ending and sequence.held_logprobs and not hit):
+        if not text and not (ending and sequence.held_logprobs and not hit):
             return None, hit
         delta = Delta(sequence.request_id, text, sequence.held, tuple(sequence.held_logprobs))
         sequence.held = 0
         sequence.held_logprobs.clear()
         return delta, hit
 
-    def _is_silent(self, sequence: Sequence, token: int) -> bool:
+    def _is_silent(self, sequence: Sequence, token: int, ending: FinishReason | None) -> bool:
         """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
         if token in self._pieces.end_tokens:
             return True
         # A token that completes a grammar ends the sequence as well, and has text.
-        stops = sequence.ending == "stop" and token in sequence.end_tokens
+        stops = ending == "stop" and token in sequence.end_tokens
         return stops and not sequence.request.include_stop
 
     def _named(self, token: int, logprobs: TokenLogprobs, shown: Collection[int]) -> TokenLogprob:

@@ -6,6 +6,7 @@ import secrets
 from array import array
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, islice
 from typing import TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
@@ -17,6 +18,7 @@ from cobali_ray.core import instructions as told
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import Event as ClientEvent
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -48,6 +50,7 @@ from cobali_ray.errors import (
 
 Sink: TypeAlias = Callable[[list[tuple[str, ClientEvent]]], None]
 """Takes one tick's events with the address each one goes to."""
+_NO_DRAFT = array("i")
 
 
 class Engine:
@@ -67,13 +70,19 @@ class Engine:
         *,
         pacer: Pacer | None = None,
         select: Select = select_decoding,
+        speculation: Speculation | None = None,
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
         disk: Disk | None = None,
     ) -> None:
         self.backend, self._clock, self._sink, self._entropy = backend, clock, sink, entropy
         self.scheduler = Scheduler(
-            limits, end_tokens=backend.end_tokens, pacer=pacer, select=select, check_every=check_every
+            limits,
+            end_tokens=backend.end_tokens,
+            pacer=pacer,
+            select=select,
+            speculation=speculation if backend.verifies else None,
+            check_every=check_every,
         )
         words = backend.words
         self._pieces = pieces = Pieces(
@@ -265,9 +274,9 @@ class Engine:
             times.publish_s = self._publish()
         self.backend.wait()
         times.computed = self._clock.now()
-        sampled = self.backend.sample([s.row for s in plan.rows]) if plan.rows else Sampled([], {}, {})
+        sampled = self._sample(plan) if plan.rows else Sampled([], {}, {})
         times.sampled = self._clock.now()
-        event = told.Sampled(sampled.tokens, sampled.failed, times.sampled, sampled.complete)
+        event = told.Sampled(sampled.tokens, sampled.failed, times.sampled, sampled.complete, sampled.n_each)
         self._tell(event, sampled.logprobs)
         if not self.backend.overlaps:
             times.publish_s = self._publish()
@@ -321,7 +330,10 @@ class Engine:
         if plan.spans is None:
             self._batch.fill_streams([s.slot_id for s in plan.streams], [s.tokens for s in plan.streams])
         else:
-            self._batch.fill(tuple(plan.spans), [s.tokens for s in plan.sequences])
+            known = [s.tokens for s in plan.sequences]
+            if plan.drafts:
+                known = [s.tokens + plan.drafts.get(s.slot_id, _NO_DRAFT) for s in plan.sequences]
+            self._batch.fill(tuple(plan.spans), known)
         try:
             self.backend.forward(self._batch)
         except SlotFaultError as fault:
@@ -331,6 +343,12 @@ class Engine:
         else:
             return True
         return False
+
+    def _sample(self, plan: Plan) -> Sampled:
+        rows = [s.row for s in plan.rows]
+        if not plan.drafts:
+            return self.backend.sample(rows)
+        return self.backend.sample(rows, [plan.drafts.get(s.slot_id, ()) for s in plan.rows])
 
     def _spans(self, plan: Plan) -> TickSpans:
         """Return who computes what, for those who look on."""
@@ -349,14 +367,21 @@ class Engine:
             self._emit = None
             stopped, emit, out = [], self._emitter.emit, self._out
             ended, releasing = Status.ENDED, Status.RELEASING
-            for sequence, token, row in fresh:
+            at_end = None
+            following = chain([one[0] for one in islice(fresh, 1, None)], (None,))
+            for (sequence, token, row), then in zip(fresh, following, strict=True):
                 if sequence.status is ended or sequence.status is releasing:
                     continue
-                delta, hit = emit(sequence, token, logprobs.get(row) if logprobs else None)
+                if sequence is at_end:
+                    sequence.n_unsaid += 1
+                    continue
+                logprob = logprobs.get(row) if logprobs else None
+                delta, hit = emit(sequence, token, logprob, more=then is sequence)
                 if delta is not None:
                     out.append((sequence.request.reply_to, delta))
                 if hit:
                     stopped.append(sequence.request_id)
+                    at_end = sequence
             self._tell(told.Emitted(stopped, started))
         self._flush()
         return self._clock.now() - started

@@ -14,6 +14,7 @@ from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.context import settled
@@ -84,6 +85,8 @@ def engine_on(
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known.
     """
+    if settings.speculation == "auto" and not backend.verifies:
+        _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
     limits, clock = limits_of(backend, settings), clock or MonotonicClock()
     return Engine(
         backend,
@@ -93,6 +96,7 @@ def engine_on(
         pacer=settings.pacer(backend.grain),
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
+        speculation=Speculation() if settings.speculation == "auto" else None,
     )
 
 
@@ -211,6 +215,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             type_k=settings.type_k,
             type_v=settings.type_v,
             device_sampling=settings.device_sampling,
+            speculation=settings.speculation == "auto",
             measurements=_measurements(settings),
         )
     )

@@ -78,6 +78,7 @@ class Collector:
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._n_disk_hits = self._n_loaded = self._n_written = self._n_disk_bytes = 0
+        self._n_drafted = self._n_accepted = 0
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
@@ -106,13 +107,14 @@ class Collector:
             self._publish.observe(stats.publish_s)
             self._decode.observe(stats.n_decode)
             self._prefill.observe(stats.n_prefill)
-            self._batch_tokens.observe(stats.n_decode + stats.n_prefill)
+            self._batch_tokens.observe(stats.n_tokens)
             self._sequences.observe(stats.n_sequences)
             for length in stats.chunks:
                 self._chunk.observe(length)
             if len(stats.gaps_s):
                 self._itl.observe_many(stats.gaps_s)
-            if stats.n_sampled > len(stats.gaps_s):  # who gained a token but no gap gained its first one
+            n_streams = stats.n_sampled - stats.n_accepted
+            if n_streams > len(stats.gaps_s):  # who gained a token but no gap gained its first one
                 for ttft_s in self._lives.first_tokens():
                     self._ttft.observe(ttft_s)
             if stats.predicted_s:
@@ -121,6 +123,8 @@ class Collector:
                 self._real_s += stats.total_s
             self._target_s = stats.target_s or self._target_s
             self._n_output += stats.n_sampled
+            self._n_drafted += stats.n_drafted
+            self._n_accepted += stats.n_accepted
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
             self._n_host_hits += stats.n_host_hits
@@ -273,6 +277,8 @@ class Collector:
                 "prompt_tokens": self._n_prompt,
                 "cached_prompt_tokens": self._n_cached,
                 "output_tokens": self._n_output,
+                "drafted_tokens": self._n_drafted,
+                "accepted_tokens": self._n_accepted,
                 "host_cache_hits": self._n_host_hits,
                 "host_cache_restored_tokens": self._n_restored,
                 "host_cache_saved_tokens": self._n_saved,

@@ -19,6 +19,8 @@ TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
     "cached_prompt_tokens": "Of those, tokens that a slot, host memory or the disk already held.",
     "output_tokens": "Tokens sampled.",
+    "drafted_tokens": "Tokens computed on the guess that a stream says them next.",
+    "accepted_tokens": "Of those, tokens that the stream did say.",
     "host_cache_hits": "Requests, also preempted ones, that began from what host memory kept.",
     "host_cache_restored_tokens": "Tokens brought back from host memory to a slot.",
     "host_cache_saved_tokens": "Tokens moved from a slot to host memory.",

@@ -163,6 +163,49 @@ def test_a_cut_tail_computed_again_gives_the_same_logits(open_tiny, unified, n_k
     assert np.array_equal(bench.step((2, n_keep, 61 - n_keep, True))[0], whole)
 
 
+def drafting(open_tiny, **changes):
+    bench = Bench(open_tiny(speculation=True, **changes), [prompt(seed, 300) for seed in range(4)])
+    bench.step((0, 0, 60, True), (1, 0, 40, True))
+    return bench
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
+def test_the_rows_of_a_draft_are_those_of_its_tokens_one_by_one(open_tiny, unified):
+    bench = drafting(open_tiny, unified=unified, flash_attn="on")
+    assert bench.backend.verifies
+    together = bench.step((0, 60, 6, 6), (1, 40, 1, 1))
+    bench.backend.truncate(0, 60)
+    bench.backend.truncate(1, 40)
+    alone = [bench.step((0, 60 + i, 1, 1))[0] for i in range(6)]
+    alone.append(bench.step((1, 40, 1, 1))[0])
+    spread = max(float(np.std(row)) for row in alone)
+    assert np.abs(together - np.array(alone)).max() < 0.1 * spread, "but for rounding"
+
+
+def test_a_draft_is_taken_as_far_as_it_is_right_and_the_rest_is_forgotten(open_tiny):
+    bench = drafting(open_tiny, flash_attn="on")
+    bench.sequences[0] = known = bench.sequences[0][:61]
+    for at in (60, 61, 62):  # what the model says, token by token
+        known.append(int(bench.step((0, at, 1, 1))[0].argmax()))
+    said = known[61:]
+    bench.backend.truncate(0, 60)
+    bench.sequences[0] = array("i", [*known[:63], (said[2] + 1) % N_VOCAB, 9])
+    bench.backend.forward(bench.lay((0, 60, 5, 5)))
+    drawn = bench.backend.sample([sampler()], [list(bench.sequences[0][61:])])
+    assert drawn.n_each == [3]
+    assert drawn.tokens == said.tolist()
+    bench.backend.truncate(0, 63)
+    assert bench.held(0) == 63
+    with pytest.raises(BackendError):
+        bench.backend.sample([sampler()], [[1, 2]])
+
+
+def test_nothing_is_drafted_where_answers_are_to_be_reproducible(open_tiny):
+    assert not open_tiny(speculation=True, flash_attn="off").verifies
+    assert open_tiny(speculation=True, flash_attn="off", unified=True).verifies
+    assert not open_tiny(flash_attn="on").verifies
+
+
 @pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
 def test_a_sliding_window_in_a_shared_pool_reuses_no_prefix(open_tiny, monkeypatch, unified):
     monkeypatch.setattr("llama_cpp.llama_model_n_swa", lambda _model: 512)

@@ -54,6 +54,19 @@ def test_what_is_placed_is_what_is_filled(before, rows):
         assert mine[: one.n_tokens].tolist() == theirs[: one.n_tokens].tolist()
 
 
+@given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=N_SLOTS))
+def test_logits_are_wanted_of_as_many_last_tokens_as_a_span_says(data, lengths):
+    spans = tuple(Span(i, 0, n, data.draw(st.integers(0, n))) for i, n in enumerate(lengths))
+    batch = TickBatch(32)
+    batch.wanted[:] = 1
+    batch.fill(spans, [array("i", range(n)) for n in lengths])
+    wanted = [flag for _, _, n, sample in spans for flag in [0] * (n - sample) + [1] * sample]
+    assert batch.wanted[: batch.n_tokens].tolist() == wanted
+    n_cached = np.zeros(N_SLOTS, np.int32)
+    n_rows = check_batch(batch, n_cached, n_ctx_slot=N_CTX, n_batch=32, n_vocab=N_VOCAB)
+    assert n_rows == sum(wanted)
+
+
 def verdict(batch, n_cached):
     try:
         return check_batch(batch, n_cached, n_ctx_slot=N_CTX, n_batch=5, n_vocab=N_VOCAB)

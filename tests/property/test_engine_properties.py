@@ -4,9 +4,12 @@ The hashes of each salt begin elsewhere, and those of a request that shares noth
 of somebody else's would say something else than alone.
 """
 
+import random
 import zlib
+from dataclasses import replace
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,11 +17,13 @@ from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.disk_tier import WAIT_S
 from cobali_ray.core.events import Delta
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import ReasoningBudget, Request, SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
+from cobali_ray.core.ticktime import Shape
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
@@ -43,7 +48,10 @@ sampling = st.builds(
     top_k=st.sampled_from([0, 5]),
     seed=st.integers(0, 3),
     presence_penalty=st.sampled_from([0.0, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
     ignore_eos=st.booleans(),
+    min_tokens=st.sampled_from([0, 0, 5]),
+    n_logprobs=st.sampled_from([None, None, 1]),
 )
 NUMBER = check("p", "regex", "[0-9]{2,4}[a-z]{3}").grammar
 grammars = st.sampled_from([None, None, None, None, NUMBER, NUMBER._replace(triggers=tuple("aeiou<({[ "))])
@@ -62,7 +70,7 @@ def seed_of(request):
 
 
 def lone_answer(request, end_probability):
-    """Return text and finish reason of a request computed whole, alone, with nothing before it."""
+    """Return what a request is told that is computed whole, alone, with nothing before it, and its tokens."""
     backend = ScriptedBackend(n_slots=1, n_ctx_slot=64, n_batch=64, end_probability=end_probability)
     backend._seeds[0] = seed_of(request)
     limits = EngineLimits(
@@ -70,11 +78,119 @@ def lone_answer(request, end_probability):
     )
     events = Recorder()
     engine = Engine(backend, limits, FakeClock(), events, entropy=lambda: 0)
-    engine.submit(request)
+    tokens = engine.submit(request).tokens
     while engine.has_work:
         engine.tick()
-    (end,) = events.ends(request.request_id)
-    return events.text(request.request_id), end.finish_reason
+    return told(events, request.request_id), tokens
+
+
+def told(events, request_id):
+    """Return all that a client is told of an answer."""
+    (end,) = events.ends(request_id)
+    logprobs = [p for e in events.events[request_id] if isinstance(e, Delta) for p in e.logprobs]
+    return events.text(request_id), end.finish_reason, end.stats.n_output, logprobs
+
+
+class Guesses(Speculation):
+    """Drafts that are right as far as the dice say."""
+
+    def __init__(self, answers, dice):
+        self.answers, self.dice = answers, dice
+
+    def choose(self, streams, *, plain_s, most_s, room):
+        del plain_s, most_s
+        drafts = {}
+        for s in streams:
+            tokens, n = self.answers[s.request_id], len(s.tokens)
+            draft = tokens[n : max(n, min(n + self.dice.choice([0, 1, 3, 7]), n + room, s.n_most - 1))]
+            if draft and self.dice.random() < 0.4:
+                draft[self.dice.randrange(len(draft))] = self.dice.randrange(97, 123)
+            ends = [i for i, token in enumerate(draft) if token in s.end_tokens]
+            if draft := draft[: ends[0]] if ends else draft:
+                drafts[s.slot_id] = draft
+                room -= len(draft)
+        return drafts
+
+    def learn(self, slot_id, n_right):
+        pass
+
+    def took(self, seconds):
+        return 0.0
+
+
+@given(
+    asked=st.lists(
+        st.builds(
+            Request,
+            request_id=st.just(""),
+            prompt=prompts.map(tuple),
+            max_tokens=st.integers(1, 18),
+            sampling=sampling,
+            stop=st.sampled_from([(), ("e",), ("ab", "qz"), ("~", "x")]),
+            grammar=grammars,
+            reasoning_budget=budgets,
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    overlaps=st.booleans(),
+    end_probability=st.sampled_from([0.0, 0.05]),
+    dice=st.randoms(use_true_random=False),
+)
+@settings(max_examples=150)
+def test_whatever_is_guessed_of_an_answer_it_stays_the_same(asked, overlaps, end_probability, dice):
+    backend = ScriptedBackend(
+        n_slots=3, n_ctx_slot=N_CTX, n_batch=64, end_probability=end_probability, overlaps=overlaps
+    )
+    assert_untouched(asked, backend, dice, end_probability)
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["inline", "overlapped"])
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong-at-the-end"])
+def test_a_stop_string_ends_an_answer_wherever_it_is_in_a_draft(overlaps, right):
+    class Sevens(random.Random):
+        def choice(self, sizes):
+            return max(sizes)
+
+        def random(self):
+            return float(right)
+
+    plain = Request(
+        request_id="r", prompt=tuple(b"quick"), max_tokens=24, sampling=SamplingParams(temperature=0.0)
+    )
+    whole = lone_answer(plain, 0.0)[0][0]
+    for at in range(len(whole) - 1):
+        asked = replace(plain, stop=(whole[at : at + 2],), max_tokens=at + 2 if at % 2 else 24)
+        backend = ScriptedBackend(n_slots=2, n_ctx_slot=N_CTX, n_batch=64, overlaps=overlaps)
+        assert_untouched([asked], backend, Sevens(1))
+
+
+def assert_untouched(asked, backend, dice, end_probability=0.0):
+    """Run requests with drafts on an engine; what they are told is what each is told alone, without."""
+    n = backend.n_slots
+    limits = EngineLimits(n_slots=n, n_ctx_slot=N_CTX, n_cells=n * N_CTX, token_budget=64, prefill_chunk=64)
+    events, pacer, guesses = Recorder(), Pacer("auto"), Guesses({}, dice)
+    for _ in range(6):
+        pacer.model.learn(Shape(1, 10, ()), 0.001)
+    engine = Engine(
+        backend,
+        limits,
+        FakeClock(),
+        events,
+        pacer=pacer,
+        speculation=guesses,
+        entropy=lambda: 0,
+        check_every=1,
+    )
+    lone = {}
+    for i, request in enumerate(asked):
+        one = replace(request, request_id=str(i))
+        lone[str(i)], _ = lone_answer(one, end_probability)
+        _, guesses.answers[str(i)] = lone_answer(replace(one, stop=()), end_probability)
+        engine.submit(one)
+    while engine.has_work:
+        engine.tick()
+    assert {request_id: told(events, request_id) for request_id in lone} == lone
 
 
 TROUBLES = {
@@ -169,6 +285,7 @@ class EngineMachine(RuleBasedStateMachine):
         end_probability=st.sampled_from([0.0, 0.05]),
         copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
+        dice=st.none() | st.randoms(use_true_random=False),
     )
     def open(  # the production defaults come first or twice
         self,
@@ -185,9 +302,10 @@ class EngineMachine(RuleBasedStateMachine):
         end_probability,
         copies,
         dense,
+        dice,
     ):
         n_cells = min(cells, n_slots * N_CTX)
-        budget = max(chunk, n_slots)
+        budget = max(chunk, n_slots) + (16 if dice else 0)
         self.backend = Copying(
             n_slots=n_slots,
             n_ctx_slot=N_CTX,
@@ -219,8 +337,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.disk = Disk(lambda: self.shelf, self.clock, block=4) if disk else None
         if self.disk is not None:
             self.disk._read = self.disk._write = self.jobs.append
+        self.lone = {}
+        pacer, speculation = Pacer(target_s, grain), None
+        if dice is not None:
+            speculation = Guesses({}, dice)
+            for _ in range(6):
+                pacer.model.learn(Shape(1, 10, ()), 0.001)
+        self.speculation = speculation
         self.engine = Engine(
-            self.backend, self.limits, self.clock, self.events, pacer=Pacer(target_s, grain),
+            self.backend, self.limits, self.clock, self.events, pacer=pacer, speculation=speculation,
             entropy=lambda: 0, check_every=1, disk=self.disk,
         )  # fmt: skip
         self.requests, self.sequences = {}, {}
@@ -251,6 +376,9 @@ class EngineMachine(RuleBasedStateMachine):
             reply_to=request_id,
             cache_salt=salt,
         )
+        self.lone[request_id], tokens = lone_answer(request, self.end_probability)
+        if self.speculation is not None:
+            self.speculation.answers[request_id] = tokens
         self.sequences[request_id] = sequence = self.engine.submit(request)
         self.backend.seeds[sequence.row] = seed_of(request)
 
@@ -286,7 +414,9 @@ class EngineMachine(RuleBasedStateMachine):
         """Each slot's spans join without a gap, or start where it was cut or copied to."""
         rows = stats.spans.rows()
         assert [row[0] for row in rows] == sorted({row[0] for row in rows})
-        assert sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode
+        assert (
+            sum(length for _, _, length, kind in rows if kind == DECODE) == stats.n_decode + stats.n_drafted
+        )
         assert sum(length for _, _, length, kind in rows if kind == PREFILL) == stats.n_prefill
         for slot_id, start, length, _ in rows:
             assert start <= self.backend.reached.get(slot_id, 0)
@@ -366,10 +496,10 @@ class EngineMachine(RuleBasedStateMachine):
     def check_answer(self, request_id, request):
         (end,) = self.events.ends(request_id)
         assert self.events.events[request_id][-1] is end, "nothing follows the end"
-        text, reason = lone_answer(request, self.end_probability)
+        text, *_ = lone = self.lone[request_id]
         said = self.events.text(request_id)
         if end.error is None:
-            assert (said, end.finish_reason) == (text, reason), "company changes no answer"
+            assert told(self.events, request_id) == lone, "neither company nor drafts change an answer"
         else:
             if not self.troubled:
                 assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)

@@ -83,6 +83,14 @@ def test_constrained(bench):
     assert len(report["plots"]) == 2
 
 
+def test_speculation(bench):
+    report = bench("speculation", "--quick", "--clients", "1,5", "--editors", "1", *SCRIPTED)
+    assert [row[:2] for row in report["tables"][0]["rows"]] == [["edit", "1"], ["free", "1"], ["free", "5"]]
+    runs = report["samples"]["rounds"]
+    assert runs["free 5 on"][0]["drafted"] == runs["edit 1 off"][0]["drafted"] == 0
+    assert report["plots"] == ["speculation-ratios.png"]
+
+
 def test_overlap(bench):
     report = bench("overlap", "--quick", "--tick-ms", "2", "--slots", "4", *SCRIPTED)
     assert [row[:2] for row in report["tables"][0]["rows"]] == [

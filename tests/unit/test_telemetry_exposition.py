@@ -223,6 +223,15 @@ def test_promtool(text, prefix, complaints_allowed):
     assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr
 
 
+def test_drafts_are_counted_and_gain_no_first_token():
+    collector = make_collector()
+    collector.on_tick(make_tick(0, n_sampled=4, gaps_s=[0.01], n_drafted=7, n_accepted=3))
+    lines = collector.exposition().splitlines()
+    assert 'cobali_drafted_tokens_total{engine="0"} 7.0' in lines
+    assert 'cobali_accepted_tokens_total{engine="0"} 3.0' in lines
+    assert 'cobali_output_tokens_total{engine="0"} 4.0' in lines
+
+
 def test_host_memory_is_shown_in_bytes_and_its_traffic_in_tokens():
     collector = make_collector(n_host_cells=1000, cell_bytes=2048)
     moved = {"n_host_hits": 2, "n_restored": 300, "n_saved": 500, "n_evicted": 40}

@@ -11,7 +11,8 @@ from cobali_ray.lazy import LazyGroup
 
 NAMES = (
     "serve", "peers", "modes", "chats", "keep", "prefill", "pace", "depth", "overlap", "gaps", "tick",
-    "constrained", "micro", "select", "stable", "threads", "overhead", "delivery", "viewers", "footprint",
+    "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery", "viewers",
+    "footprint",
     "restart",
 )  # fmt: skip
 

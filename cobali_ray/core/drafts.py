@@ -1,0 +1,94 @@
+"""Drafts: guesses of what a stream says next, from what it has read and said before.
+
+Whoever quotes, edits or repeats says again what stood in the prompt or in the answer so far: where the same
+few tokens stood before, what followed them there is the guess (prompt lookup decoding). No index is kept: the
+last tokens are looked for in memory, which takes microseconds where a pass takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection
+from typing import NamedTuple
+
+LEAST_MATCH, LONG_MATCH = 2, 8
+"""Tokens that must match before anything is guessed, and those that are looked for first."""
+_WIDTH = array("i").itemsize
+
+
+class Draft(NamedTuple):
+    """Tokens that may come next."""
+
+    tokens: array[int]
+    n_match: int
+    """How many tokens before them were the same where they come from; `LONG_MATCH` means more as well."""
+
+
+def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> Draft | None:
+    """Return up to `most` tokens that followed the last ones where those stood before; None: nowhere.
+
+    The latest place counts. What repeats itself at the end is taken to go on. An end token ends the draft
+    without being part of it.
+    """
+    n = len(tokens)
+    if most < 1 or n <= LEAST_MATCH:
+        return None
+    data = tokens.tobytes()
+    n_match = LONG_MATCH
+    if n <= LONG_MATCH or (at := _last_place(data, LONG_MATCH)) < 0:
+        at = _last_place(data, LEAST_MATCH)
+        if at < 0:
+            return None
+        n_match = LEAST_MATCH
+        while n_match < LONG_MATCH and at > 0 and tokens[at - 1] == tokens[-1 - n_match]:
+            at, n_match = at - 1, n_match + 1
+    draft = tokens[at + n_match : at + n_match + most]
+    while len(draft) < most:
+        draft += draft[: most - len(draft)]
+    for i, token in enumerate(draft):
+        if token in end_tokens:
+            del draft[i:]
+            break
+    return Draft(draft, n_match) if draft else None
+
+
+def _last_place(data: bytes, n: int) -> int:
+    """Return where the last `n` tokens stood before, as late as possible; -1: nowhere."""
+    wanted, end = data[-n * _WIDTH :], len(data) - _WIDTH
+    at = data.rfind(wanted, 0, end)
+    while at % _WIDTH and at > 0:  # it began inside a token
+        at = data.rfind(wanted, 0, at + len(wanted) - 1)
+    return at // _WIDTH
+
+
+class Trust:
+    """How often guesses are right, by how many tokens matched before: learned from those that were tried.
+
+    The right tokens of a draft count as matched for those behind them. Before much is known, more matched
+    tokens are believed to mean more; the past fades, since what streams write changes.
+    """
+
+    _PRIOR, _MOST = 4.0, 64.0
+
+    def __init__(self) -> None:
+        self._right = [self._PRIOR * min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1)]
+        self._tried = [self._PRIOR] * (LONG_MATCH + 1)
+
+    def n_expected(self, n_match: int, n: int) -> float:
+        """Return how many of a draft's first `n` tokens will probably be right."""
+        expected, odds = 0.0, 1.0
+        for i in range(n_match, n_match + n):
+            at = min(i, LONG_MATCH)
+            odds *= self._right[at] / self._tried[at]
+            expected += odds
+        return expected
+
+    def learn(self, n_match: int, n: int, n_right: int) -> None:
+        """Take a draft of which `n` tokens were computed and the first `n_right` were right."""
+        for i in range(min(n_right + 1, n)):
+            at = min(n_match + i, LONG_MATCH)
+            if self._tried[at] >= self._MOST:
+                self._right[at] /= 2
+                self._tried[at] /= 2
+            self._tried[at] += 1
+            self._right[at] += i < n_right

@@ -1,0 +1,166 @@
+"""Speculation: whether a tick computes drafts too, because more tokens per second are expected of it.
+
+A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
+times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
+the time predicted for it, are clearly more than without. Both are learned: how often guesses are right
+(`Trust`), and how many times as long ticks of a shape take as the tick-time model says of them without
+drafts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from cobali_ray.core.drafts import Draft, Trust, look_up
+from cobali_ray.core.sequence import Sequence
+
+MOST_STREAMS = 4
+"""With more, even drafts that are all right gain next to nothing, and nothing is looked for."""
+SIZES = (1, 3, 7, 15)
+"""Tokens of a draft: with the token sampled last 2, 4, 8 and 16 rows, as the kernels have it."""
+MOST_ROWS = 32
+"""Rows of one pass, drafts and all."""
+GAIN = 1.1
+"""So many times the tokens per second have to be expected."""
+TRY_EVERY, TRY_OTHERS_EVERY = 256, 16
+"""Drafts that do not pay are tried once in so many ticks, and among those that do, other sizes: what was
+learned of them may hold no longer."""
+PLAIN_FIRST, PLAIN_EVERY = 16, 32
+"""So many ticks have no drafts before the first that has, and then one in so many: the time without must be
+known."""
+_ROW, _PASS = 0.35, 0.5
+_STEP, _FIRST_STEP = 0.03, 0.3
+
+
+class Choice(NamedTuple):
+    """How many streams of how many draft how many tokens each, at most: ticks of one such take alike."""
+
+    n_streams: int
+    n_drafting: int
+    size: int
+
+    @property
+    def n_drafted(self) -> int:
+        """Tokens of all drafts."""
+        return self.n_drafting * self.size
+
+
+class Speculation:
+    """Chooses the drafts of ticks without prefill, and learns from what became of them."""
+
+    def __init__(self) -> None:
+        self._trust = Trust()
+        self._ratios: dict[Choice, tuple[float, int]] = {}
+        """How many times as long as without drafts, and from how many ticks that is known."""
+        self._n_paid = self._n_unpaid = 0
+        """Ticks in which drafts were expected to pay, and in which they were not."""
+        self._choice: Choice | None = None
+        self._drafts: Mapping[int, Draft] = {}
+        self._plain_s = 0.0
+
+    def choose(
+        self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int
+    ) -> dict[int, array[int]]:
+        """Return drafts by slot for a tick in which these streams decode.
+
+        Without them it would take `plain_s`; with them it shall not take longer than `most_s`, nor compute
+        more than `room` further tokens.
+        """
+        self._choice, self._plain_s = None, plain_s
+        if not 0 < len(streams) <= MOST_STREAMS or plain_s <= 0:
+            return {}
+        self._choice = plain = Choice(len(streams), 0, 0)
+        if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
+            return {}
+        found: dict[int, Draft] = {}
+        for s in streams:  # the token after a draft is drawn too
+            most = min(SIZES[-1], s.n_most - len(s.tokens) - 1)
+            if (draft := look_up(s.tokens, most, s.end_tokens)) is not None:
+                found[s.slot_id] = draft
+        if not found:
+            return {}
+        best, value = None, 0.0
+        gains = [self._trust.n_expected(draft.n_match, len(draft.tokens)) for draft in found.values()]
+        if sum(gains) >= (GAIN - 1) * len(streams):  # else they would not pay if they took no time
+            best, value = self._best(found, len(streams), most_s / plain_s, room, self._ratio)
+        if best is not None and value >= GAIN:
+            self._n_paid += 1
+            if self._n_paid % PLAIN_EVERY == 0:
+                return {}
+            tries = self._n_paid % TRY_OTHERS_EVERY == 0
+        else:
+            self._n_unpaid += 1
+            tries = self._n_unpaid % TRY_EVERY == 0
+            best = None
+        if tries:
+            best, _ = self._best(found, len(streams), most_s / plain_s, room, _likely_ratio)
+        if best is None:
+            return {}
+        self._choice = best
+        chosen = self._by_gain(found, best.size)[: best.n_drafting]
+        self._drafts = {i: Draft(found[i].tokens[: best.size], found[i].n_match) for _, i in chosen}
+        return {i: draft.tokens for i, draft in self._drafts.items()}
+
+    def _best(
+        self,
+        found: Mapping[int, Draft],
+        n_streams: int,
+        most_ratio: float,
+        room: int,
+        ratio_of: Callable[[Choice], float],
+    ) -> tuple[Choice | None, float]:
+        """Return the choice of which most tokens per second are expected, as a multiple of those without."""
+        best, most, plain = None, 0.0, ratio_of(Choice(n_streams, 0, 0))
+        for size in SIZES:
+            expected = float(n_streams)
+            for n, (gain, _) in enumerate(self._by_gain(found, size), 1):
+                expected += gain
+                choice = Choice(n_streams, n, size)
+                if choice.n_drafted > min(room, MOST_ROWS - n_streams):
+                    break
+                ratio = ratio_of(choice)
+                value = expected / n_streams * plain / ratio
+                if value > most and ratio <= most_ratio:
+                    best, most = choice, value
+        return best, most
+
+    def _by_gain(self, found: Mapping[int, Draft], size: int) -> list[tuple[float, int]]:
+        """Return (tokens expected, slot) of each draft cut to a size, the most promising first."""
+        gains = [
+            (self._trust.n_expected(d.n_match, min(size, len(d.tokens))), slot_id)
+            for slot_id, d in found.items()
+        ]
+        return sorted(gains, reverse=True)
+
+    def _ratio(self, choice: Choice) -> float:
+        known = self._ratios.get(choice)
+        return _likely_ratio(choice) if known is None else known[0]
+
+    def learn(self, slot_id: int, n_right: int) -> None:
+        """Take how many tokens of a slot's draft were right."""
+        draft = self._drafts[slot_id]
+        self._trust.learn(draft.n_match, len(draft.tokens), n_right)
+
+    def took(self, seconds: float) -> float:
+        """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
+
+        Ratios follow the median, which other processes' bursts do not move. Ticks without drafts have one
+        too: the tick-time model follows the mean, and it learns of few ticks where most have drafts.
+        """
+        choice, self._choice = self._choice, None
+        if choice is None:  # nobody asked: it had prefill, or many streams
+            return 0.0
+        ratio, n = self._ratios.get(choice, (_likely_ratio(choice), 0))
+        step = 1 + max(_STEP, _FIRST_STEP / (n + 1))
+        longer = seconds > ratio * self._plain_s
+        self._ratios[choice] = (ratio * step if longer else ratio / step, n + 1)
+        return ratio * self._plain_s
+
+
+def _likely_ratio(choice: Choice) -> float:
+    """Return how many times as long ticks of such a choice probably take, before any was seen."""
+    ragged = 0 < choice.n_drafting < choice.n_streams  # a micro-batch of its own
+    return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged

@@ -1,0 +1,66 @@
+"""What is guessed of a stream, and how far guesses are trusted."""
+
+from array import array
+
+import pytest
+
+from cobali_ray.core.drafts import Draft, Trust, look_up
+
+
+def tokens(text):
+    return array("i", list(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "draft", "n_match"),
+    [
+        pytest.param("the cat sat. the", 5, " cat ", 3, id="what-followed-the-same-tokens"),
+        pytest.param("one two, one too, one t", 3, "oo,", 8, id="the-latest-place-counts"),
+        pytest.param("abcdefghij? abcdefghij", 4, "? ab", 8, id="long-matches-count-as-eight"),
+        pytest.param("abcdefgh1. xgh2. abcdefgh", 2, "1.", 8, id="longer-goes-before-later"),
+        pytest.param("so: la la la ", 7, "la la l", 7, id="what-repeats-itself-goes-on"),
+        pytest.param("so: haaaa", 3, "aaa", 3, id="a-token-again-and-again"),
+        pytest.param("ab ab", 1, " ", 2, id="from-the-first-token-on"),
+    ],
+)  # fmt: skip
+def test_a_draft_is_what_stood_behind_the_same_tokens(text, most, draft, n_match):
+    assert look_up(tokens(text), most) == Draft(tokens(draft), n_match)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        pytest.param("abcdefg", 4, id="nothing-comes-twice"),
+        pytest.param("a b c a", 4, id="one-token-is-too-little"),
+        pytest.param("abab", 0, id="no-room"),
+        pytest.param("", 4, id="no-tokens"),
+    ],
+)
+def test_nothing_is_guessed_without_a_reason(text, most):
+    assert look_up(tokens(text), most) is None
+
+
+def test_a_draft_holds_no_end_token():
+    assert look_up(tokens("once.| upon. once"), 8, {ord("|")}) == Draft(tokens("."), 4)
+    assert look_up(tokens("once| upon. once"), 8, {ord("|")}) is None
+
+
+def test_bytes_that_match_inside_a_token_are_no_match():
+    known = array("i", [0x02000001, 0x01000000, 7, 2, 0x01000000 << 1, 5])
+    shifted = array("i", [1 << 8, 2 << 8, 9, 9, 1, 2])
+    assert look_up(known, 3) is None
+    assert look_up(shifted, 3) is None
+
+
+def test_trust_follows_what_came_of_drafts():
+    trust = Trust()
+    before = [trust.n_expected(n, 4) for n in range(2, 9)]
+    assert before == sorted(before), "more matched tokens mean more"
+    for _ in range(40):
+        trust.learn(8, 4, 4)
+        trust.learn(2, 4, 0)
+    assert trust.n_expected(8, 4) > 3.5
+    assert trust.n_expected(2, 4) < 0.1
+    for _ in range(40):
+        trust.learn(8, 4, 0)
+    assert trust.n_expected(8, 4) < 1, "the past fades"
