@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from cobali_ray.actors.node import RAY_FLAGS
@@ -15,3 +17,10 @@ settings.load_profile("default")
 # Ray reads them when it is first imported, and not only the tests of tests/ray import it.
 for name, value in RAY_FLAGS.items():
     os.environ.setdefault(name, value)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_at_the_start():
+    """A command that a test runs sets how much is logged; the next test hears everything again."""
+    yield
+    structlog.reset_defaults()

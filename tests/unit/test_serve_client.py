@@ -499,7 +499,7 @@ async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
     await s.counted(length=1)
     view = await s.client.cache()
     assert [slot.n_tokens for slot in view.slots] == [54, 0]
-    assert view.tier_requests == {"none": 1, "slot": 0, "copy": 0, "host": 0}
+    assert view.tier_requests == {"none": 1, "slot": 0, "copy": 0, "host": 0, "disk": 0}
     assert view.tier_tokens["none"] == 50
     assert view.settings["n_slots"] == 2
     saved = await s.client.move_slot("save", 0, "kept")
