@@ -93,8 +93,9 @@ def test_presets_fit_their_slots(name):
     shape = preset.shape
     longest = shape.prompt.high if hasattr(shape.prompt, "high") else shape.prompt.tokens
     shared = shape.prefix.tokens if shape.prefix else 0
-    assert shared + longest + shape.output.tokens <= preset.n_ctx
-    if shape.kind == "closed":
+    n_turns = shape.turns.n_turns if shape.turns else 1
+    assert shared + n_turns * (longest + shape.output.tokens) <= preset.n_ctx
+    if shape.kind == "closed" and not shape.turns:  # conversations are more than slots, in turn
         n_streams = max(shape.concurrency) + (shape.intruder is not None)
         assert n_streams <= preset.n_slots
     if shape.intruder:
@@ -112,6 +113,8 @@ def test_presets_are_the_agreed_ones():
     )  # fmt: skip
     assert burst.prefix.fresh
     assert not PRESETS["shared-warm"].shape.prefix.fresh
+    chats = PRESETS["conversations"]
+    assert (chats.shape.concurrency, chats.shape.turns.n_turns) == ((4 * chats.n_slots,), 6)
     assert PRESETS["intruder"].llama_args == ("", "-b 512", "-fa off")
     assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cobali_ray.bench.load.shape import Fixed, Intruder, Prefix, Shape, Slo, Uniform
+from cobali_ray.bench.load.shape import Fixed, Intruder, Prefix, Shape, Slo, Turns, Uniform
 
 TINY, TINY_152K, HALF_B = (
     "builtin:synthetic-tiny",
@@ -74,6 +74,18 @@ PRESETS = {
             name="shared-05b",
             title="32 prompts at once that share 1,024 new tokens, the 0.5B shape",
             model=HALF_B, n_slots=16, n_ctx=1152, shape=_burst("peers-shared-05b", fresh=True),
+        ),
+        Preset(
+            name="conversations",
+            title="64 conversations of six turns on 16 slots, 152k vocabulary",
+            model=TINY_152K, n_slots=16, n_ctx=1024,
+            shape=Shape(
+                name="peers-conversations",
+                description="64 clients, each a conversation: six turns of 64 new tokens, answers of 32.",
+                seed=25, kind="closed", prompt=Fixed(tokens=64), output=Fixed(tokens=32), ignore_eos=True,
+                warmup_requests=0, slo=Slo(ttft_s=5.0, tpot_s=0.2), concurrency=(64,), requests_per_client=6,
+                turns=Turns(n_turns=6),
+            ),
         ),
         Preset(
             name="intruder",
