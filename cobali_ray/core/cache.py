@@ -74,7 +74,7 @@ class SlotMove(NamedTuple):
 
 def view_of(scheduler: Scheduler) -> CacheView:
     """Look at the books; only between two events."""
-    slots, host, disk, limits = scheduler.slots, scheduler.host, scheduler.disk, scheduler.limits
+    slots, host, disk, limits = scheduler.slots, scheduler.tiers.host, scheduler.tiers.disk, scheduler.limits
     return CacheView(
         slots=tuple(
             SlotView(i, slots.held(i).n_tokens)

@@ -14,7 +14,6 @@ decides nothing.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
@@ -22,16 +21,13 @@ from typing import Any, TypeAlias
 
 from cobali_ray.core.admission import DrainRate
 from cobali_ray.core.deadlines import Deadlines
-from cobali_ray.core.disk_tier import DiskTier, whole
 from cobali_ray.core.events import End, FinishReason
 from cobali_ray.core.goodput import MOST_STREAMS, Speculation
-from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
     Clear,
     Compute,
-    Copy,
     Emit,
     Emitted,
     Emptied,
@@ -39,20 +35,14 @@ from cobali_ray.core.instructions import (
     Failed,
     Filled,
     Finish,
-    Forget,
-    Hold,
     Instruction,
     Listed,
-    Load,
     Loaded,
     Moved,
     Parting,
     Ready,
     Refused,
-    Restore,
     Sampled,
-    Save,
-    Store,
     Submitted,
     TickBegun,
     TickEnded,
@@ -63,13 +53,12 @@ from cobali_ray.core.instructions import (
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.placement import Held, Place
 from cobali_ray.core.plan import Plan, Span, lay_out
 from cobali_ray.core.queue import WaitingQueue
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
 from cobali_ray.core.story import Story
 from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.tiers import Tiers
 from cobali_ray.errors import (
     BackendError,
     CobaliError,
@@ -112,10 +101,8 @@ class Scheduler:
         self._pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = story or Story()
         self._check_every, self._n_events = check_every, 0
-        self.slots = Slots(limits)
-        self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
-        self.disk = DiskTier(limits.host_block)
-        self._moves = Moves(limits.cell_bytes)
+        self.tiers = Tiers(limits, self._tell)
+        self.slots = self.tiers.slots
         self.queue = WaitingQueue()
         self._open: dict[str, Sequence] = {}
         self._deadlines = Deadlines()
@@ -152,14 +139,14 @@ class Scheduler:
             Refused: self._refused,
             Sampled: self._sampled,
             Emitted: self._emitted,
-            Moved: self._moved,
+            Moved: self.tiers.moved,
             Unrestored: self._unrestored,
-            Filled: self._filled,
-            Emptied: self._emptied,
-            Listed: lambda event: self.disk.listed(event.names, event.n_bytes),
-            Written: lambda event: self.disk.written(*event),
-            Loaded: self._loaded,
-            Parting: self._parting,
+            Filled: self.tiers.fill,
+            Emptied: self.tiers.empty,
+            Listed: self.tiers.listed,
+            Written: self.tiers.written,
+            Loaded: self.tiers.loaded,
+            Parting: self.tiers.part,
             TickEnded: self._tick_ended,
             Failed: self._failed,
         }
@@ -184,6 +171,9 @@ class Scheduler:
         self.story.add(event, out)
         return out
 
+    def _tell(self, instruction: Instruction) -> None:
+        self._out.append(instruction)
+
     # -- asked from outside ---------------------------------------------------------------------------
 
     @property
@@ -199,7 +189,7 @@ class Scheduler:
     @property
     def next_deadline_s(self) -> float | None:
         """When a tick must look at the deadlines, or at who waits for the disk, if ever."""
-        times = [at_s for at_s in (self._deadlines.soonest(), self.disk.soonest()) if at_s is not None]
+        times = [at_s for at_s in (self._deadlines.soonest(), self.tiers.disk.soonest()) if at_s is not None]
         return min(times, default=None)
 
     @property
@@ -227,8 +217,7 @@ class Scheduler:
             request, event.row, arrived_s=event.now_s, ready=event.ready, end_tokens=self._end_tokens
         )
         self._open[request.request_id] = sequence
-        if self.disk.open:
-            self._look_on_disk(sequence, event.now_s)
+        self.tiers.look_on_disk(sequence, event.now_s)
         self.queue.push(sequence)
         self._deadlines.add(sequence)
 
@@ -236,23 +225,6 @@ class Scheduler:
         sequence = self._open.get(event.request_id)
         if sequence is not None:
             sequence.arrived()
-
-    def _look_on_disk(self, sequence: Sequence, now_s: float) -> None:
-        """Have read what the disk has of a prompt, if that is a block more than memory and slots have."""
-        tokens, most, salt = sequence.tokens, len(sequence.tokens) - 2, sequence.salt
-        if salt is None:
-            return
-        held = self.host.match(tokens, most, salt)
-        known = whole(held, block := self.limits.host_block)
-        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
-        names = self.disk.behind(name, tokens, start, min(most, self.host.n_cells))
-        end = min(start + len(names) * block, most)
-        if not names or end < max(self.limits.min_prefix, held[-1].end + block if held else 0):
-            return
-        if end - self.slots.n_held(sequence, most) >= block:
-            load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._out.append(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
-            sequence.wait()
 
     def _cancelled(self, event: Cancelled) -> None:
         if sequence := self._open.get(event.request_id):
@@ -269,9 +241,9 @@ class Scheduler:
             sequence.status = Status.ENDED
             self._tell_end(sequence, event.now_s, event.error)
         self._open.clear()
-        self.slots, self.queue, self._deadlines = Slots(self.limits), WaitingQueue(), Deadlines()
-        self.host.clear()
-        self.disk.forget_requests()
+        self.queue, self._deadlines = WaitingQueue(), Deadlines()
+        self.tiers.clear()
+        self.slots = self.tiers.slots
         self._pass = self._emit = None
         self._releasing.clear()
         self._sorted = self.head_waits = False
@@ -318,42 +290,16 @@ class Scheduler:
         if not n_keep:
             self._out.append(Truncate(slot_id, 0))
 
-    # -- slots are filled and emptied from outside ----------------------------------------------------
-
-    def _filled(self, event: Filled) -> None:
-        held, n = self._empty(event.slot_id), len(event.tokens)
-        if held.n_tokens:
-            self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._out.append(Truncate(event.slot_id, 0))
-        while self.slots.n_short(n) > 0:
-            if not self._drop_idle():
-                raise InvariantError(f"no room for {n} tokens from outside")
-        self.slots.hold(event.slot_id, event.tokens, event.salt)
-
-    def _emptied(self, event: Emptied) -> None:
-        self._empty(event.slot_id)
-        self._out.append(Truncate(event.slot_id, 0))
-
-    def _empty(self, slot_id: int) -> Held:
-        """Take an idle slot's prefix off the books and return it."""
-        if self.slots.by_slot[slot_id] is not None:
-            raise InvariantError(f"slot {slot_id} is not idle")
-        held = self.slots.held(slot_id)
-        self.slots.drop(held)
-        return held
-
     # -- a tick begins --------------------------------------------------------------------------------
 
     def _tick_begun(self, event: TickBegun) -> None:
         if self._pass is not None:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
-        self._moves.begin()
+        self.tiers.begin_tick(now_s)
         for sequence in self._deadlines.expired(now_s):
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
-        for sequence in self.disk.overdue(now_s):
-            sequence.arrived()
         self._assign(now_s)
         self._plan(now_s)
 
@@ -363,7 +309,7 @@ class Scheduler:
             if (sequence := self._next()) is None or not self.slots.fits(sequence):
                 self.head_waits = sequence is not None
                 break
-            if (place := self._place(sequence)) is None:
+            if (place := self.tiers.place(sequence)) is None:
                 self.head_waits = True
                 break
             self._out.append(Assign(place.slot_id, sequence.row))
@@ -393,63 +339,10 @@ class Scheduler:
         first = islice((s for s in self.queue if s.status is Status.QUEUED), MOST_PLACED)
         return next((s for s in first if not self.slots.n_coming(s)), None)
 
-    def _place(self, sequence: Sequence) -> Place | None:
-        """Make a slot ready for the head of the queue. None: the next tick has time to."""
-        most = len(sequence.tokens) - 2  # as in a slot
-        salt = sequence.salt
-        blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
-        n_on_host = min(blocks[-1].end, most) if blocks else 0
-        place = self.slots.place(sequence, n_on_host)
-        slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
-        if place.from_host and not self._moves.affords(n_keep):
-            return None
-        if place.from_host:
-            self.host.use(blocks)  # first, so that what is saved now does not displace them
-        in_place = place.donor_id is None and not place.from_host
-        if held.n_tokens - n_keep * in_place >= self.limits.host_block:
-            self._save(slot_id, held.tokens, held.n_tokens, held.salt)
-        self._out.append(Truncate(slot_id, n_keep if in_place else 0))
-        if place.donor_id is not None:
-            self._out.append(Copy(place.donor_id, slot_id, n_keep))
-        elif place.from_host:
-            place = place._replace(n_keep=self._restore(held, blocks, n_keep))
-        return place
-
-    def _save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
-        """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
-        if n < self.limits.host_block or not self.host.n_cells or not self._moves.affords(n):
-            return
-        if salt is None:
-            return
-        new, gone = self.host.insert(tokens, n, salt)
-        if gone:
-            self._out.append(Forget(gone))
-        if new:
-            self._out.append(Save(slot_id, [(block.block_id, block.start, block.end) for block in new]))
-            self._moves.plan(n)  # the whole slot is read
-        if self.disk.open:
-            self._store(self.host.match(tokens, n, salt))
-
-    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int) -> int:
-        """Have an emptied slot filled from host memory; return how many tokens it holds then."""
-        self.slots.drop(held)
-        while self.slots.n_short(n_keep) > 0 and self._drop_idle():
-            pass
-        kept = [block for block in blocks if self.host.keeps(block)]
-        n_keep = min(kept[-1].end, n_keep) if kept else 0
-        if n_keep:
-            self.host.n_hits += 1
-            self.host.n_restored += n_keep
-            self._out.append(Restore(held.slot_id, [block.block_id for block in kept], n_keep))
-            if self.disk.open:
-                self._store(kept)
-            self._moves.plan(n_keep)
-        return n_keep
-
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
         while (plan := self._next_plan()).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
-            if not self._drop_idle():
+            if not self.tiers.drop_idle():
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
         if not plan.n_tokens:
             return
@@ -487,14 +380,6 @@ class Scheduler:
             self._prompts = [s for s in self.slots.running if not s.decoding]
             self._sorted = True
 
-    def _drop_idle(self) -> bool:
-        held = self.slots.drop_idle()
-        if held is None:
-            return False
-        self._save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._out.append(Truncate(held.slot_id, 0))
-        return True
-
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
         """Send the sequence assigned last back to the head of the queue; host memory keeps what is computed.
 
@@ -504,7 +389,7 @@ class Scheduler:
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
-        self._save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
+        self.tiers.save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
         self.queue.push_front(victim)
@@ -525,7 +410,7 @@ class Scheduler:
         self._let_go(event.now_s)
         if event.slot_id is None:
             # Our own count said it fits: believe the cache, give back what can be given back.
-            while self._drop_idle():
+            while self.tiers.drop_idle():
                 pass
             if self.slots.running:
                 self._preempt_youngest(event.now_s, BackendError(str(event.error)))
@@ -535,53 +420,10 @@ class Scheduler:
             self._end(culprit, event.now_s, InternalError(str(event.error)))
         self._plan(event.now_s)
 
-    def _moved(self, event: Moved) -> None:
-        self._moves.learn(event.n_tokens, event.seconds)
-        if event.lost and (gone := self.host.drop(event.lost)):
-            self._out.append(Forget(gone))
-
-    def _store(self, blocks: Seq[Block]) -> None:
-        """Have blocks written, or noted as needed where they are already."""
-        if known := whole(blocks, self.limits.host_block):
-            self._out.append(Store([(block.block_id, block.name) for block in known]))
-
-    def _loaded(self, event: Loaded) -> None:
-        """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
-        loading = self.disk.loading(event.load_id)
-        if loading is None:
-            return
-        end = event.start + len(event.names) * self.limits.host_block
-        sequence = loading.sequence
-        new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
-        if gone:
-            self._out.append(Forget(gone))
-        if new:
-            self._out.append(Hold([(block.block_id, block.name) for block in new]))
-            sequence.cached_from = "disk"  # if it begins there
-        self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
-        if event.done:
-            self.disk.done(event.load_id)
-            if loading.waits:
-                sequence.arrived()
-
-    def _parting(self, event: Parting) -> None:
-        """Have all that slots hold kept, and so written to disk; what is worth most first."""
-        del event
-        if self.disk.open:
-            for slot_id, tokens, n, salt in self.slots.holdings():
-                self._moves.begin()
-                self._save(slot_id, tokens, n, salt)
-
     def _unrestored(self, event: Unrestored) -> None:
         """Have computed what could not be brought back."""
         self._take_pass()
-        if gone := self.host.drop(event.block_ids):
-            self._out.append(Forget(gone))
-        for slot_id in event.slot_ids:
-            if (sequence := self.slots.by_slot[slot_id]) is not None:
-                self.slots.empty(sequence)
-                if len(sequence.stays) == 1:
-                    sequence.n_cached, sequence.cached_from = 0, "none"
+        self.tiers.unrestored(event)
         self._plan(event.now_s)
 
     def _sampled(self, event: Sampled) -> None:
@@ -687,7 +529,7 @@ class Scheduler:
                 self._end(sequence, event.now_s, sequence.ending)
 
     def _tick_ended(self, event: TickEnded) -> None:
-        seconds = event.now_s - self._began_s - self._moves.spent_s
+        seconds = event.now_s - self._began_s - self.tiers.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.n_drafted:
             self.predicted_s = expected_s
@@ -698,7 +540,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
-        problems = [*self.slots.problems(), *self.host.problems()]
+        problems = [*self.slots.problems(), *self.tiers.host.problems()]
         waiting = [s.request_id for s in self._open.values() if s.status.waiting]
         if sorted(waiting) != sorted(s.request_id for s in self.queue):
             problems.append("the queue and the waiting requests differ")

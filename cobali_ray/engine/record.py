@@ -42,7 +42,7 @@ class Recorder:
         slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
         n_prefilling = scheduler.n_prefilling
         chunks = [chunk.length for chunk in plan.chunks]
-        host, disk = scheduler.host, scheduler.disk
+        host, disk = scheduler.tiers.host, scheduler.tiers.disk
         on_host = (host.n_hits, host.n_restored, host.n_saved, host.n_evicted)
         moved = (*on_host, disk.n_hits, disk.n_loaded, disk.n_written)
         grown = tuple(map(int.__sub__, moved, self._moved))

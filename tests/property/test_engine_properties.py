@@ -455,7 +455,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert len(self.events.ends(request_id)) <= 1
         held, slots = [len(chain) for chain in self.backend._hashes], self.engine.slots
         kept = [len(cells) // CELL_BYTES for cells in self.engine._host._cells.values()]
-        assert sum(kept) <= self.engine.scheduler.host.n_used <= self.limits.n_host_cells
+        assert sum(kept) <= self.engine.scheduler.tiers.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert self.backend.n_used() == slots.n_used()
         idle = [cells for s, cells in zip(slots.by_slot, self.backend._cells, strict=True) if s is None]
@@ -489,7 +489,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.check_answer(request_id, request)
 
     def waiting_for_the_disk(self):
-        due_s = self.engine.scheduler.disk.soonest()
+        due_s = self.engine.scheduler.tiers.disk.soonest()
         assert due_s is None or due_s <= self.clock.now() + WAIT_S
         return due_s is not None
 

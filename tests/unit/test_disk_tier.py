@@ -320,7 +320,7 @@ def test_others_go_on_while_a_file_is_read_and_a_slow_disk_is_waited_for_only_so
     job()
     s.engine.hear()
     s.engine.scheduler.check()
-    assert s.engine.scheduler.host.n_used == 72, "what comes late is there for the next"
+    assert s.engine.scheduler.tiers.host.n_used == 72, "what comes late is there for the next"
 
 
 def test_who_asks_for_the_same_waits_for_the_same_read(tmp_path):
@@ -343,7 +343,7 @@ def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
     first.engine.part()
     s = Setup(tmp_path)
     s.ask(TEXT)
-    n_loaded = s.engine.scheduler.disk.n_loaded
+    n_loaded = s.engine.scheduler.tiers.disk.n_loaded
     s.submit("slot", TEXT)
     s.run()
     for i, text in enumerate(OTHERS):
@@ -352,7 +352,7 @@ def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
     s.submit("host", TEXT)
     s.run()
     assert s.cached("slot") >= 70 <= s.cached("host")
-    assert s.engine.scheduler.disk.n_loaded == n_loaded
+    assert s.engine.scheduler.tiers.disk.n_loaded == n_loaded
 
 
 def test_what_only_a_slot_holds_is_not_read_either(tmp_path):
@@ -364,7 +364,7 @@ def test_what_only_a_slot_holds_is_not_read_either(tmp_path):
     s.engine.scheduler.handle(Listed(files_in(tmp_path).open(), 0))
     s.submit("again", TEXT)
     s.run()
-    assert s.engine.scheduler.disk.n_loaded == 0
+    assert s.engine.scheduler.tiers.disk.n_loaded == 0
     assert s.cached("again") == len(TEXT) - 2
 
 

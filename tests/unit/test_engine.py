@@ -488,7 +488,7 @@ def test_with_more_people_than_slots_everybody_finds_what_was_said():
     alone, n_found = take_turns(Setup(n_slots=2, n_ctx=256))
     assert answers == alone, "and hears what it would have heard"
     assert n_cached == [len(text) + 4 for text in PEOPLE], "all that was computed"
-    tier = setup.engine.scheduler.host
+    tier = setup.engine.scheduler.tiers.host
     assert [
         sum(getattr(tick, name) for tick in setup.ticks) for name in ("n_host_hits", "n_restored", "n_saved")
     ] == [

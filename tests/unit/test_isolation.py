@@ -97,11 +97,11 @@ def test_host_memory_gives_to_its_own_salt(one, other, shared):
     s.run()
     s.submit("displaces a", "third", b"something else that is longer than a block")
     s.run()
-    assert bool(s.engine.scheduler.host.n_used) is (one is not None)
+    assert bool(s.engine.scheduler.tiers.host.n_used) is (one is not None)
     s.submit("b", other)
     s.run()
     assert s.n_cached("b") == len(PROMPT) // 8 * 8 * shared, "the last block is the answer's too"
-    assert s.engine.scheduler.host.n_hits == shared
+    assert s.engine.scheduler.tiers.host.n_hits == shared
 
 
 @pytest.mark.parametrize("salt", ["one", None])
@@ -111,8 +111,8 @@ def test_a_preempted_sequence_comes_back_to_its_own_cells_or_is_computed_again(s
     s.submit("b", salt, max_tokens=20)
     s.run()
     assert s.engine.scheduler.n_preempted
-    assert s.engine.scheduler.host.n_hits == (salt == "one")
-    assert set(s.engine.scheduler.host._roots) <= {"one", "other"}
+    assert s.engine.scheduler.tiers.host.n_hits == (salt == "one")
+    assert set(s.engine.scheduler.tiers.host._roots) <= {"one", "other"}
     assert s.events.text("a") == s.events.text("b")
 
 

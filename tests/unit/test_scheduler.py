@@ -287,7 +287,7 @@ def test_what_a_slot_loses_is_kept_and_comes_back():
     assert plan.chunks == [Span(0, 10, 2, True)]
     s.do(Sampled, [7])
     assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [10]
-    tier = s.scheduler.host
+    tier = s.scheduler.tiers.host
     assert (tier.n_hits, tier.n_restored, tier.n_saved, tier.n_used) == (1, 10, 20, 20)
 
 
@@ -310,7 +310,7 @@ def test_a_preempted_sequence_waits_in_host_memory():
     while s.scheduler.n_open:
         restored += [one for one in moves(s.tick()) if isinstance(one, Restore)]
     assert [(one.slot_id, one.n_keep) for one in restored] == [(1, n - 1)] or restored[0].n_keep == n - 1
-    assert s.scheduler.host.n_hits == 1
+    assert s.scheduler.tiers.host.n_hits == 1
 
 
 def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
@@ -325,7 +325,7 @@ def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
     assert compute.plan.chunks == [Span(0, 0, 12, True)]
     s.do(Sampled, [7])
     assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [0]
-    assert s.scheduler.host.n_used == 10
+    assert s.scheduler.tiers.host.n_used == 10
 
 
 def test_cells_that_could_not_be_saved_are_not_expected():
@@ -386,7 +386,7 @@ def test_no_more_is_brought_back_than_room_for_it_left():
     s.submit(*[numbers(name, 100 * i) for i, name in enumerate("xyz", 1)])
     s.tick()
     s.tick()
-    assert (s.scheduler.slots.n_cells_idle, s.scheduler.host.n_used) == (30, 16)
+    assert (s.scheduler.slots.n_cells_idle, s.scheduler.tiers.host.n_used) == (30, 16)
     s.submit(numbers("again", 0, n_prompt=18))
     plan, out = s.begin()
     assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(8, 2)]
@@ -398,9 +398,9 @@ def test_after_a_failure_nothing_is_trusted():
     s.submit(numbers("a", 0), numbers("b", 100))
     s.tick()
     s.tick()
-    assert s.scheduler.host.n_used == 10
+    assert s.scheduler.tiers.host.n_used == 10
     assert s.do(Failed, InternalError("fire"))[-1] == Clear()
-    assert s.scheduler.host.n_used == 0
+    assert s.scheduler.tiers.host.n_used == 0
     s.submit(numbers("again", 0, n_prompt=12))
     assert moves(s.tick()) == []
 

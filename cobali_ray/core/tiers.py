@@ -1,0 +1,232 @@
+"""Tiers: where prefixes are kept, in slots, in host memory and on disk, and what moves between them. Pure.
+
+A prompt begins from the longest prefix that a slot or host memory holds for its salt. What a slot loses goes
+to host memory, what that takes in is written to disk, and what the disk has of a new prompt is read into host
+memory before it gets a slot. The scheduler decides who runs; this decides what a prompt begins with.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+from cobali_ray.core.disk_tier import DiskTier, whole
+from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
+from cobali_ray.core.instructions import (
+    Copy,
+    Emptied,
+    Filled,
+    Forget,
+    Hold,
+    Instruction,
+    Listed,
+    Load,
+    Loaded,
+    Moved,
+    Parting,
+    Restore,
+    Save,
+    Store,
+    Truncate,
+    Unrestored,
+    Written,
+)
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.placement import Held, Place
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.slots import Slots
+from cobali_ray.errors import InvariantError
+
+
+class Tiers:
+    """The books of slots, host memory and the disk. What is to be done is told to `tell`, in order."""
+
+    def __init__(self, limits: EngineLimits, tell: Callable[[Instruction], None]) -> None:
+        self._limits, self._tell = limits, tell
+        self.slots = Slots(limits)
+        self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
+        self.disk = DiskTier(limits.host_block)
+        self._moves = Moves(limits.cell_bytes)
+
+    @property
+    def spent_s(self) -> float:
+        """Time of this tick that moving cells took."""
+        return self._moves.spent_s
+
+    def begin_tick(self, now_s: float) -> None:
+        """Begin a tick; who waited long enough for the disk goes on without it."""
+        self._moves.begin()
+        for sequence in self.disk.overdue(now_s):
+            sequence.arrived()
+
+    def clear(self) -> None:
+        """Forget what slots and host memory hold, and who waits."""
+        self.slots = Slots(self._limits)
+        self.host.clear()
+        self.disk.forget_requests()
+
+    # -- slots and host memory ------------------------------------------------------------------------
+
+    def place(self, sequence: Sequence) -> Place | None:
+        """Make a slot ready for the head of the queue. None: the next tick has time to."""
+        most = len(sequence.tokens) - 2  # as in a slot
+        salt = sequence.salt
+        blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
+        n_on_host = min(blocks[-1].end, most) if blocks else 0
+        place = self.slots.place(sequence, n_on_host)
+        slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
+        if place.from_host and not self._moves.affords(n_keep):
+            return None
+        if place.from_host:
+            self.host.use(blocks)  # first, so that what is saved now does not displace them
+        in_place = place.donor_id is None and not place.from_host
+        if held.n_tokens - n_keep * in_place >= self._limits.host_block:
+            self.save(slot_id, held.tokens, held.n_tokens, held.salt)
+        self._tell(Truncate(slot_id, n_keep if in_place else 0))
+        if place.donor_id is not None:
+            self._tell(Copy(place.donor_id, slot_id, n_keep))
+        elif place.from_host:
+            place = place._replace(n_keep=self._restore(held, blocks, n_keep))
+        return place
+
+    def drop_idle(self) -> bool:
+        """Have the idle prefix given up that is worth least in its slot; say whether there was one."""
+        held = self.slots.drop_idle()
+        if held is None:
+            return False
+        self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
+        self._tell(Truncate(held.slot_id, 0))
+        return True
+
+    def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
+        """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
+        if n < self._limits.host_block or not self.host.n_cells or not self._moves.affords(n):
+            return
+        if salt is None:
+            return
+        new, gone = self.host.insert(tokens, n, salt)
+        if gone:
+            self._tell(Forget(gone))
+        if new:
+            self._tell(Save(slot_id, [(block.block_id, block.start, block.end) for block in new]))
+            self._moves.plan(n)  # the whole slot is read
+        if self.disk.open:
+            self._store(self.host.match(tokens, n, salt))
+
+    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int) -> int:
+        """Have an emptied slot filled from host memory; return how many tokens it holds then."""
+        self.slots.drop(held)
+        while self.slots.n_short(n_keep) > 0 and self.drop_idle():
+            pass
+        kept = [block for block in blocks if self.host.keeps(block)]
+        n_keep = min(kept[-1].end, n_keep) if kept else 0
+        if n_keep:
+            self.host.n_hits += 1
+            self.host.n_restored += n_keep
+            self._tell(Restore(held.slot_id, [block.block_id for block in kept], n_keep))
+            if self.disk.open:
+                self._store(kept)
+            self._moves.plan(n_keep)
+        return n_keep
+
+    def moved(self, event: Moved) -> None:
+        """Take how long moving took, and forget what could not be saved."""
+        self._moves.learn(event.n_tokens, event.seconds)
+        if event.lost and (gone := self.host.drop(event.lost)):
+            self._tell(Forget(gone))
+
+    def unrestored(self, event: Unrestored) -> None:
+        """Note that slots are empty that were to be filled: their prompts are computed."""
+        if gone := self.host.drop(event.block_ids):
+            self._tell(Forget(gone))
+        for slot_id in event.slot_ids:
+            if (sequence := self.slots.by_slot[slot_id]) is not None:
+                self.slots.empty(sequence)
+                if len(sequence.stays) == 1:
+                    sequence.n_cached, sequence.cached_from = 0, "none"
+
+    # -- slots that are filled and emptied from outside -----------------------------------------------
+
+    def fill(self, event: Filled) -> None:
+        """Make room in an idle slot for tokens whose cells come from outside, and book them."""
+        held, n = self._take_off(event.slot_id), len(event.tokens)
+        if held.n_tokens:
+            self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
+        self._tell(Truncate(event.slot_id, 0))
+        while self.slots.n_short(n) > 0:
+            if not self.drop_idle():
+                raise InvariantError(f"no room for {n} tokens from outside")
+        self.slots.hold(event.slot_id, event.tokens, event.salt)
+
+    def empty(self, event: Emptied) -> None:
+        """Have an idle slot hold nothing."""
+        self._take_off(event.slot_id)
+        self._tell(Truncate(event.slot_id, 0))
+
+    def _take_off(self, slot_id: int) -> Held:
+        """Take an idle slot's prefix off the books and return it."""
+        if self.slots.by_slot[slot_id] is not None:
+            raise InvariantError(f"slot {slot_id} is not idle")
+        held = self.slots.held(slot_id)
+        self.slots.drop(held)
+        return held
+
+    # -- the disk -------------------------------------------------------------------------------------
+
+    def look_on_disk(self, sequence: Sequence, now_s: float) -> None:
+        """Have read what the disk has of a prompt, if that is a block more than memory and slots have."""
+        tokens, most, salt = sequence.tokens, len(sequence.tokens) - 2, sequence.salt
+        if salt is None or not self.disk.open:
+            return
+        held = self.host.match(tokens, most, salt)
+        known = whole(held, block := self._limits.host_block)
+        start, name = (known[-1].end, known[-1].name) if known else (0, root_name(salt))
+        names = self.disk.behind(name, tokens, start, min(most, self.host.n_cells))
+        end = min(start + len(names) * block, most)
+        if not names or end < max(self._limits.min_prefix, held[-1].end + block if held else 0):
+            return
+        if end - self.slots.n_held(sequence, most) >= block:
+            load_id, wanted = self.disk.load(sequence, names, now_s)
+            self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
+            sequence.wait()
+
+    def loaded(self, event: Loaded) -> None:
+        """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
+        loading = self.disk.loading(event.load_id)
+        if loading is None:
+            return
+        end = event.start + len(event.names) * self._limits.host_block
+        sequence = loading.sequence
+        new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
+        if gone:
+            self._tell(Forget(gone))
+        if new:
+            self._tell(Hold([(block.block_id, block.name) for block in new]))
+            sequence.cached_from = "disk"  # if it begins there
+        self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
+        if event.done:
+            self.disk.done(event.load_id)
+            if loading.waits:
+                sequence.arrived()
+
+    def part(self, event: Parting) -> None:
+        """Have all that slots hold kept, and so written to disk; what is worth most first."""
+        del event
+        if self.disk.open:
+            for slot_id, tokens, n, salt in self.slots.holdings():
+                self._moves.begin()
+                self.save(slot_id, tokens, n, salt)
+
+    def listed(self, event: Listed) -> None:
+        """Take what the disk has."""
+        self.disk.listed(event.names, event.n_bytes)
+
+    def written(self, event: Written) -> None:
+        """Take what was written."""
+        self.disk.written(*event)
+
+    def _store(self, blocks: Seq[Block]) -> None:
+        """Have blocks written, or noted as needed where they are already."""
+        if known := whole(blocks, self._limits.host_block):
+            self._tell(Store([(block.block_id, block.name) for block in known]))
