@@ -67,20 +67,22 @@ def run_rounds(
 ) -> Rounds:
     """Run each contender once per round, in turn; the first `n_warmup` rounds are not counted.
 
+    Every second round goes backwards, so that nobody always comes first.
     With `in_process`, all the work is ours, so that what others use of the processors disturbs it.
     """
     rounds = Rounds()
+    rounds.figures = {name: [] for name in contenders}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("rounds", total=(n_warmup + n_rounds) * len(contenders))
         for number in range(n_warmup + n_rounds):
-            for name, run in contenders.items():
+            for name in list(contenders)[:: -1 if number % 2 else 1]:
                 bar.update(task, description=f"{'warm-up' if number < n_warmup else 'round'} {name}")
                 with Watch() as watch:
-                    figures = run()
+                    figures = contenders[name]()
                 bar.advance(task)
                 if number >= n_warmup:
-                    rounds.figures.setdefault(name, []).append(figures)
+                    rounds.figures[name].append(figures)
                     disturbed = in_process and watch.usage.others_share > BUSY_SHARE
                     rounds.usage.append({"contender": name, "disturbed": disturbed, **asdict(watch.usage)})
     return rounds

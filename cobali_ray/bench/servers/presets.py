@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from cobali_ray.bench.load.shape import Fixed, Intruder, Prefix, Shape, Slo, Turns, Uniform
 
+SPEAKING = "builtin:tiny"
+"""What a client sends back of its answers has the same tokens; random ones are read otherwise."""
 TINY, TINY_152K, HALF_B = (
     "builtin:synthetic-tiny",
     "builtin:synthetic-tiny-152k",
@@ -77,8 +79,8 @@ PRESETS = {
         ),
         Preset(
             name="conversations",
-            title="64 conversations of six turns on 16 slots, 152k vocabulary",
-            model=TINY_152K, n_slots=16, n_ctx=1024,
+            title="64 conversations of six turns on 16 slots",
+            model=SPEAKING, n_slots=16, n_ctx=2048,
             shape=Shape(
                 name="peers-conversations",
                 description="64 clients, each a conversation: six turns of 64 new tokens, answers of 32.",
