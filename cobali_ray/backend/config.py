@@ -14,6 +14,8 @@ MAX_SLOTS = 256
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
 _ATTENTION_TILE = 64
+DEEP = 2048
+"""Tokens of a slot from which on the kind of attention is worth measuring."""
 MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
 
 
@@ -90,9 +92,10 @@ class LlamaConfig:
         """Whether opening tries plain attention as well.
 
         A GPU keeps llama.cpp's own choice; so does a unified cache, where rows attend to everybody's cells
-        and only flash attention passes over those of others.
+        and only flash attention passes over those of others. In short slots plain attention has no chance:
+        where it wins a row and a short chunk there, many rows and long chunks lose more.
         """
-        choice = self.flash_attn == "auto" and not self.needs_flash
+        choice = self.flash_attn == "auto" and not self.needs_flash and self.n_ctx_slot >= DEEP
         return choice and not self.unified and not self.n_gpu_layers
 
     def grain(self, *, n_heads: int, pass_cells: int | None = None) -> Grain:

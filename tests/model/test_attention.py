@@ -32,18 +32,24 @@ def test_plain_attention_must_be_clearly_faster(on_s, off_s, off_wins):
     assert Measured(n_cells=64, on_s=on_s, off_s=off_s, pass_cells=1).off_wins is off_wins
 
 
+@pytest.fixture
+def open_tiny(open_tiny):
+    """Open backends whose slots are long enough for a choice."""
+    return lambda **asked: open_tiny(**({"n_ctx_slot": 2048, "n_slots": 4} | asked))
+
+
 def test_what_was_measured_is_remembered(open_tiny, tmp_path):
     folder = tmp_path / "not" / "there" / "yet"
     open_tiny(flash_attn="auto", measurements=folder)
     (file,) = folder.iterdir()
     found = json.loads(file.read_bytes())
-    assert found["n_cells"] == 256, "half a slot"
+    assert found["n_cells"] == 1024, "half a slot"
     assert all(0 < t < 1 for t in (*found["on_s"], *found["off_s"]))
     assert 0 < found["pass_cells"] <= NEVER
     written = file.stat().st_mtime_ns
     open_tiny(flash_attn="auto", measurements=folder)
     assert file.stat().st_mtime_ns == written, "not measured again"
-    open_tiny(flash_attn="auto", measurements=folder, n_ctx_slot=1024)
+    open_tiny(flash_attn="auto", measurements=folder, n_ctx_slot=4096)
     open_tiny(flash_attn="auto", measurements=folder, n_threads=1)
     assert len(list(folder.iterdir())) == 3, "other depths and threads are another matter"
 
@@ -79,7 +85,9 @@ def test_a_broken_file_is_measured_anew(open_measured, tmp_path, content):
     assert json.loads(file.read_bytes())["pass_cells"] > 0
 
 
-@pytest.mark.parametrize("changes", [{"flash_attn": "on"}, {"flash_attn": "off"}, {"unified": True}])
+@pytest.mark.parametrize(
+    "changes", [{"flash_attn": "on"}, {"flash_attn": "off"}, {"unified": True}, {"n_ctx_slot": 2047}]
+)
 def test_where_nothing_is_to_be_chosen_nothing_is_measured(open_tiny, tmp_path, changes):
     backend = open_tiny(**{"flash_attn": "auto", "measurements": tmp_path} | changes)
     assert not list(tmp_path.iterdir())
