@@ -7,7 +7,7 @@ from functools import partial
 from cobali_ray.bench.commands.options import DEFAULT_MODEL, OUT, Model, NRounds, Out, Quick, spell
 from cobali_ray.bench.inside import micro_device
 from cobali_ray.bench.inside.micro import Cost, Step, sampling_steps, scheduling_steps, time_step
-from cobali_ray.bench.inside.micro_llama import call_steps, decode_steps, floor_step
+from cobali_ray.bench.inside.micro_llama import call_steps, decode_steps, floor_step, move_steps
 from cobali_ray.bench.inside.runs import opened
 from cobali_ray.bench.report import plots
 from cobali_ray.bench.report.report import Report, Table, deliver, with_range
@@ -15,7 +15,7 @@ from cobali_ray.bench.report.rounds import Rounds, run_rounds
 
 SIZES, QUICK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 4)
 STEP_S, QUICK_STEP_S = 0.25, 0.005
-N_SLOTS = 64
+N_SLOTS, N_CTX = 64, 1024
 REFERENCE = (
     "The reference was measured on a 2-core x86 machine without GPU, with models of random weights: "
     "T4 has 4,096 tokens, T152 has 151,936; both have 4 layers of width 256."
@@ -32,10 +32,10 @@ def micro(
     command = spell("micro", model=model, rounds=rounds, quick=quick)
     step_s, sizes, n_warmup = (QUICK_STEP_S, QUICK_SIZES, 0) if quick else (STEP_S, SIZES, 1)
     rounds = 1 if quick else rounds
-    with opened(model, n_slots=N_SLOTS, n_ctx=512, token_budget=512, device_sampling="off") as (backend, _):
+    with opened(model, n_slots=N_SLOTS, n_ctx=N_CTX, token_budget=512, device_sampling="off") as (backend, _):
         with floor_step(backend) as floor:
             steps = [*scheduling_steps(), *call_steps(backend), *([floor] if floor else [])]
-            steps += [*sampling_steps(backend.n_vocab), *decode_steps(backend, sizes)]
+            steps += [*sampling_steps(backend.n_vocab), *decode_steps(backend, sizes), *move_steps(backend)]
             measured = _measure(steps, step_s, rounds, n_warmup)
         n_vocab = backend.n_vocab
     report = _report(command, model, n_vocab, steps, measured)

@@ -18,6 +18,8 @@ from cobali_ray.bench.inside.micro import Step
 from cobali_ray.bench.inside.runs import empty
 from cobali_ray.core.plan import Span
 
+N_MOVED, BLOCK = 1000, 64
+"""Tokens of a sequence that is moved, and of the blocks in which it is kept."""
 DECODE_MS = {1: 6.8, 8: 9.1, 16: 9.1, 32: 12, 64: 18, 128: 30, 256: 55}
 """T152, one prompt of so many tokens, milliseconds, on the reference machine."""
 TEXT = (
@@ -62,6 +64,32 @@ def _decode_one(backend: Backend) -> None:
 
 def _view(found: Inside, backend: Backend) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.ctypeslib.as_array(found.lc.llama_get_logits(found.context), (1, backend.n_vocab))
+
+
+def move_steps(backend: Backend) -> Iterator[Step]:
+    """Yield what preempting and resuming a sequence moves, and what a busy slot's prefix costs to copy."""
+    if not backend.measure_cell():
+        return
+    n = min(N_MOVED, backend.n_ctx_slot)
+    spans = [(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
+    batch, tokens = TickBatch(backend.n_batch), array("i", [1 + i % 50 for i in range(n)])
+    empty(backend)
+    for start in range(0, n, backend.n_batch):
+        length = min(backend.n_batch, n - start)
+        batch.fill((Span(0, start, length, sample=False),), [tokens])
+        backend.forward(batch)
+    backend.wait()
+    cells = backend.save(0, spans)
+
+    def hold() -> None:
+        empty(backend)
+        backend.restore(0, cells, n)
+
+    yield Step(f"save {n} tokens to host memory", lambda: backend.save(0, spans), 1, "-", hold)
+    yield Step(
+        f"restore {n} tokens from it", lambda: backend.restore(0, cells, n), 1, "-", partial(empty, backend)
+    )
+    yield Step(f"copy {n} tokens to another slot", lambda: backend.copy(0, 1, n), 1, "-", hold)
 
 
 def decode_steps(backend: Backend, sizes: tuple[int, ...]) -> Iterator[Step]:
