@@ -129,6 +129,8 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
         "output",
         "output tok/s",
         "ticks",
+        "computed",
+        "preempted",
         "speed-up",
     ):
         table.add_column(column, justify="left" if column == "mode" else "right")
@@ -142,6 +144,8 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
             str(report.n_output),
             f"{report.output_tokens_per_s:.1f}",
             str(report.n_ticks),
+            str(report.n_computed),
+            str(report.n_preempted),
             speed_up,
         )
     console.print(table)
@@ -173,6 +177,7 @@ def _as_json(options: RunOptions, reports: dict[str, RunReport]) -> dict[str, An
             "output_tokens_per_s": report.output_tokens_per_s,
             "n_ticks": report.n_ticks,
             "n_preempted": report.n_preempted,
+            "n_computed": report.n_computed,
             "host_s_per_tick": report.host_s / max(report.n_ticks, 1),
             "percentiles_s": {
                 what: dict(zip(map(str, SHARES), values, strict=True))

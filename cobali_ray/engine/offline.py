@@ -31,6 +31,8 @@ class RunReport:
     host_s: float = 0.0
     """Time of all ticks outside forward pass and sampling."""
     n_preempted: int = 0
+    n_computed: int = 0
+    """Tokens of all passes: fewer than read and said where prefixes are reused, more where work is lost."""
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -73,7 +75,7 @@ def run_offline(
 
     engine = make(sink)
     refused = {}
-    n_ticks, host_s, n_preempted = 0, 0.0, 0
+    n_ticks, host_s, n_preempted, n_computed = 0, 0.0, 0, 0
     user, started = os.times().user, engine.now()
     for request in requests:
         try:
@@ -86,6 +88,7 @@ def run_offline(
             n_ticks += 1
             host_s += stats.total_s - stats.forward_s - stats.sample_s
             n_preempted += stats.n_preempted
+            n_computed += stats.n_tokens
             on_tick(stats)
     wall_s = engine.now() - started
     return RunReport(
@@ -99,4 +102,5 @@ def run_offline(
         n_ticks=n_ticks,
         host_s=host_s,
         n_preempted=n_preempted,
+        n_computed=n_computed,
     )
