@@ -1,6 +1,7 @@
 """Shared settings of all tests."""
 
 import os
+import sys
 
 import pytest
 import structlog
@@ -19,8 +20,17 @@ for name, value in RAY_FLAGS.items():
     os.environ.setdefault(name, value)
 
 
+def hear_everything():
+    """Log all there is to stderr; tests read what goes to stdout."""
+    structlog.reset_defaults()
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+hear_everything()
+
+
 @pytest.fixture(autouse=True)
 def logs_as_at_the_start():
     """A command that a test runs sets how much is logged; the next test hears everything again."""
     yield
-    structlog.reset_defaults()
+    hear_everything()
