@@ -273,6 +273,21 @@ def test_a_prefix_is_read_under_its_own_salt_alone(tmp_path, salt):
             found = salt is not None and other == salt
             assert (stats.n_cached > 0, stats.cached_from) == (found, "disk" if found else "none")
             assert second.events.text(name) == first.events.text(name)
+            assert (second.engine.scheduler.tiers.disk.n_loaded > 0) == found, (
+                "others' files are not even read"
+            )
+
+
+def test_what_a_slot_holds_for_another_salt_does_not_keep_the_disk_from_being_read(tmp_path):
+    first = Setup(tmp_path, n_slots=1)
+    first.submit("0", TEXT, salt="alice")
+    first.run()
+    first.engine.part()
+    second = Setup(tmp_path, n_slots=1)
+    for name, salt in (("0", "bob"), ("1", "alice")):
+        second.submit(name, TEXT, salt=salt)
+        second.run()
+    assert [second.events.ends(name)[0].stats.cached_from for name in "01"] == ["none", "disk"]
 
 
 def test_what_slots_lose_is_written_at_once_and_a_killed_engine_leaves_it(tmp_path):
