@@ -127,10 +127,8 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
         "user s",
         "prompt",
         "output",
-        "output tok/s",
+        "tok/s",
         "ticks",
-        "computed",
-        "preempted",
         "speed-up",
     ):
         table.add_column(column, justify="left" if column == "mode" else "right")
@@ -144,8 +142,6 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
             str(report.n_output),
             f"{report.output_tokens_per_s:.1f}",
             str(report.n_ticks),
-            str(report.n_computed),
-            str(report.n_preempted),
             speed_up,
         )
     console.print(table)
@@ -156,6 +152,7 @@ def _print(console: Console, options: RunOptions, reports: dict[str, RunReport])
         latencies.add_row(name, *(_in_ms(report.percentiles(what, SHARES)) for what in LATENCIES))
     console.print(latencies)
     for name, report in reports.items():
+        console.print(f"{name}: {report.n_computed:,} tokens computed, {report.n_preempted:,} preemptions")
         for request_id, reason in report.failed.items():
             console.print(f"[yellow]{name}: prompt {request_id} failed:[/yellow] {reason}")
 
