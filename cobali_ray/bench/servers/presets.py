@@ -36,12 +36,19 @@ def _closed(name: str, description: str, *, clients: int, waves: int, n_prompt: 
     )  # fmt: skip
 
 
-def _burst(name: str, *, fresh: bool) -> Shape:
-    return Shape(
-        name=name, description="32 prompts at once that begin with the same 1,024 tokens, 32 of their own.",
-        seed=24, kind="open", rate_rps=1000.0, burstiness=1.0, n_requests=32, warmup_requests=0,
-        prefix=Prefix(tokens=1024, n_groups=1, fresh=fresh), prompt=Fixed(tokens=32), output=Fixed(tokens=32),
-        ignore_eos=True, slo=Slo(ttft_s=5.0, tpot_s=0.2),
+def _shared(name: str, of: str, model: str, *, fresh: bool) -> Preset:
+    tokens = "new tokens" if fresh else "tokens of the round before"
+    return Preset(
+        name=name, title=f"32 prompts at once that share 1,024 {tokens}, {of}",
+        model=model, n_slots=16, n_ctx=1152,
+        shape=Shape(
+            name=f"peers-{name}",
+            description="32 prompts at once that begin with the same 1,024 tokens, 32 of their own.",
+            seed=24, kind="open", rate_rps=1000.0, burstiness=1.0, n_requests=32, warmup_requests=0,
+            prefix=Prefix(tokens=1024, n_groups=1, fresh=fresh),
+            prompt=Fixed(tokens=32), output=Fixed(tokens=32),
+            ignore_eos=True, slo=Slo(ttft_s=5.0, tpot_s=0.2),
+        ),
     )  # fmt: skip
 
 
@@ -62,21 +69,9 @@ PRESETS = {
             shape=_closed("peers-throughput-05b", "16 clients, one request each of 64 + 24 tokens, streamed.",
                           clients=16, waves=1, n_prompt=64, n_output=24),
         ),
-        Preset(
-            name="shared",
-            title="32 prompts at once that share 1,024 new tokens, 152k vocabulary",
-            model=TINY_152K, n_slots=16, n_ctx=1152, shape=_burst("peers-shared", fresh=True),
-        ),
-        Preset(
-            name="shared-warm",
-            title="32 prompts at once that share 1,024 tokens of the round before, 152k vocabulary",
-            model=TINY_152K, n_slots=16, n_ctx=1152, shape=_burst("peers-shared-warm", fresh=False),
-        ),
-        Preset(
-            name="shared-05b",
-            title="32 prompts at once that share 1,024 new tokens, the 0.5B shape",
-            model=HALF_B, n_slots=16, n_ctx=1152, shape=_burst("peers-shared-05b", fresh=True),
-        ),
+        _shared("shared", "152k vocabulary", TINY_152K, fresh=True),
+        _shared("shared-warm", "152k vocabulary", TINY_152K, fresh=False),
+        _shared("shared-05b", "the 0.5B shape", HALF_B, fresh=True),
         Preset(
             name="conversations",
             title="64 conversations of six turns on 16 slots",
