@@ -17,18 +17,18 @@ from formats import (
     PARAMETERS,
     a_call_set,
     answer_text,
-    calls_of,
     format_of,
     split,
     turn,
 )
-from held import END, Vocabulary, controls_of
+from held import Vocabulary, controls_of
+from offers import CITY, calls_in, hold, tool, vocabulary_of
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.chat.format import GENERIC, Format, Kind, derive
 from cobali_ray.chat.generic import written
-from cobali_ray.chat.splitter import Answer, CallBroken
+from cobali_ray.chat.splitter import Answer
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import InvalidParameterError
 from tests.chat.comparison import sources
@@ -156,57 +156,7 @@ def form_of(name):
 DISTINCT = list({form_of(name).calls: name for name in [*reversed(sources()), "Phi-4"]}.values())
 
 
-def tool(name, properties, required=(), **more):
-    parameters = {"type": "object", "properties": properties, "required": list(required)}
-    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
-
-
 RENDERED = [tool(name, properties) for name, properties in PARAMETERS.items()]
-BOUNDED = [
-    tool(
-        "get_weather",
-        {
-            "city": {"type": "string", "maxLength": 4},
-            "days": {"type": "integer", "minimum": 0, "maximum": 99},
-            "unit": {"enum": ["celsius", "fahrenheit"]},
-            "note": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
-        },
-        required=["city", "unit"],
-    ),
-    tool(
-        "search_web",
-        {
-            "safe": {"type": "boolean"},
-            "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
-            "options": {"$ref": "#/$defs/options"},
-        },
-        required=["options", "tags"],
-    ),
-    tool("now", {}),
-]
-BOUNDED[1]["function"]["parameters"]["$defs"] = {
-    "options": {
-        "type": "object",
-        "properties": {"deep": {"type": "boolean"}, "n": {"enum": [1, 2.5]}},
-        "required": ["deep"],
-        "additionalProperties": False,
-    }
-}
-VALIDATORS = {
-    one["function"]["name"]: Draft202012Validator(
-        one["function"]["parameters"] | {"additionalProperties": False}
-    )
-    for one in BOUNDED
-}
-CITY = [tool("get_weather", {"city": {"type": "string"}}, required=["city"])]
-
-
-def hold(form, vocabulary, tools=BOUNDED, prompt="", **how):
-    return call_grammar(form, tools, check=check, special=vocabulary.special, prompt=prompt, **how)
-
-
-def vocabulary_of(form, *, special=True):
-    return Vocabulary(controls_of(form) if special else ())
 
 
 def rendered(name, rng):
@@ -242,19 +192,6 @@ def test_what_a_template_renders_is_allowed(name, special):
             text = "<|start|>assistant" + text if form.calls.kind is Kind.CHANNELS else text
             trigger = next(trigger for trigger in held.triggers if trigger in text)
             assert vocabulary.refusal(held.text, text.partition(trigger)[2]) == "", text
-
-
-def calls_in(form, text, tools=BOUNDED):
-    """Return the calls that an answer is read as. Nothing else may be in it."""
-    events = split(form, "", [text], tools)
-    assert not any(isinstance(event, CallBroken) for event in events), text
-    answer = Answer().add(events)
-    assert not answer.content, text
-    found = calls_of(answer)
-    for name, arguments in found:
-        if tools is BOUNDED:
-            VALIDATORS[name].validate(arguments)
-    return found
 
 
 @pytest.mark.parametrize("name", DISTINCT)
@@ -309,81 +246,6 @@ def test_every_family_is_held_to_its_own_format(family):
             assert vocabulary.refusal(held.text, wrong), wrong
     if "<think>" not in text:
         assert calls_in(form, text, CITY) == [("get_weather", {"city": "Łódź"})]
-
-
-LLAMA, FUNCTIONARY = "meta-llama-Llama-3.1-8B-Instruct", "meetkai-functionary-medium-v3.2"
-BARE = [
-    pytest.param(LLAMA, "", '{"name": "get_weather", "parameters": {"city": "Łódź"}}', id="Llama"),
-    pytest.param(FUNCTIONARY, "", '>>>get_weather\n{"city": "Łódź"}', id="functionary"),
-    pytest.param(FUNCTIONARY, "assistant\n>>>", 'get_weather\n{"city": "Łódź"}', id="functionary-primed"),
-]
-
-
-@pytest.mark.parametrize(("name", "prompt", "call"), BARE)
-def test_a_call_without_a_marker_is_held_from_its_name_on(name, prompt, call):
-    form, vocabulary = format_of(name), Vocabulary()
-    held = hold(form, vocabulary, CITY, prompt)
-    assert (held.triggers, len(held.heads)) == ((), 1)
-    for right in (call, call.replace('": ', '":'), call.replace("{", "{ ", 1), f"\n{call}"):
-        assert vocabulary.refusal(held.text, right, heads=held.heads) == "", right
-        assert vocabulary.refusal(held.text, right.replace("city", "town"), heads=held.heads), right
-        if name == LLAMA:
-            assert calls_in(form, right, CITY) == [("get_weather", {"city": "Łódź"})]
-    for wrong in (call.replace('"Łódź"', "7"), call[:-1], call + "!"):
-        assert vocabulary.refusal(held.text, wrong, heads=held.heads), wrong
-
-
-FREE = [
-    "Łódź is a city.",
-    "",
-    " \n",
-    '{"name": "get_',
-    '{"name": "Ada", "age": 36}',
-    '{"name": "get_weather_now", "parameters": 1}',
-    '{"names": ["get_weather"]}',
-    '[{"name": "get_weather", "town": 1}]',
-    'It is {"name": "get_weather", "town": 1}.',
-    "get_weather is a function, {so to say}",
-    "all\nget_weather",
-    "{" * 3000,
-    "\n" * 3000 + '{"name": "get_weather", 1',
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "prompt"), [(LLAMA, ""), (FUNCTIONARY, ""), (FUNCTIONARY, "assistant\n>>>")]
-)
-@pytest.mark.parametrize("text", FREE)
-def test_an_answer_that_begins_otherwise_is_free(name, prompt, text):
-    """Every token and every end is allowed, at every moment, and no mask is ever computed."""
-    vocabulary = Vocabulary(["<|odd|>"])
-    held = hold(format_of(name), vocabulary, CITY, prompt)
-    matcher = vocabulary.matcher(held.text, held.heads)
-    for token in [*vocabulary.tokens(text), vocabulary.ids["<|odd|>"], 0xC5, *vocabulary.tokens(text)]:
-        assert not matcher.holds
-        assert matcher.allows(token)
-        assert matcher.allows(END)
-        matcher.take(token)
-
-
-def test_tokens_may_span_the_name_of_a_call_without_a_marker():
-    form, vocabulary = format_of(LLAMA), Vocabulary(merged=['{"name": "get', '_weather", "par', '": {"'])
-    held = hold(form, vocabulary, CITY)
-    call = '{"name": "get_weather", "parameters": {"city": "Łódź"}}'
-    assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
-    assert vocabulary.refusal(held.text, call.replace("Łódź", "").replace("city", "town"), heads=held.heads)
-
-
-def test_what_a_call_without_a_marker_does_not_look_like_is_free():
-    """It is read all the same: other fields, or the same in another order."""
-    form, vocabulary = format_of(LLAMA), Vocabulary()
-    held = hold(form, vocabulary, CITY)
-    for call in (
-        '{"type": "function", "name": "get_weather", "parameters": {"city": "Łódź"}}',
-        '{"parameters": {"city": "Łódź"}, "name": "get_weather"}',
-    ):
-        assert vocabulary.refusal(held.text, call, heads=held.heads) == ""
-        assert calls_in(form, call, CITY) == [("get_weather", {"city": "Łódź"})]
 
 
 def test_an_answer_that_is_no_call_may_have_a_shape_of_its_own():
