@@ -50,7 +50,7 @@ monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the
 clients: install-dev ## test client libraries, each in an environment of its own; ARGS="openai litellm --url http://127.0.0.1:8000"
 	@$(PYTHON) tools/clients.py $(ARGS)
 
-train: install-dev ## train builtin:tiny anew, about 70 minutes on two cores; ARGS="--threads 2"
+train: install-dev ## train builtin:tiny anew, about 80 minutes on two cores; ARGS="--threads 2"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r training/requirements.txt
 	$(BIN)/python -m training $(ARGS)
 

@@ -16,7 +16,7 @@ class Recipe:
     """Same recipe, same corpus, same order of batches."""
 
     shape: Shape = field(default_factory=Shape)
-    n_examples: int = 700_000
+    n_examples: int = 560_000
     seed: int = 20261121
     share_long: float = 0.002
     tokens_per_pass: int = 4096
