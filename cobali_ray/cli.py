@@ -62,6 +62,7 @@ def serve(
     setting: Setting = None,
 ) -> None:
     """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
+    from cobali_ray.actors.layout import places
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
     from cobali_ray.engine.opening import model_path
@@ -73,7 +74,8 @@ def serve(
     settings = read_settings(values)
     require_tracing(settings)
     with progress_bars() as progress:
-        model_path(settings, progress)
+        for place in places(settings):
+            model_path(place.settings, progress)
     serve_forever(
         settings,
         host=host or http.get("host", "127.0.0.1"),

@@ -26,12 +26,25 @@ NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "CO
 """Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
 Ray's workers of `cobali serve`."""
 
+_ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
 """What browsers send as `Origin`: `null` for files, and for frames that their page does not trust. Or all."""
 
 
+OF_INGRESS = frozenset({
+    "api_keys", "allowed_origins", "strict", "max_body_bytes", "default_max_tokens", "default_timeout_s",
+    "min_stream_gap_s", "n_ingress",
+})  # fmt: skip
+"""What only the HTTP layer reads; no engine has its own, or is told."""
+OF_ALL = OF_INGRESS | {"engines", "log_level", "drain_timeout_s", "otlp_endpoint"}
+"""What stands at the top of the file only."""
+
+
 class EngineSettings(BaseSettings):
-    """Settings of one engine and its ingress. Counts are tokens unless the name says otherwise."""
+    """Settings of one engine and its ingress, or what several have in common.
+
+    Counts are tokens unless the name says otherwise.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -41,6 +54,18 @@ class EngineSettings(BaseSettings):
         allow_inf_nan=False,
         hide_input_in_errors=True,  # Serve prints pydantic's own report
     )
+
+    # -- which engines
+    engines: dict[str, dict[str, Any]] = {}
+    """Several engines by name, each with settings of its own; what one does not say, it takes from the top.
+    Empty: one engine."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Processes of an engine; each loads the model for itself, and they share its requests."""
+    cores: str | None = None
+    """CPUs an engine may use, such as 0-3,8; replicas get equal parts. None: all of this process."""
+    gpu_share: float | None = Field(default=None, ge=0)
+    """Part of a GPU that Ray reserves for an engine, or how many; None: one GPU, shared by all engines that
+    use it."""
 
     # -- model
     model: str = "builtin:tiny"
@@ -201,6 +226,21 @@ class EngineSettings(BaseSettings):
             raise ValueError("a name must not be empty, nor begin or end with a space")
         return names
 
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _have_settings(cls, value: Any) -> Any:
+        """Let an engine say nothing of its own, which YAML reads as null."""
+        return {name: own or {} for name, own in value.items()} if isinstance(value, dict) else value
+
+    @field_validator("cores", mode="before")
+    @classmethod
+    def _are_cores(cls, value: Any) -> Any:
+        """Refuse what is no list of CPUs; YAML reads a single one as a number."""
+        if value is not None:
+            cpus(str(value))
+            return str(value)
+        return value
+
     @field_validator("default_sampling")
     @classmethod
     def _are_in_range(cls, value: str | dict[str, float]) -> str | dict[str, float]:
@@ -237,6 +277,11 @@ class EngineSettings(BaseSettings):
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which clients may ask for the model, its own first."""
+        return tuple(dict.fromkeys((self.model_id or _name_of(self.model), *self.model_aliases)))
 
     @property
     def unified(self) -> bool:
@@ -326,10 +371,79 @@ class EngineSettings(BaseSettings):
         )
 
 
+class _OwnSettings(EngineSettings):
+    """Settings of one of several engines, in which the environment has had its say already."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read nothing but what the file says of the engine."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
 def read_settings(values: dict[str, Any]) -> EngineSettings:
     """Parse settings, turning pydantic's report into one ConfigError that names the setting."""
+    return _read(EngineSettings, values)
+
+
+def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
+    """Return each engine's own settings, on top of what is common; the only one's name is empty.
+
+    Raises ConfigError that names the engine and the setting.
+    """
+    if not settings.engines:
+        return {"": settings}
+    common = {name: getattr(settings, name) for name in EngineSettings.model_fields if name != "engines"}
+    found: dict[str, EngineSettings] = {}
+    owners: dict[str, str] = {}
+    for engine, own in settings.engines.items():
+        place = f"engines.{engine}"
+        if not _ENGINE_NAME.fullmatch(engine):
+            raise ConfigError(place, "a name is made of letters, digits, dots, dashes and underscores")
+        for name in OF_ALL.intersection(own):
+            raise ConfigError(f"{place}.{name}", "holds for all engines: it stands beside `engines`")
+        try:
+            read = _read(_OwnSettings, common | own)
+        except ConfigError as error:
+            raise ConfigError(f"{place}.{error.setting}", error.message) from error
+        found[engine] = settings.model_copy(update=dict(read))
+        for name in found[engine].names:
+            if name in owners:
+                raise ConfigError(
+                    f"{place}.model_id", f"clients know engines.{owners[name]} by the name {name!r} already"
+                )
+            owners[name] = engine
+    return found
+
+
+def cpus(text: str) -> tuple[int, ...]:
+    """Read a list of CPUs as Linux writes it: `0-3,8`. Raises ValueError."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = (word.strip() for word in part.partition("-"))
+        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
+            raise ValueError(f"{text!r} is no list of CPUs such as 0-3,8")
+        found += range(int(low), int(high if dash else low) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _name_of(reference: str) -> str:
+    """Return the name of a model that was given none: the built-in's, or the file's stem."""
+    if reference.startswith("builtin:"):
+        return reference.removeprefix("builtin:")
+    return Path(reference.rsplit("@", 1)[0]).stem
+
+
+def _read(kind: type[EngineSettings], values: dict[str, Any]) -> EngineSettings:
     try:
-        return EngineSettings(**values)
+        return kind(**values)
     except ValidationError as error:
         first = error.errors()[0]
         where = str(first["loc"][0]) if first["loc"] else "settings"

@@ -7,12 +7,15 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
+from cobali_ray.actors.layout import for_ingress, places, version
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.settings import EngineSettings
-from cobali_ray.telemetry.names import ONLY_ENGINE
 
 MAX_ONGOING = 100_000
 """Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
+
+N_CPUS = 0.1
+"""What Ray counts for a part of ours: engines say themselves which CPUs are theirs, and many must fit."""
 
 HEALTH_S = 0.25
 """How often Serve looks whether the engine lives: on average, a successor is started after half of it."""
@@ -24,22 +27,32 @@ def build(settings: EngineSettings) -> Application:
 
 
 def join(settings: EngineSettings, *, listens: str | None = None) -> Application:
-    """Join engine and ingress to one Serve application.
+    """Join engines and ingress to one Serve application.
 
     `listens` is the address where clients reach it; None: Serve's own proxy, which knows its address.
+    Deployed again, only those parts are restarted that are told something else than before.
     """
     require_tracing(settings)
-    engine = serve.deployment(
-        EngineServer,
-        name="engine",
-        num_replicas=1,
-        max_ongoing_requests=MAX_ONGOING,
-        health_check_period_s=HEALTH_S,
-        health_check_timeout_s=5,
-        graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
-        graceful_shutdown_wait_loop_s=0.1,
-        ray_actor_options={"num_cpus": 0.5, "num_gpus": _n_gpus(settings)},
-    )
+    found = places(settings)
+    engines = [
+        _as(
+            serve.deployment(
+                EngineServer,
+                name=place.deployment,
+                num_replicas=1,
+                max_ongoing_requests=MAX_ONGOING,
+                health_check_period_s=HEALTH_S,
+                health_check_timeout_s=5,
+                graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
+                graceful_shutdown_wait_loop_s=0.1,
+                ray_actor_options={"num_cpus": N_CPUS, "num_gpus": _n_gpus(place.settings, len(found))},
+            ),
+            version(place.settings),
+        ).bind(place.settings, place.engine_id)
+        for place in found
+    ]
+    told = for_ingress(settings)
+    served = [(place.engine_id, place.names) for place in found]
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name="ingress",
@@ -48,13 +61,21 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         health_check_period_s=2,
         graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
         graceful_shutdown_wait_loop_s=0.1,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": N_CPUS},
     )
-    return ingress.bind(engine.bind(settings, ONLY_ENGINE), settings, ONLY_ENGINE, listens)
+    models = [place.settings.model for place in found]  # another file may have another vocabulary
+    return _as(ingress, version(told, served, models, listens)).bind(engines, served, told, listens)
 
 
-def _n_gpus(settings: EngineSettings) -> int:
-    """Reserve a GPU where the cluster has one and the settings do not decline it."""
+def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
+    """Give a deployment a version; Serve's own is another one whenever something is deployed."""
+    return deployment.options(version=version, _internal=True)
+
+
+def _n_gpus(settings: EngineSettings, n_engines: int) -> float:
+    """Reserve a GPU, or a part of it, where the cluster has one and the settings do not decline it."""
+    if settings.gpu_share is not None:
+        return settings.gpu_share
     if settings.n_gpu_layers == 0 or not ray.is_initialized():
         return 0
-    return int(ray.cluster_resources().get("GPU", 0) >= 1)
+    return min(1.0, int(ray.cluster_resources().get("GPU", 0)) / n_engines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from cobali_ray.errors import (
     InternalError,
     LoadingError,
 )
-from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 
 _log = structlog.get_logger(__name__)
@@ -52,13 +53,34 @@ def load_words(path: Path | None, chat_template: str | None) -> Words:
     return words
 
 
+class Vocabularies:
+    """Loads each vocabulary once, for all engines of one model. Called by threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._loaded = threading.Lock(), dict[tuple[Any, ...], Words]()
+
+    def load(self, path: Path | None, chat_template: str | None, created_s: int) -> Words:
+        """Return the words of this state of a model's file."""
+        key = (path, chat_template, created_s)
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = load_words(path, chat_template)
+            return self._loaded[key]
+
+
 class ServeEngineClient:
-    """One per ingress process. `engine` is the Serve handle of an EngineServer."""
+    """One per engine and ingress process. `engine` is the Serve handle of an EngineServer."""
 
     def __init__(
-        self, engine: Any, engine_id: str = ONLY_ENGINE, *, end_grace_s: float = END_GRACE_S
+        self,
+        engine: Any,
+        engine_id: str = ONLY_ENGINE,
+        vocabularies: Vocabularies | None = None,
+        *,
+        end_grace_s: float = END_GRACE_S,
     ) -> None:
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
+        self._vocabularies = vocabularies or Vocabularies()
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
@@ -67,34 +89,43 @@ class ServeEngineClient:
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble = ""
-        self._link = EngineLink(engine, engine_id, time.monotonic)
+        self._link = EngineLink(engine, engine_id, time.monotonic, self._look)
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
         self._puller.start()
+        self._look()
+
+    def _look(self) -> None:
+        """Find out what the engine serves, and what a successor does, which may have other settings."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
         self._connecting.add_done_callback(self._connected)
 
     async def _connect(self) -> None:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
-        while self._card is None:
-            try:
-                found = await outcome(self._engine.describe.remote())
-            except InternalError as error:
-                self._log.warning("engine_not_there", error=repr(error.__cause__))
-                await asyncio.sleep(CONNECT_RETRY_S)
-                continue
-            if found["node_id"] != self._node_id():
-                raise ConfigError(
-                    "n_ingress", "engine and ingress are on different nodes, but tokens travel by Unix socket"
-                )
-            loop = asyncio.get_running_loop()
-            self._words = await loop.run_in_executor(
-                self._pool, load_words, found["path"], found["chat_template"]
+        while (found := await self._described()) is None:  # noqa: ASYNC110 it is another process
+            await asyncio.sleep(CONNECT_RETRY_S)
+        if found["node_id"] != self._node_id():
+            raise ConfigError(
+                "n_ingress", "engine and ingress are on different nodes, but tokens travel by Unix socket"
             )
-            self._card = found["card"]
-            self._link.start()
-            self._log.info("ingress_ready", model=self._card.model_id)
+        card = found["card"]
+        told = (found["path"], found["chat_template"], card.created_s)
+        loop = asyncio.get_running_loop()
+        self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *told)
+        self._card = card
+        self._link.start()
+        self._log.info("ingress_ready", model=card.model_id)
+
+    async def _described(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = await outcome(self._engine.describe.remote())
+        except InternalError as error:
+            self._log.warning("engine_not_there", error=repr(error.__cause__))
+            return None
+        return found
 
     def _connected(self, connecting: asyncio.Task[None]) -> None:
         """Remember why there will be no engine, for whoever asks /ready."""
@@ -119,6 +150,11 @@ class ServeEngineClient:
         if self._words is None:
             raise LoadingError
         return self._words
+
+    @property
+    def present(self) -> bool:
+        """Whether the engine was there when it was last heard of, a moment ago."""
+        return self._card is not None and self._link.away is None
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
@@ -188,8 +224,8 @@ class ServeEngineClient:
     def _loading(self, detail: str) -> EngineState:
         return EngineState(status=EngineStatus.LOADING, detail=detail, engine_id=self._engine_id)
 
-    async def metrics(self) -> str:
-        """Fetch the engine's counters and render them here, off the tick thread's interpreter."""
+    async def counts(self) -> Counts:
+        """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
         snapshot, up = None, False
         if self._card is not None and self._link.away is None:
             try:
@@ -200,8 +236,7 @@ class ServeEngineClient:
             except InternalError as error:
                 self._log.error("no_snapshot", error=str(error))
                 up = True
-        presence = self._link.presence._replace(up=up)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, render, snapshot, presence)
+        return Counts(snapshot, self._link.presence._replace(up=up))
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
         """Fetch records of ticks and requests, encoded by the engine's event loop."""

@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +20,7 @@ from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
+from cobali_ray.backend import threads
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
@@ -35,8 +35,15 @@ from cobali_ray.engine.opening import (
     open_engine,
 )
 from cobali_ray.engine.slot_files import SlotFiles
-from cobali_ray.errors import BadRequestError, CobaliError, EventsLostError, InternalError, RefusedError
-from cobali_ray.settings import EngineSettings
+from cobali_ray.errors import (
+    BadRequestError,
+    CobaliError,
+    ConfigError,
+    EventsLostError,
+    InternalError,
+    RefusedError,
+)
+from cobali_ray.settings import EngineSettings, cpus
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
@@ -73,6 +80,8 @@ class EngineServer:
         configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
         self._settings, self._engine_id = settings, engine_id
+        if settings.cores is not None:
+            _pin(settings.cores)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
@@ -103,7 +112,7 @@ class EngineServer:
         engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
         backend, limits = engine.backend, engine.limits
         self._card = ModelCard(
-            model_id=self._settings.model_id or _model_name(self._settings.model),
+            model_id=self._settings.names[0],
             n_vocab=backend.n_vocab,
             n_ctx_slot=limits.n_most,
             created_s=int(self._path.stat().st_mtime) if self._path else 0,
@@ -307,8 +316,9 @@ class EngineServer:
                 self._tracer.end(end, ended_ns)
 
 
-def _model_name(reference: str) -> str:
-    """Return the name clients see: the built-in's name or the file's stem."""
-    if reference.startswith("builtin:"):
-        return reference.removeprefix("builtin:")
-    return Path(reference.rsplit("@", 1)[0]).stem
+def _pin(cores: str) -> None:
+    """Keep all that the engine computes on its CPUs."""
+    try:
+        threads.pin(frozenset(cpus(cores)))
+    except OSError as error:
+        raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error

@@ -35,8 +35,16 @@ class EngineLink:
     so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
     """
 
-    def __init__(self, engine: Any, engine_id: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        engine_id: str,
+        now: Callable[[], float],
+        on_successor: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_successor` is called when another process has taken the engine's place."""
         self._engine, self._engine_id, self._now = engine, engine_id, now
+        self._on_successor = on_successor
         self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
@@ -45,8 +53,9 @@ class EngineLink:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to keep in touch, on the running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        """Begin to keep in touch, on the running event loop; again is fine."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def close(self) -> None:
         """Let go."""
@@ -134,5 +143,7 @@ class EngineLink:
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
-        self._known, self._loss = found, None
+        known, self._known, self._loss = self._known, found, None
         self._lost.clear()
+        if known is not None and known.incarnation_id != found.incarnation_id:
+            self._on_successor()

@@ -25,6 +25,7 @@ from rich.console import Console
 
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
+from cobali_ray.actors.layout import places
 from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
 from cobali_ray.actors.ports import authority, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
@@ -89,7 +90,7 @@ def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *
             _start_serve(host=bind, port=httpx2.URL(url).port)
             _deploy(settings, listens=httpx2.URL(url).host)
         with steps.step("loading the model"):
-            _wait_loaded(folder)
+            _wait_loaded(settings, folder)
         with steps.step("starting the front end"):
             _wait_ready(url, folder)
     except (StartError, ConfigError):
@@ -123,9 +124,9 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
 
 
 def _limit_s(settings: EngineSettings) -> float:
-    """Return how long the start may take: longer for a large model."""
-    path = model_path(settings)
-    return START_TIMEOUT_S + (path.stat().st_size / SLOW_DISK_BPS if path else 0.0)
+    """Return how long the start may take: longer for large models."""
+    paths = [model_path(place.settings) for place in places(settings)]
+    return START_TIMEOUT_S + sum(path.stat().st_size for path in paths if path) / SLOW_DISK_BPS
 
 
 @contextlib.contextmanager
@@ -158,7 +159,7 @@ def _start_serve(*, host: str, port: int | None) -> None:
 
 
 def _deploy(settings: EngineSettings, *, listens: str) -> None:
-    """Have engine and ingress started, side by side."""
+    """Have engines and ingress started, side by side."""
     from ray import serve
 
     from cobali_ray.actors.app import join
@@ -170,11 +171,12 @@ def _deploy(settings: EngineSettings, *, listens: str) -> None:
         )
 
 
-def _wait_loaded(folder: Path) -> None:
-    """Wait until the engine is open. Raises ConfigError with its own words if it does not open."""
+def _wait_loaded(settings: EngineSettings, folder: Path) -> None:
+    """Wait until the engines are open. Raises ConfigError with its own words if one does not open."""
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
+    awaited = [place.deployment for place in places(settings)]
     while True:
         _require_front(folder)
         app = serve.status().applications.get(APP_NAME)
@@ -183,8 +185,8 @@ def _wait_loaded(folder: Path) -> None:
             # The last lines, below the tracebacks.
             reasons = [message.splitlines()[-1] for message in messages if message]
             raise ConfigError("model", "the engine did not start: " + " ".join(reasons))
-        engine = app.deployments.get("engine") if app is not None else None
-        if engine is not None and engine.status == "HEALTHY":
+        known = app.deployments if app is not None else {}
+        if all(name in known and known[name].status == "HEALTHY" for name in awaited):
             return
         time.sleep(POLL_S)
 
@@ -208,20 +210,23 @@ def _wait_ready(url: str, folder: Path) -> None:
 def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     with httpx2.Client(timeout=5.0) as http:
         headers = {"authorization": f"Bearer {settings.api_keys[0]}"} if settings.api_keys else {}
-        model = http.get(f"{url}/v1/models", headers=headers).json()["data"][0]
+        listed = http.get(f"{url}/v1/models", headers=headers).json()["data"]
+    models = [model for model in listed if model["id"] == model["root"]]
     key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys else ""
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
-    auto = ", by n_ctx: auto" if settings.n_ctx == "auto" else ""
-    console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
-    said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
-    if said:
-        console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")
+    own = {place.names[0]: place.settings for place in places(settings)}
+    for model in models:
+        auto = ", by n_ctx: auto" if own[model["id"]].n_ctx == "auto" else ""
+        console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
+        said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
+        if said:
+            console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")
     console.print(f"  more   {url}/docs  {url}/metrics  {url}/ready\n")
     console.print("Try it:\n")
     console.print(
         f"curl -N {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '"
-        f'{{"model": "{model["id"]}", "stream": true, "max_tokens": 64, '
+        f'{{"model": "{models[0]["id"]}", "stream": true, "max_tokens": 64, '
         '"messages": [{"role": "user", "content": "Hello! What are you?"}]}\'\n',
         soft_wrap=True,
         markup=False,

@@ -14,6 +14,7 @@ from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
+from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
@@ -27,21 +28,22 @@ from cobali_ray.errors import CobaliError
 
 
 def build_api(
-    client: EngineClient,
+    client: Fleet | EngineClient,
     settings: ApiSettings,
     *,
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over an engine client."""
+    """Build the OpenAI-compatible ASGI app over a fleet, or over a single engine."""
+    fleet = client if isinstance(client, Fleet) else Fleet.of(client)
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)
-    app.include_router(Generation(client, settings, clock, intake).router())
-    app.include_router(Facts(client, settings, intake).router())
-    app.state.viewers = Viewers(client, clock)
-    app.include_router(Debug(client, app.state.viewers).router())
-    app.include_router(Cache(client, settings, intake).router())
+    app.include_router(Generation(fleet, settings, clock, intake).router())
+    app.include_router(Facts(fleet, settings, intake).router())
+    app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
+    app.include_router(Debug(fleet, app.state.viewers).router())
+    app.include_router(Cache(fleet, settings, intake).router())
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)

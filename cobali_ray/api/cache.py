@@ -13,7 +13,9 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.client import EngineClient
+from cobali_ray.api.debug import OF_ENGINE
 from cobali_ray.api.fields import judge_fields
+from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import READING, errors, get, takes
 from cobali_ray.api.schema import SlotBody
@@ -38,15 +40,16 @@ _ACTION: dict[str, Any] = {
 class Cache:
     """What slots and host memory hold. No text of a prompt is shown."""
 
-    def __init__(self, client: EngineClient, settings: ApiSettings, intake: Intake) -> None:
-        self._client, self._settings, self._intake = client, settings, intake
+    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
+        self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter(tags=["cache"])
-        get(router, "/v1/cache", self.cache, responses=errors(401, 500, 503))
-        get(router, "/slots", self.slots, responses=errors(401, 500, 503))
-        extra = takes(SlotBody) | _ACTION
+        fails = errors(400, 401, 500, 503)
+        get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
+        get(router, "/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
+        extra = takes(SlotBody) | {"parameters": OF_ENGINE["parameters"] + _ACTION["parameters"]}
         extra["requestBody"] = extra["requestBody"] | {"required": False}
         router.post(
             "/slots/{id_slot}",
@@ -56,13 +59,13 @@ class Cache:
         )(self.move)
         return router
 
-    async def cache(self) -> Response:
+    async def cache(self, http: HttpRequest) -> Response:
         """Return what is held, where prompts found their beginnings so far, and what bounds it."""
-        return _json(_described(await self._client.cache()))
+        return _json(_described(await self._engine(http).cache()))
 
-    async def slots(self) -> Response:
+    async def slots(self, http: HttpRequest) -> Response:
         """Return the slots as llama-server does."""
-        view = await self._client.cache()
+        view = await self._engine(http).cache()
         return _json([_slot(slot, view.n_ctx_slot) for slot in view.slots])
 
     async def move(self, http: HttpRequest, id_slot: str) -> Response:
@@ -75,8 +78,11 @@ class Cache:
         filename = ""
         if action != "erase":
             filename = await self._intake.take(http, partial(self._filename, account_of(http)))
-        moved = await self._client.move_slot(action, int(id_slot), filename)
+        moved = await self._engine(http).move_slot(action, int(id_slot), filename)
         return _json(_moved(action, moved))
+
+    def _engine(self, http: HttpRequest) -> EngineClient:
+        return self._fleet.engine(http.query_params.get("engine"))
 
     def _filename(self, account: Account, raw: bytes, gone: Gone) -> str:
         del gone

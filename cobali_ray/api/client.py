@@ -1,4 +1,4 @@
-"""EngineClient: all that the API knows of the engine."""
+"""EngineClient: all that the API knows of an engine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
+from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import HttpTime
 
 
 class EngineClient(Protocol):
-    """The engine as the API sees it. Implemented in process (tests, offline) and over Serve (actors)."""
+    """An engine as the API sees it. Implemented in process (tests, offline) and over Serve (actors)."""
 
     @property
     def card(self) -> ModelCard:
@@ -24,6 +25,11 @@ class EngineClient(Protocol):
     @property
     def words(self) -> Words:
         """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
+        ...
+
+    @property
+    def present(self) -> bool:
+        """Whether the engine is there, as far as anyone knows at this moment."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
@@ -42,8 +48,8 @@ class EngineClient(Protocol):
         """Count one value in a histogram of `cobali_*`, in a moment: the engine keeps the counts of all."""
         ...
 
-    async def metrics(self) -> str:
-        """Return the Prometheus exposition: the engine's while it is there, and whether it is."""
+    async def counts(self) -> Counts:
+        """Return what `/metrics` shows: the engine's counters while it is there, and whether it is."""
         ...
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:

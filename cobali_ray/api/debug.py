@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -10,15 +11,23 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.client import EngineClient
+from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.openapi import errors
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.viewers import AT_FIRST, MOST, Viewers
 from cobali_ray.errors import InvalidParameterError
 
+_ENGINE: dict[str, Any] = {
+    "name": "engine",
+    "in": "query",
+    "description": "An engine's id, where there are several; else the first.",
+    "schema": {"type": "string"},
+}
+OF_ENGINE: dict[str, Any] = {"parameters": [_ENGINE]}
 _TICKS: dict[str, Any] = {
     "parameters": [
+        _ENGINE,
         {
             "name": "last",
             "in": "query",
@@ -45,8 +54,9 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 class Debug:
     """Records of ticks and requests: asked for, or as they come."""
 
-    def __init__(self, client: EngineClient, viewers: Viewers) -> None:
-        self._client, self._viewers = client, viewers
+    def __init__(self, fleet: Fleet, viewers: Mapping[str, Viewers]) -> None:
+        """`viewers` are those of each engine."""
+        self._fleet, self._viewers = fleet, viewers
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -55,7 +65,11 @@ class Debug:
             self.ticks
         )
         router.get(
-            "/stream", response_model=None, response_class=Response, responses=_EVENTS | errors(401, 500)
+            "/stream",
+            response_model=None,
+            response_class=Response,
+            responses=_EVENTS | errors(400, 401, 500),
+            openapi_extra=OF_ENGINE,
         )(self.stream)
         return router
 
@@ -63,12 +77,15 @@ class Debug:
         """Return what the last ticks computed for whom, and the requests of that time."""
         last = _whole(http, "last", low=1, high=MOST, default=AT_FIRST)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
-        feed = await self._client.ticks(last=last, since=since)
+        engine = self._fleet.engine(http.query_params.get("engine"))
+        feed = await engine.ticks(last=last, since=since)
         return Response(feed.body, media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
         """Send the same as server-sent events: at most four a second, and fewer the more look."""
-        return ViewerReply(self._viewers, account_of(http))
+        engine_id = http.query_params.get("engine", next(iter(self._viewers)))
+        self._fleet.engine(engine_id)
+        return ViewerReply(self._viewers[engine_id], account_of(http))
 
 
 class ViewerReply(Response):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -12,19 +13,19 @@ import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import account_of
+from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import parse
-from cobali_ray.api.client import EngineClient
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.intake import Intake, Source
+from cobali_ray.api.fleet import Fleet, Model, overall
+from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
 from cobali_ray.api.schema import DetokenizeBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
-from cobali_ray.api.translate import check_model, check_tokens
+from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import InvalidParameterError, LoadingError
 
 MAX_TOKENS = 1_000_000
@@ -37,8 +38,8 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 class Facts:
     """Everything but generation."""
 
-    def __init__(self, client: EngineClient, settings: ApiSettings, intake: Intake) -> None:
-        self._client, self._settings, self._intake = client, settings, intake
+    def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
+        self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -72,16 +73,19 @@ class Facts:
         return router
 
     async def models(self) -> Response:
-        """List the model under each of its names."""
-        card = self._client.card
-        names = dict.fromkeys((card.model_id, *self._settings.model_aliases))
-        return _json({"object": "list", "data": [_model(name, card) for name in names]})
+        """List every model under each of its names, and say how it is."""
+        data = [
+            _described(name, model, status)
+            for model in self._fleet.models
+            for status in [status_of(await model.states())]
+            for name in model.names
+        ]
+        return _json({"object": "list", "data": data})
 
     async def model(self, model_id: str) -> Response:
-        """Describe the model under one of its names."""
-        card = self._client.card
-        check_model(model_id, card, self._settings)
-        return _json(_model(model_id, card))
+        """Describe a model under one of its names."""
+        model = self._fleet.find(model_id)
+        return _json(_described(model_id, model, status_of(await model.states())))
 
     async def tokenize(self, http: HttpRequest) -> Response:
         """Turn text into token ids."""
@@ -91,20 +95,18 @@ class Facts:
         """Turn token ids into text."""
         return await self._answer(http, self._text)
 
-    async def _answer(self, http: HttpRequest, work: Callable[[Source, bytes, Gone], bytes]) -> Response:
-        source = Source(self._client.card, self._client.words, account_of(http))
-        body = await self._intake.take(http, partial(work, source))
+    async def _answer(self, http: HttpRequest, work: Callable[[Account, bytes, Gone], bytes]) -> Response:
+        body = await self._intake.take(http, partial(work, account_of(http)))
         return Response(body, media_type="application/json")
 
     # -- in a thread of the intake
 
-    def _tokens(self, source: Source, raw: bytes, gone: Gone) -> bytes:
+    def _tokens(self, account: Account, raw: bytes, gone: Gone) -> bytes:
         body = parse(TokenizeBody, raw)
-        self._check(body, source)
+        words = self._source(body, account).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
             raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
-        words = source.words
         tokens = words.tokenize(
             texts[0],
             add_special=bool(body.add_special),
@@ -117,46 +119,77 @@ class Facts:
         pieces = {token: words.detokenize([token]) for token in dict.fromkeys(tokens)}
         return _token_list(({"id": token, "piece": pieces[token]} for token in tokens), gone)
 
-    def _text(self, source: Source, raw: bytes, gone: Gone) -> bytes:
+    def _text(self, account: Account, raw: bytes, gone: Gone) -> bytes:
         body = parse(DetokenizeBody, raw)
-        self._check(body, source)
+        source = self._source(body, account)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
         return orjson.dumps({"content": source.words.detokenize(body.tokens, gone=gone)})
 
     async def health(self) -> Response:
-        """Say that this process answers, and how the engine is; always 200."""
-        state = await self._client.state()
-        return _json({"status": "ok", "engine": asdict(state)})
+        """Say that this process answers, and how the engines are; always 200."""
+        return _json({"status": "ok"} | _engines(await self._fleet.states()))
 
     async def ready(self) -> Response:
         """Say whether new requests are taken: 200 or 503."""
-        state: EngineState = await self._client.state()
-        response = _json({"status": state.status, "engine": asdict(state)})
-        if state.status is not EngineStatus.READY:
+        states = await self._fleet.states()
+        status = overall(states).status
+        response = _json({"status": status} | _engines(states))
+        if status is not EngineStatus.READY:
             response.status_code = 503
             response.headers["retry-after"] = retry_after(LoadingError.retry_after_s)
         return response
 
     async def metrics(self) -> Response:
         """Return the Prometheus exposition."""
-        return Response(await self._client.metrics(), headers={"content-type": EXPOSITION})
+        return Response(await self._fleet.metrics(), headers={"content-type": EXPOSITION})
 
-    def _check(self, body: TokenizeBody | DetokenizeBody, source: Source) -> None:
-        check_model(body.model, source.card, self._settings)
-        source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+    def _source(self, body: TokenizeBody | DetokenizeBody, account: Account) -> Source:
+        source = source_of(self._fleet.find(body.model), account)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return source
 
 
-def _model(name: str, card: ModelCard) -> dict[str, Any]:
+def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
+    """Return how the engine is that says whether requests are taken, and how each one is."""
+    return {"engine": asdict(overall(states)), "engines": [asdict(state) for state in states]}
+
+
+def status_of(states: Sequence[EngineState]) -> dict[str, Any]:
+    """Say in one word whether a model is there; llama-server's words, and place."""
+    state = overall(states)
     return {
-        "id": name,
-        "object": "model",
-        "created": card.created_s,
-        "owned_by": "cobali",
-        "root": card.model_id,
-        "max_model_len": card.n_ctx_slot,
-        "description": card.description,
-        "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
+        "value": _WORDS[state.status],
+        "detail": state.detail,
+        "engines": {state.engine_id: state.status for state in states},
     }
+
+
+_WORDS = {
+    EngineStatus.READY: "loaded",
+    EngineStatus.DRAINING: "loaded",
+    EngineStatus.STALLED: "loaded",
+    EngineStatus.LOADING: "loading",
+    EngineStatus.RESTARTING: "loading",
+}
+
+
+def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any]:
+    """Describe a model; how it is to be used is known once it has been loaded."""
+    with suppress(LoadingError):
+        card = model.card
+        return {
+            "id": name,
+            "object": "model",
+            "created": card.created_s,
+            "owned_by": "cobali",
+            "root": card.model_id,
+            "max_model_len": card.n_ctx_slot,
+            "description": card.description,
+            "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
+            "status": status,
+        }
+    root = model.names[0]
+    return {"id": name, "object": "model", "created": 0, "owned_by": "cobali", "root": root, "status": status}
 
 
 def _json(body: dict[str, Any]) -> Response:

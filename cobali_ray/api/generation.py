@@ -13,11 +13,11 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.answer import Answer, ChatAnswer, CompletionAnswer
 from cobali_ray.api.body import parse
-from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.intake import Intake, Source
+from cobali_ray.api.fleet import Fleet
+from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
@@ -30,7 +30,6 @@ from cobali_ray.api.translate import (
     Origin,
     bad_words_of,
     chat_call,
-    check_model,
     check_tokens,
     completion_call,
     prompts_of,
@@ -46,14 +45,14 @@ PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
 """What the ids of an operation's answers begin with."""
 
 
-Translate = Callable[[Source, bytes, Gone], Call]
+Translate = Callable[[Account, bytes, Gone], Call]
 
 
 class Generation:
     """The two routes that ask the engine for tokens."""
 
-    def __init__(self, client: EngineClient, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
-        self._client, self._settings, self._clock, self._intake = client, settings, clock, intake
+    def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
+        self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -84,14 +83,14 @@ class Generation:
         self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
     ) -> Response:
         account = account_of(http)
-        source = Source(self._client.card, self._client.words, account)
-        call = await self._intake.take(http, partial(translate, source))
+        call = await self._intake.take(http, partial(translate, account))
         return self._reply(call, account, frames, answer)
 
     # -- in a thread of the intake
 
-    def _chat(self, source: Source, raw: bytes, gone: Gone) -> Call:
+    def _chat(self, account: Account, raw: bytes, gone: Gone) -> Call:
         body = parse(ChatBody, raw)
+        source = source_of(self._fleet.find(body.model), account)
         card, words = source.card, source.words
         self._check(body, source, n_prompts=1)
         if len(body.messages) > card.n_ctx_slot:  # each has a token at least
@@ -109,8 +108,9 @@ class Generation:
         )
         return chat_call(body, prompt, origin)
 
-    def _completion(self, source: Source, raw: bytes, gone: Gone) -> Call:
+    def _completion(self, account: Account, raw: bytes, gone: Gone) -> Call:
         body = parse(CompletionBody, raw)
+        source = source_of(self._fleet.find(body.model), account)
         card, words = source.card, source.words
         prompts = prompts_of(body)
         self._check(body, source, n_prompts=len(prompts))
@@ -143,7 +143,6 @@ class Generation:
         return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
 
     def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
-        check_model(body.model, source.card, self._settings)
         source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
@@ -198,10 +197,11 @@ class Generation:
         )
 
     def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Reply:
+        model = self._fleet.find(call.model)
         if not call.stream:
-            return WholeReply(self._client, call, account, answer(call), clock=self._clock)
+            return WholeReply(model, call, account, answer(call), clock=self._clock)
         return StreamReply(
-            self._client,
+            model,
             call,
             account,
             frames(call),

@@ -19,6 +19,7 @@ from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account
 from cobali_ray.api.body import read_body
+from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.stats import ModelCard
@@ -36,11 +37,16 @@ RETRY_AFTER_S = 1.0
 
 
 class Source(NamedTuple):
-    """What a body is read with: known when the request arrives, used by one thread."""
+    """What a body is read with, by one thread."""
 
     card: ModelCard
     words: Words
     account: Account
+
+
+def source_of(model: Model, account: Account) -> Source:
+    """Return the source of a body that asks for this model. Raises LoadingError."""
+    return Source(model.card, model.words, account)
 
 
 class Intake:

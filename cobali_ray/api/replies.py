@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
 from cobali_ray.api.answer import Answer, Times
-from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
+from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import events_of, unless_gone
 from cobali_ray.api.sse import Frames, failure
 from cobali_ray.api.tally import StreamWriter, Tally
@@ -36,11 +36,11 @@ class Reply(Response):
     """
 
     def __init__(
-        self, client: EngineClient, call: Call, account: Account, written: Answer | Frames, clock: ApiClock
+        self, model: Model, call: Call, account: Account, written: Answer | Frames, clock: ApiClock
     ) -> None:
         super().__init__()
         self._written = written
-        self._client, self._call, self._account, self._clock = client, call, account, clock
+        self._model, self._call, self._account, self._clock = model, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
         self._tally = Tally(call)
@@ -54,7 +54,7 @@ class Reply(Response):
             ends, n_tokens = self._tally.ends, self._tally.n_tokens
             self._account.settle(ends, n_tokens, times, reason=self._written.finish_reason)
             if not self._tally.n_open:
-                self._client.observe("e2e_seconds", times.e2e_s)
+                self._model.observe("e2e_seconds", times.e2e_s)
 
     def _since_s(self) -> float:
         """Return how long ago the HTTP request arrived."""
@@ -63,10 +63,10 @@ class Reply(Response):
     def _tell_first(self) -> None:
         """Count the TTFT, as soon as there is one."""
         if self._tally.ttft_s is not None:
-            self._client.observe("ttft_seconds", self._tally.ttft_s)
+            self._model.observe("ttft_seconds", self._tally.ttft_s)
 
     async def _reply(self, send: Send) -> None:
-        async with aclosing(events_of(self._client, self._call)) as events:
+        async with aclosing(events_of(self._model, self._call)) as events:
             await self._answer(events, send)
 
     @abstractmethod
@@ -77,9 +77,9 @@ class WholeReply(Reply):
     """One JSON body, once all choices have ended."""
 
     def __init__(
-        self, client: EngineClient, call: Call, account: Account, answer: Answer, *, clock: ApiClock
+        self, model: Model, call: Call, account: Account, answer: Answer, *, clock: ApiClock
     ) -> None:
-        super().__init__(client, call, account, answer, clock)
+        super().__init__(model, call, account, answer, clock)
         self._whole = answer
 
     async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
@@ -101,7 +101,7 @@ class StreamReply(Reply):
 
     def __init__(
         self,
-        client: EngineClient,
+        model: Model,
         call: Call,
         account: Account,
         frames: Frames,
@@ -109,7 +109,7 @@ class StreamReply(Reply):
         clock: ApiClock,
         min_gap_s: float,
     ) -> None:
-        super().__init__(client, call, account, frames, clock)
+        super().__init__(model, call, account, frames, clock)
         self._writer = StreamWriter(call, frames, self._tally)
         self._min_gap_s = min_gap_s
 

@@ -11,8 +11,6 @@ from cobali_ray.errors import ConfigError
 class ApiSettings:
     """How the HTTP side behaves; the engine has its own settings."""
 
-    model_aliases: tuple[str, ...] = ()
-    """Further names under which clients may ask for the model."""
     api_keys: tuple[str, ...] = ()
     """Accepted keys; empty means that nobody is asked for one."""
     allowed_origins: tuple[str, ...] = ()

@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from cobali_ray.api.client import EngineClient
+from cobali_ray.api.fleet import Model
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, Event, RequestStats
 
 ResultT = TypeVar("ResultT")
 
 
-def events_of(client: EngineClient, call: Call) -> AsyncGenerator[list[Event], None]:
+def events_of(model: Model, call: Call) -> AsyncGenerator[list[Event], None]:
     """Return everything pending per wake-up for all choices of a call; closing it cancels them all."""
     if call.prompt_only:
         return _prompt_only(call)
     if len(call.requests) == 1:
-        return client.generate(call.requests[0])
-    return merged([client.generate(request) for request in call.requests])
+        return model.generate(call.requests[0])
+    return merged([model.generate(request) for request in call.requests])
 
 
 async def merged(sources: Sequence[AsyncGenerator[list[Event], None]]) -> AsyncGenerator[list[Event], None]:

@@ -29,7 +29,7 @@ from cobali_ray.core.request import (
     TraceLink,
 )
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError, UnknownModelError
+from cobali_ray.errors import InvalidParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +92,6 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
     tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
     return tuple(dict.fromkeys(tokens))
-
-
-def check_model(asked: str | None, card: ModelCard, settings: ApiSettings) -> None:
-    """Raise UnknownModelError for a name that is not served; absent means the one model there is."""
-    if asked is not None and asked != card.model_id and asked not in settings.model_aliases:
-        raise UnknownModelError(asked[:128], card.model_id)
 
 
 def fingerprint(card: ModelCard) -> str:

@@ -98,6 +98,12 @@ def openmp_loaded() -> bool:
     return maps.exists() and "libgomp" in maps.read_text(errors="replace")
 
 
+def pin(cpus: AbstractSet[int]) -> None:
+    """Keep this thread, and those that it makes, on these CPUs. Raises OSError if none of them is there."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, cpus)
+
+
 def give_way() -> None:
     """Lower the priority of this thread, and of those that it makes."""
     if sys.platform == "linux":  # elsewhere it is the whole process's

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -34,24 +36,44 @@ TOTALS = {
 }
 
 
+class Counts(NamedTuple):
+    """What is known of an engine: of both at best."""
+
+    snapshot: Snapshot | None
+    presence: Presence | None = None
+
+
 def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
-    """Return the Prometheus text format, version 0.0.4, of what is known of an engine: of both at best."""
+    """Return the Prometheus text format, version 0.0.4, of what is known of one engine."""
+    return render_all([Counts(snapshot, presence)])
+
+
+def render_all(engines: Sequence[Counts]) -> str:
+    """Return the text of several engines: what has one name stands together, as Prometheus wants it."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(snapshot, presence))
+    registry.register(_Engines(engines))
     return generate_latest(registry).decode()
 
 
-class _Families:
+class _Engines:
     """What prometheus_client calls a custom collector."""
 
-    def __init__(self, snapshot: Snapshot | None, presence: Presence | None) -> None:
-        self._snapshot, self._presence = snapshot, presence
+    def __init__(self, engines: Sequence[Counts]) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterator[Metric]:
-        if self._presence is not None:
-            yield from of_engine(self._presence.engine_id, presence_families(self._presence))
-        if self._snapshot is not None:
-            yield from of_engine(self._snapshot.engine_id, _families(self._snapshot))
+        joined: dict[str, Metric] = {}
+        for family in chain.from_iterable(map(_of, self._engines)):
+            if (known := joined.setdefault(family.name, family)) is not family:
+                known.samples += family.samples
+        yield from joined.values()
+
+
+def _of(counts: Counts) -> Iterator[Metric]:
+    if counts.presence is not None:
+        yield from of_engine(counts.presence.engine_id, presence_families(counts.presence))
+    if counts.snapshot is not None:
+        yield from of_engine(counts.snapshot.engine_id, _families(counts.snapshot))
 
 
 def _families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -18,10 +18,27 @@ export const feed = makeStore({
   history: null,
   restarted: null,
   version: 0,
+  engines: [], // ids of all there are
+  engine: null, // the one that is shown; null: the first
 });
 
 const clock = () => performance.now() / 1000;
 export const engineNow = (history) => history.now(clock());
+
+let connection = new AbortController();
+
+/** Show another engine. */
+export function show(engine) {
+  feed.set({ status: "connecting", engine, history: null, restarted: null });
+  connection.abort();
+}
+
+/** The path of something that one engine tells. */
+function told(path, query = {}) {
+  const { engine } = feed.get();
+  const asked = new URLSearchParams({ ...query, ...(engine !== null && { engine }) });
+  return asked.size ? `${path}?${asked}` : path;
+}
 
 /** Connect, and stay connected as long as the page is looked at. */
 export async function follow() {
@@ -32,11 +49,12 @@ export async function follow() {
       await until(document, "visibilitychange", () => !document.hidden);
       feed.set({ status: "connecting" });
     }
-    const heard = feed.get().version;
+    const { version: heard, engine } = feed.get();
     try {
       await listen();
       lose("The connection to the server was closed.");
     } catch (error) {
+      if (feed.get().engine !== engine) continue;
       if (error.status === 401) {
         await unlocked();
         continue;
@@ -53,22 +71,25 @@ export async function follow() {
 
 /** Fetch what the engine still has of older ticks. */
 export async function fetchOlder() {
-  const response = await call(`debug/ticks?last=${REMEMBERED}`);
+  const response = await call(told("debug/ticks", { last: REMEMBERED }));
   merge(await response.json());
 }
 
 async function listen() {
   const abort = new AbortController();
+  connection = abort;
   const sleep = () => document.hidden && abort.abort();
   document.addEventListener("visibilitychange", sleep);
   const watch = () => setTimeout(() => abort.abort(), SILENT_S * 1000);
   let silence = watch();
   try {
+    const health = await call("health", { signal: abort.signal });
+    feed.set({ engines: (await health.json()).engines.map((engine) => engine.engine_id) });
     const { history } = feed.get();
-    const query = history ? `last=${REMEMBERED}&since=${history.next}` : `last=${AT_START}`;
-    const first = await call(`debug/ticks?${query}`, { signal: abort.signal });
+    const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
+    const first = await call(told("debug/ticks", query), { signal: abort.signal });
     merge(await first.json());
-    const response = await call("debug/stream", { signal: abort.signal });
+    const response = await call(told("debug/stream"), { signal: abort.signal });
     for await (const { event, data } of eventsOf(response)) {
       clearTimeout(silence);
       silence = watch();
@@ -87,7 +108,8 @@ async function listen() {
 
 /** Take a packet; a new engine.incarnation_id means that the engine was restarted. */
 export function merge(packet) {
-  const { history, version } = feed.get();
+  const { history, version, engine } = feed.get();
+  if (engine !== null && packet.engine.engine_id !== engine) return;
   const same = history?.engine.incarnation_id === packet.engine.incarnation_id;
   const restarted = history && !same ? { atUnixS: packet.unix_s } : feed.get().restarted;
   const next = same ? history : new History(packet);

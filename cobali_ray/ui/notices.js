@@ -1,5 +1,5 @@
 // How the engine is: a pill in the header, and a notice when something is wrong.
-import { feed } from "./feed.js";
+import { feed, show } from "./feed.js";
 import { clockTime, count } from "./format.js";
 import { html, useEffect, useState } from "./preact.js";
 import { useStore } from "./store.js";
@@ -16,7 +16,7 @@ const WORDS = {
 
 /** One look: model, how many slots are busy, or what is wrong. */
 export function Pill() {
-  const { status, cause, history } = useStore(feed);
+  const { status, cause, history, engines, engine: shown } = useStore(feed);
   const [kind, word] = status === "gone" && cause === "restarting" ? ["bad", "restarting"] : WORDS[status];
   const busy =
     history && status === "live"
@@ -26,8 +26,20 @@ export function Pill() {
   const { model, engine_id: engine } = history?.engine ?? {};
   return html`<p class="pill" data-status=${status} title=${history ? `Model ${model}, engine ${engine}` : ""}>
     <i class=${`dot ${kind}`}></i>
-    ${history && html`<b class="model">${model}</b><span class="engine">engine ${engine}</span>`}
+    ${history && html`<b class="model">${model}</b>`}
+    ${
+      engines.length > 1
+        ? html`<${Engines} engines=${engines} shown=${shown ?? engines[0]} />`
+        : history && html`<span class="engine">engine ${engine}</span>`
+    }
     <span>${text}</span></p>`;
+}
+
+/** Which engine is looked at, where there are several. */
+function Engines({ engines, shown }) {
+  return html`<label class="engines">engine${" "}
+    <select value=${shown} onChange=${(event) => show(event.target.value)}>
+      ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
 }
 
 /** What happened to the engine or the server, said aloud to screen readers. */

@@ -6,6 +6,7 @@ from fake_client import FakeApiClock, FakeClient, Wire
 from openai import AsyncOpenAI
 
 from cobali_ray.api.app import build_api
+from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
 
 
@@ -26,8 +27,8 @@ def clock():
 
 @pytest.fixture
 def make_app(client, clock):
-    def make(**settings):
-        return build_api(client, ApiSettings(**settings), clock=clock)
+    def make(*, names=(), **settings):
+        return build_api(Fleet([Model({"0": client}, names)]), ApiSettings(**settings), clock=clock)
 
     return make
 

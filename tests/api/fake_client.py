@@ -12,6 +12,8 @@ from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
+from cobali_ray.telemetry.exposition import Counts
+from cobali_ray.telemetry.presence import Presence
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
@@ -72,6 +74,7 @@ class FakeClient:
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
         self.endings, self.observed, self.tools = [], [], []
         self.n_open, self.most_open = 0, 0
+        self.present = True
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)
@@ -164,8 +167,8 @@ class FakeClient:
     def observe(self, name, seconds):
         self.observed.append((name, seconds))
 
-    async def metrics(self):
-        return "# TYPE cobali_requests_total counter\ncobali_requests_total 1\n"
+    async def counts(self):
+        return Counts(None, Presence(self.engine.engine_id, self.present, 0.0, 0))
 
 
 class FakeApiClock:

@@ -255,7 +255,7 @@ async def test_a_failure_after_tokens_is_a_plain_error_without_a_stream(openai, 
 
 
 async def test_the_model_list_names_the_aliases_too(make_app, get):
-    app = make_app(model_aliases=("gpt-4o", "org/name"))
+    app = make_app(names=("fake", "gpt-4o", "org/name"))
     listed = (await get("/v1/models", app=app)).json
     assert [(m["id"], m["object"], m["root"]) for m in listed["data"]] == [
         ("fake", "model", "fake"),

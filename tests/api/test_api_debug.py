@@ -196,7 +196,7 @@ async def test_a_server_that_stops_sends_its_viewers_away(app, client, clock):
     client.n_ticks = 10
     viewer = await Viewer.come(app)
     await poll(clock, client)
-    app.state.viewers.close()
+    app.state.viewers["0"].close()
     async with asyncio.timeout(5):
         await viewer.task
         late = await Viewer.come(app)

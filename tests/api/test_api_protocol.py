@@ -48,7 +48,7 @@ async def test_the_wrong_model_is_404(post, make_app):
     wire = await post(CHAT, ASK | {"model": "other"})
     error = wire.json["error"]
     assert (wire.status, error["param"], error["code"]) == (404, "model", "model_not_found")
-    aliased = make_app(model_aliases=("other",))
+    aliased = make_app(names=("fake", "other"))
     assert (await post(CHAT, ASK | {"model": "other"}, app=aliased)).json["model"] == "fake"
 
 
@@ -130,7 +130,7 @@ async def test_probes(get, client, status):
 async def test_metrics_are_an_exposition(get):
     wire = await get("/metrics")
     assert wire.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert b"cobali_requests_total 1" in wire.body
+    assert b"cobali_engine_up" in wire.body
 
 
 async def test_tokenize_and_back(post, client):

@@ -17,6 +17,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
+from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
@@ -35,9 +36,9 @@ SCRIPTED = {
 class Handle(LocalHandle):
     """A Serve handle of an engine in this process."""
 
-    def __init__(self, settings):
-        self._settings, self._open = settings, set()
-        self.server = EngineServer(settings)
+    def __init__(self, settings, engine_id):
+        self._settings, self._open, self._engine_id = settings, set(), engine_id
+        self.server = EngineServer(settings, engine_id)
 
     def call(self, name, args):
         response = LocalResponse(getattr(self.server, name)(*args) if self.server else _dead())
@@ -54,7 +55,7 @@ class Handle(LocalHandle):
         server.__del__()
 
     def revive(self):
-        self.server = EngineServer(self._settings)
+        self.server = EngineServer(self._settings, self._engine_id)
 
 
 async def _dead():
@@ -64,7 +65,9 @@ async def _dead():
 class Site:
     """A server on loopback in a thread of its own, for as long as the `with` lasts."""
 
-    def __init__(self, *, api_keys=(), strict=False, **settings):
+    def __init__(self, *, api_keys=(), strict=False, engines=("0",), **settings):
+        """`engines` are ids; each is a model of its own, if there are several."""
+        self._engines = engines
         self._settings = EngineSettings(**SCRIPTED | settings)
         self._api = ApiSettings(api_keys=tuple(api_keys), strict=strict)
         self._ready = threading.Event()
@@ -83,19 +86,27 @@ class Site:
 
     async def _serve(self):
         self._asyncio = asyncio.get_running_loop()
-        self.handle = Handle(self._settings)
-        client = ServeEngineClient(self.handle)
-        client.start()
-        await client._connecting
-        config = uvicorn.Config(build_api(client, self._api), log_level="critical", lifespan="off")
+        handles = [
+            Handle(self._settings.model_copy(update={"model_id": f"model-{id_}"} if id_ != "0" else {}), id_)
+            for id_ in self._engines
+        ]
+        self.handle = handles[0]
+        clients = {id_: ServeEngineClient(h, id_) for id_, h in zip(self._engines, handles, strict=True)}
+        for client in clients.values():
+            client.start()
+            await client._connecting
+        fleet = Fleet(Model({engine_id: client}) for engine_id, client in clients.items())
+        config = uvicorn.Config(build_api(fleet, self._api), log_level="critical", lifespan="off")
         self._uvicorn = uvicorn.Server(config)
         self._ready.set()
         try:
             await self._uvicorn.serve(sockets=[self._socket])
         finally:
-            client.close()
-            if self.handle.server:
-                self.handle.server.__del__()
+            for client in clients.values():
+                client.close()
+            for handle in handles:
+                if handle.server:
+                    handle.server.__del__()
 
     def _inside(self, call):
         """Call something on the server's event loop and wait for what it returns."""

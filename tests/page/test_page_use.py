@@ -196,3 +196,19 @@ def test_asking_again_waits_for_other_runs_and_keeps_what_is_written(make_page, 
     expect(page.get_by_role("article")).to_contain_text(re.compile(r"output\s*7.tok"))
     expect(page.locator(".asked")).to_have_text("You: first")
     expect(page.get_by_label("Your message")).to_have_value("half a thought")
+
+
+def test_of_several_engines_one_is_chosen_and_shown(make_page):
+    with Site(engines=("a", "b")) as site:
+        page = make_page(site, "playground", allow=["ERR_"])
+        page.get_by_label("Model").select_option("model-b")
+        say(page, "to the second", max_tokens=20)
+        expect(page.get_by_role("article")).to_contain_text("length")
+        page.get_by_role("link", name="Live ticks").click()
+        engines = page.locator(".pill").get_by_label("engine")
+        expect(engines).to_have_value("a")
+        expect(page.locator("main")).to_contain_text("has not done anything yet")
+        engines.select_option("b")
+        expect(page.locator(".pill .model")).to_have_text("model-b")
+        expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()
+        expect(page.get_by_role("region", name="Table of requests")).to_contain_text("length")

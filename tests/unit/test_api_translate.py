@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from cobali_ray.api.body import parse
 from cobali_ray.api.schema import ChatBody, CompletionBody
 from cobali_ray.api.settings import ApiSettings
-from cobali_ray.api.translate import Origin, chat_call, check_model, completion_call, fingerprint, prompts_of
+from cobali_ray.api.translate import Origin, chat_call, completion_call, fingerprint, prompts_of
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError, UnknownModelError
+from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError
 
 CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
 
@@ -99,16 +99,6 @@ def test_chat_and_completion_ask_for_logprobs_differently():
     call = completion(logprobs=4)
     assert (call.requests[0].sampling.n_logprobs, call.with_logprobs) == (4, True)
     assert completion().with_logprobs is False
-
-
-def test_names_of_the_model():
-    settings = ApiSettings(model_aliases=("other",))
-    for name in (None, "fake", "other"):
-        check_model(name, CARD, settings)
-    with pytest.raises(UnknownModelError):
-        check_model("fak", CARD, settings)
-    with pytest.raises(UnknownModelError):
-        check_model("", CARD, settings)
 
 
 def test_the_fingerprint_follows_the_model():

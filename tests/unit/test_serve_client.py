@@ -33,6 +33,7 @@ from cobali_ray.errors import (
     SlotFileError,
 )
 from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.exposition import render
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 10
@@ -309,7 +310,7 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_gr
             while len(calls) < 2:  # noqa: ASYNC110 a call is no event
                 await asyncio.sleep(0.001)
     assert s.client._link.away is None
-    assert 'cobali_engine_up{engine="0"} 1.0\n' in await s.client.metrics()
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts())
 
 
 async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch):
@@ -375,7 +376,7 @@ async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
     s = await make()
     await s.collect()
     assert (await s.client.state()).engine_id == "0"
-    text = await s.client.metrics()
+    text = render(*await s.client.counts())
     assert 'cobali_engine_up{engine="0"} 1.0\n' in text
     assert "cobali_ticks_total" in text
 
@@ -383,7 +384,7 @@ async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
         raise ActorDiedError
 
     s.handle.server.snapshot = s.handle.server.state = dead
-    text = await s.client.metrics()
+    text = render(*await s.client.counts())
     assert 'cobali_engine_up{engine="0"} 0.0\n' in text
     assert "cobali_engine_down_seconds" in text
     assert "cobali_ticks_total" not in text, "what it counted ended with it"

@@ -1,0 +1,72 @@
+"""Which engines an application has, and what each of its parts is told. Knows no Ray."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, cpus, settings_of_engines
+from cobali_ray.telemetry.names import ONLY_ENGINE
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One engine: a Serve deployment of one replica, so that whoever has its handle says who does what."""
+
+    engine_id: str
+    deployment: str
+    names: tuple[str, ...]
+    """The names of its model, its own first."""
+    settings: EngineSettings
+    """All it is told; what others are told changes nothing here."""
+
+
+def places(settings: EngineSettings) -> tuple[Place, ...]:
+    """Return the engines that the settings name. Raises ConfigError that names the engine and the setting."""
+    found = []
+    for name, own in settings_of_engines(settings).items():
+        cores = _parts(name, own)
+        for i in range(own.replicas):
+            words = [word for word in (name, str(i) if own.replicas > 1 else "") if word]
+            alone = {field: EngineSettings.model_fields[field].get_default() for field in _NOT_TOLD}
+            found.append(
+                Place(
+                    engine_id="-".join(words) or ONLY_ENGINE,
+                    deployment="-".join(["engine", *words]),
+                    names=own.names,
+                    settings=own.model_copy(update=alone | {"engines": {}, "cores": cores[i]}),
+                )
+            )
+    return tuple(found)
+
+
+_NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "model_aliases")
+
+
+def for_ingress(settings: EngineSettings) -> EngineSettings:
+    """Return what the HTTP layer is told: nothing of any engine, so that no change of one concerns it."""
+    own = {name: getattr(settings, name) for name in OF_ALL if name != "engines"}
+    return EngineSettings.model_construct(**own)
+
+
+def version(*told: object) -> str:
+    """Return a name for what a deployment is told: Serve restarts those whose name changes.
+
+    It is computed slowly, because API keys are in it and Serve shows it.
+    """
+    text = "\0".join(repr(dict(one)) if isinstance(one, EngineSettings) else repr(one) for one in told)
+    return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
+
+
+def _parts(name: str, own: EngineSettings) -> list[str | None]:
+    """Share the CPUs among the replicas of an engine."""
+    if own.cores is None:
+        return [None] * own.replicas
+    cores = cpus(own.cores)
+    if len(cores) < own.replicas:
+        where = f"engines.{name}.cores" if name else "cores"
+        raise ConfigError(where, f"{own.cores} are too few CPUs for {own.replicas} replicas")
+    size = len(cores) // own.replicas
+    ends = [size * (i + 1) for i in range(own.replicas - 1)] + [len(cores)]
+    return [",".join(map(str, cores[size * i : end])) for i, end in enumerate(ends)]

@@ -1,0 +1,191 @@
+"""Several models and several engines behind one API."""
+
+import asyncio
+
+import pytest
+from fake_client import FakeClient, Wire, says, until
+from openai import NotFoundError
+
+from cobali_ray.api.app import build_api
+from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.errors import DrainingError, LoadingError, QueueFullError
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def card(name):
+    return ModelCard(model_id=name, n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
+
+
+class Engines(dict):
+    """Scripted engines by id; each answers with its own name."""
+
+    def __init__(self, **models):
+        """Take the ids of each model's engines."""
+        self.models = models
+        for model, ids in models.items():
+            for engine_id in ids:
+                self[engine_id] = FakeClient(says(engine_id), card(model))
+
+    def fleet(self, **aliases):
+        return Fleet(
+            Model({id_: self[id_] for id_ in ids}, (name, *aliases.get(name, ())))
+            for name, ids in self.models.items()
+        )
+
+    def go_away(self, engine_id, status=EngineStatus.RESTARTING):
+        self[engine_id].present = False
+        self[engine_id].engine = EngineState(status=status, detail="it ended")
+
+
+@pytest.fixture
+def engines():
+    return Engines(small=["s"], big=["b0", "b1"])
+
+
+@pytest.fixture
+def app(engines, clock):
+    return build_api(engines.fleet(small=["quick"]), ApiSettings(), clock=clock)
+
+
+async def said(app, model):
+    wire = await Wire(app, CHAT, {"model": model, "messages": HELLO}).run()
+    return wire.json["choices"][0]["message"]["content"]
+
+
+def ask(name="r", n_prompt=3, max_tokens=5):
+    return Request(request_id=name, prompt=(1,) * n_prompt, max_tokens=max_tokens)
+
+
+async def test_the_model_in_the_request_picks_the_engine(app):
+    assert [await said(app, name) for name in ("small", "quick", "big")] == ["s", "s", "b0"]
+    tokens = (await Wire(app, "/tokenize", {"model": "big", "content": "once"}).run()).json
+    assert tokens["count"] == 1
+
+
+async def test_an_unknown_model_is_told_which_there_are(openai):
+    with pytest.raises(NotFoundError) as caught:
+        await openai.chat.completions.create(model="other", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+    assert "'small', 'big'" in caught.value.message
+
+
+async def test_of_several_models_one_must_be_named(app):
+    wire = await Wire(app, CHAT, {"messages": HELLO}).run()
+    assert (wire.status, wire.json["error"]["param"]) == (400, "model")
+    assert "'small', 'big'" in wire.json["error"]["message"]
+
+
+async def test_the_list_says_of_every_model_how_it_is(app, engines, get):
+    engines.go_away("s")
+    engines["s"].the_card = LoadingError()
+    engines.go_away("b0")
+    data = (await get("/v1/models")).json["data"]
+    assert [(model["id"], model["status"]["value"]) for model in data] == [
+        ("small", "loading"), ("quick", "loading"), ("big", "loaded"),
+    ]  # fmt: skip
+    assert data[0]["status"]["detail"] == "it ended"
+    assert data[2]["status"]["engines"] == {"b0": "restarting", "b1": "ready"}
+    assert "max_model_len" not in data[0], "nobody knows it yet"
+    assert data[2]["max_model_len"] == 64
+    assert (await get("/v1/models/quick")).json["root"] == "small"
+
+
+async def test_a_model_whose_engines_are_all_away_does_not_hide_the_others(app, engines, get):
+    engines.go_away("b0")
+    engines.go_away("b1", EngineStatus.STALLED)
+    ready = await get("/ready")
+    assert (ready.status, ready.json["status"]) == (200, "ready")
+    assert [(one["engine_id"], one["status"]) for one in ready.json["engines"]] == [
+        ("s", "ready"), ("b0", "restarting"), ("b1", "stalled"),
+    ]  # fmt: skip
+    engines.go_away("s")
+    ready = await get("/ready")
+    assert (ready.status, ready.json["status"]) == (503, "restarting")
+
+
+async def collect(model, request):
+    return [event async for events in model.generate(request) for event in events]
+
+
+async def test_engines_take_turns_and_the_one_with_less_to_do_comes_first(engines):
+    model, gate = engines.fleet().find("big"), asyncio.Event()
+
+    def waits(request):
+        yield gate
+        yield from says("done")(request)
+
+    engines["b0"].script = engines["b1"].script = waits
+    tasks = []
+    for n_prompt in (50, 3, 4, 5):
+        tasks.append(asyncio.ensure_future(collect(model, ask(f"r{n_prompt}", n_prompt))))
+        await until(lambda: engines["b0"].n_open + engines["b1"].n_open == len(tasks))
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert [len(request.prompt) for request in engines["b0"].requests] == [50]
+    assert [len(request.prompt) for request in engines["b1"].requests] == [3, 4, 5]
+    engines["b0"].requests.clear()
+    engines["b1"].requests.clear()
+    for n in range(4):
+        await collect(model, ask(f"later{n}"))
+    assert len(engines["b0"].requests) == len(engines["b1"].requests) == 2, "what has ended is not counted"
+
+
+async def test_an_engine_that_is_away_is_not_chosen_while_another_is_there(engines):
+    model = engines.fleet().find("big")
+    engines.go_away("b0")
+    for n in range(3):
+        await collect(model, ask(f"r{n}"))
+    assert len(engines["b1"].requests) == 3
+    engines.go_away("b1")
+    await collect(model, ask("waits"))
+    assert len(engines["b0"].requests) == 1, "where none is there, one is waited for"
+
+
+async def test_a_refusal_goes_to_the_next_engine_before_the_client_hears_of_it(engines, app):
+    full = QueueFullError("requests", 1, 7.0)
+    engines["b0"].script = lambda _: [full]
+    assert [await said(app, "big") for _ in range(3)] == ["b1"] * 3
+    engines["b1"].script = lambda _: [QueueFullError("requests", 1, 3.0)]
+    wire = await Wire(app, CHAT, {"model": "big", "messages": HELLO}).run()
+    assert (wire.status, wire.headers["retry-after"]) == (429, "3"), "of those who wait least"
+    engines["b1"].script = lambda _: [DrainingError()]
+    engines.go_away("b1")
+    wire = await Wire(app, CHAT, {"model": "big", "messages": HELLO}).run()
+    assert (wire.status, wire.headers["retry-after"]) == (429, "7"), "nobody waits for an engine that is away"
+
+
+async def test_leaving_frees_the_engine_in_the_books(engines):
+    model = engines.fleet().find("big")
+    events = model.generate(ask("left", n_prompt=50))
+    await anext(events)
+    await events.aclose()
+    assert engines["b0"].cancelled == ["left"]
+    assert model._n_open_tokens == {"b0": 0, "b1": 0}
+
+
+async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):
+    engines["b1"].n_ticks = 3
+    assert (await get("/debug/ticks?engine=b1")).json["ticks"] == [0, 1, 2]
+    assert (await get("/debug/ticks")).json["ticks"] == []
+    assert (await get("/v1/cache?engine=b1")).status == 200
+    assert (await get("/slots?engine=b1")).status == 200
+    await Wire(app, "/slots/0?action=erase&engine=b1", b"").run()
+    assert [len(engines[id_].moves) for id_ in ("s", "b0", "b1")] == [0, 0, 1]
+    for path in ("/debug/ticks", "/debug/stream", "/v1/cache", "/slots"):
+        wire = await get(f"{path}?engine=x")
+        assert (wire.status, wire.json["error"]["param"]) == (400, "engine")
+        assert "s, b0, b1" in wire.json["error"]["message"]
+
+
+async def test_the_metrics_of_all_engines_stand_together(engines, get):
+    for engine_id, engine in engines.items():
+        engine.engine = EngineState(status=EngineStatus.READY, engine_id=engine_id)
+    text = (await get("/metrics")).body.decode()
+    assert text.count("# TYPE cobali_engine_up gauge") == 1
+    for engine_id in engines:
+        assert f'cobali_engine_up{{engine="{engine_id}"}} 1.0\n' in text

@@ -1,0 +1,91 @@
+"""Two engines in one application: both answer, and a change of one leaves the other alone."""
+
+import asyncio
+import warnings
+
+import pytest
+from conftest import SCRIPTED, until
+from openai import NotFoundError
+
+from cobali_ray.settings import EngineSettings
+
+pytestmark = pytest.mark.ray
+
+NAME = "several"
+SAY = [{"role": "user", "content": "tell me something"}]
+
+
+def deploy(**of_a):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        from ray import serve
+
+        from cobali_ray.actors.app import build
+
+        engines = {"a": {"model_id": "first", "n_slots": 2} | of_a, "b": {"model_id": "second"}}
+        settings = EngineSettings(**SCRIPTED | {"n_ctx": 2048, "engines": engines})
+        target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
+        serve.run_many([target], wait_for_applications_running=True)
+
+
+@pytest.fixture
+async def several(cluster):
+    """Deploy the application for one test."""
+    from ray import serve
+
+    await asyncio.to_thread(deploy)
+    server = type(cluster["main"])(NAME, int(cluster["main"].url.split(":")[2].split("/")[0]))
+    await until(lambda: all_ready(server))
+    yield server
+    await asyncio.to_thread(serve.delete, NAME)
+
+
+async def all_ready(server):
+    async with server.http() as http:
+        answer = await http.get("/ready")
+    return answer.status_code == 200 and {e["status"] for e in answer.json()["engines"]} == {"ready"}
+
+
+async def pid_of(server, engine):
+    return (await asyncio.to_thread(server._call, f"engine-{engine}", "describe"))["pid"]
+
+
+async def slots_of(server, engine):
+    async with server.http() as http:
+        return len((await http.get("/slots", params={"engine": engine})).json())
+
+
+async def test_a_change_of_one_engine_restarts_that_engine_alone(several):
+    async with several.openai() as openai, several.http() as http:
+        answers = [
+            await openai.chat.completions.create(model=model, messages=SAY, max_tokens=4)
+            for model in ("first", "second")
+        ]
+        assert [answer.model for answer in answers] == ["first", "second"]
+        with pytest.raises(NotFoundError) as caught:
+            await openai.chat.completions.create(model="third", messages=SAY)
+        assert caught.value.code == "model_not_found"
+        assert await slots_of(several, "a") == 2
+        before = [await pid_of(several, engine) for engine in "ab"]
+
+        stream = await openai.chat.completions.create(
+            model="second", messages=SAY, max_tokens=1500, stream=True, temperature=0,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        await anext(stream)
+        await asyncio.to_thread(deploy, n_slots=3, n_ctx=1024)
+
+        async def renewed():
+            listed = (await http.get("/v1/models")).json()["data"]
+            return listed[0].get("max_model_len") == 1024 and await slots_of(several, "a") == 3
+
+        await until(renewed)
+        after = [await pid_of(several, engine) for engine in "ab"]
+        assert before[0] != after[0]
+        assert before[1] == after[1]
+        reasons = [choice.finish_reason async for chunk in stream for choice in chunk.choices]
+        assert reasons[-1] == "length", "the HTTP layer is the same, too, and the stream went on"
+        again = await openai.chat.completions.create(model="first", messages=SAY, max_tokens=4)
+        assert again.choices[0].message.content == answers[0].choices[0].message.content
+        text = (await http.get("/metrics")).text
+        assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= set(text.splitlines())

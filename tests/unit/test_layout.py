@@ -1,0 +1,113 @@
+"""Several engines in the settings: who is told what, under which name."""
+
+import pytest
+import yaml
+
+from cobali_ray.actors.layout import for_ingress, places, version
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
+
+TWO = {
+    "n_slots": 8,
+    "n_ctx": 1024,
+    "engines": {
+        "small": {"model": "builtin:tiny", "model_aliases": ["quick"]},
+        "big": {"model": "models/Big-Q8.gguf", "n_slots": 2, "replicas": 2, "cores": "0-2"},
+    },
+}
+
+
+def test_one_engine_is_the_file_as_it_was():
+    (only,) = places(read_settings({"n_slots": 4, "model_aliases": ["other"]}))
+    assert (only.engine_id, only.deployment, only.names) == ("0", "engine", ("tiny", "other"))
+    assert only.settings.n_slots == 4
+
+
+def test_each_engine_has_its_own_settings_on_top_of_the_common_ones():
+    small, first, second = places(read_settings(TWO))
+    assert [place.engine_id for place in (small, first, second)] == ["small", "big-0", "big-1"]
+    assert [place.deployment for place in (small, first, second)] == [
+        "engine-small", "engine-big-0", "engine-big-1",
+    ]  # fmt: skip
+    assert (small.names, first.names, second.names) == (("tiny", "quick"), ("Big-Q8",), ("Big-Q8",))
+    assert (small.settings.n_slots, first.settings.n_slots) == (8, 2)
+    assert (small.settings.n_ctx, first.settings.n_ctx) == (1024, 1024)
+    assert (small.settings.cores, first.settings.cores, second.settings.cores) == (None, "0", "1,2")
+
+
+def test_replicas_need_no_name():
+    assert [place.deployment for place in places(read_settings({"replicas": 2}))] == ["engine-0", "engine-1"]
+
+
+def test_an_engine_may_say_nothing_of_its_own():
+    values = yaml.safe_load("engines: {plain: , other: {model_id: other}}")
+    assert [place.names for place in places(read_settings(values))] == [("tiny",), ("other",)]
+
+
+def test_the_environment_wins_over_the_top_of_the_file_and_not_over_an_engine(monkeypatch):
+    monkeypatch.setenv("COBALI_N_SLOTS", "3")
+    small, big, _ = places(read_settings(TWO))
+    assert (small.settings.n_slots, big.settings.n_slots) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("engines", "setting", "words"),
+    [
+        pytest.param({"a": {"n_slot": 4}}, "engines.a.n_slot", "did you mean n_slots?", id="misspelt"),
+        pytest.param({"a": {"n_slots": 0}}, "engines.a.n_slots", "got 0", id="too-small"),
+        pytest.param({"a": {"kv": "split", "kv_cells": 64}}, "engines.a.kv_cells", "unified", id="together"),
+        pytest.param({"a": {"api_keys": ["k"]}}, "engines.a.api_keys", "beside `engines`", id="of-all"),
+        pytest.param({"a": {"engines": {}}}, "engines.a.engines", "beside `engines`", id="nested"),
+        pytest.param({"a": {}, "b": {}}, "engines.b.model_id", "engines.a", id="one-name-twice"),
+        pytest.param(
+            {"a": {"model_id": "x"}, "b": {"model_aliases": "x"}}, "engines.b.model_id", "'x'", id="an-alias"
+        ),
+        pytest.param({"a b": {}}, "engines.a b", "letters", id="no-name"),
+        pytest.param(
+            {"a": {"cores": "0", "replicas": 2}}, "engines.a.cores", "too few CPUs", id="too-few-cores"
+        ),
+        pytest.param({"a": {"cores": "3-1"}}, "engines.a.cores", "0-3,8", id="no-cores"),
+        pytest.param({"a": 4}, "engines", "dict", id="no-settings"),
+        pytest.param(["a"], "engines", "dict", id="no-names"),
+    ],
+)
+def test_what_is_wrong_with_an_engine_names_the_engine_and_the_setting(engines, setting, words):
+    with pytest.raises(ConfigError) as caught:
+        places(read_settings({"engines": engines}))
+    assert caught.value.setting == setting
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("0", (0,)), ("0-3,8", (0, 1, 2, 3, 8)), (" 1 - 2 ", (1, 2)), ("5,5", (5,))]
+)
+def test_cpus_are_listed_as_linux_does(text, found):
+    assert cpus(text) == found
+
+
+def versions(values):
+    settings = read_settings(values)
+    told = {place.deployment: version(place.settings) for place in places(settings)}
+    return told | {"ingress": version(for_ingress(settings))}
+
+
+def changed(before, after):
+    before, after = versions(before), versions(after)
+    return {name for name in before | after if before.get(name) != after.get(name)}
+
+
+def test_a_change_concerns_only_whom_it_is_told():
+    assert changed(TWO, TWO) == set()
+    big = TWO["engines"]["big"] | {"n_slots": 3}
+    assert changed(TWO, TWO | {"engines": TWO["engines"] | {"big": big}}) == {"engine-big-0", "engine-big-1"}
+    assert changed(TWO, TWO | {"n_slots": 9}) == {"engine-small"}, "big has its own"
+    assert changed(TWO, TWO | {"api_keys": ["k"]}) == {"ingress"}
+    assert changed(TWO, TWO | {"log_level": "debug"}) == set(versions(TWO))
+
+
+def test_no_engine_is_told_the_keys():
+    settings = read_settings(TWO | {"api_keys": ["secret"]})
+    assert all(place.settings.api_keys == () for place in places(settings))
+    assert for_ingress(settings).api_keys == ("secret",)
+    assert "secret" not in str(versions(TWO | {"api_keys": ["secret"]}))
+    assert set(EngineSettings.model_fields) >= OF_ALL
