@@ -90,6 +90,24 @@ class Pacer:
         most = min(most, budget)
         return list(self._chunks(order_prefill(prompts, limits, most), left_s, most, limits))
 
+    def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
+        """Return seconds per prompt token beside so many settled streams, and more per position of its depth.
+
+        Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
+        of them. None while too little is known.
+        """
+        if not self.model.knows_prefill:
+            return None
+        token_s, depth_s = self.model.token_s
+        spent_s = self.model.decode_s(n_decode, context) + self.model.entry_s(mixed=n_decode > 0)
+        left_s = token_s * (limits.token_budget - n_decode)
+        if n_decode and self._target_s is not None:
+            target_s = self._target(spent_s, n_decode, n_decode, 1, limits.n_slots)
+            left_s = min(left_s, target_s - spent_s) if target_s else left_s
+        left_s = max(left_s, token_s * LEAST_CHUNK)
+        stretch = (spent_s + left_s) / left_s if left_s else 1.0
+        return token_s * stretch, depth_s * stretch
+
     def _target(self, decode_s: float, n_decode: int, n_settled: int, n_prefill: int, n_slots: int) -> float:
         """Return the target; automatic: 0 while nothing is known of decode ticks, and for a burst's start."""
         if self._target_s != "auto":

@@ -74,6 +74,7 @@ Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
 MOST_PLACED = 32
 """Requests that get slots in one tick. Placing one takes up to some 10 microseconds a slot, and streams wait;
 a tick computes few prompts anyway."""
+_STAY_STEP = 0.1
 CHECK_EVERY = 4000
 """Events between two looks at the books, in production."""
 
@@ -127,6 +128,8 @@ class Scheduler:
         self.n_drafted = self.n_accepted = 0
         """Tokens guessed in the pass computed last, and those of them that were right."""
         self.drain_rate = DrainRate()
+        self.stay_s = 0.0
+        """How long a request has its slot, as a mean of the last ones."""
         self.n_left_queue = self.n_left_queue_tokens = 0
         """Requests and prompt tokens that ever left the queue for good."""
         self.head_waits = False
@@ -202,6 +205,12 @@ class Scheduler:
         """Sequences in a slot that have more to compute than the token sampled last."""
         self._sort()
         return len(self._prompts)
+
+    def prefill_pace(self) -> tuple[float, float] | None:
+        """Return what prompt tokens take beside the streams that run now; see `Pacer.prefill_pace`."""
+        self._sort()
+        context = sum([s.n_computed for s in self._streams])
+        return self._pacer.prefill_pace(len(self._streams), context, self.limits)
 
     def sequence(self, request_id: str) -> Sequence:
         """Return an open request, to look at."""
@@ -286,6 +295,8 @@ class Scheduler:
         n_keep = n_computed if keep and self.limits.min_prefix and sequence.salt is not None else 0
         self.slots.release(sequence, n_computed=n_computed, n_keep=n_keep)
         sequence.leave_slot(now_s, n_computed)
+        stay_s = now_s - sequence.stays[-1].since_s
+        self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self._sorted = False
         if not n_keep:
             self._out.append(Truncate(slot_id, 0))

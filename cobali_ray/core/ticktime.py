@@ -46,10 +46,11 @@ class LeastSquares:
     count as four: another process's burst must not rewrite the model.
     """
 
-    __slots__ = ("_left", "_right", "_spread", "n_seen", "weights")
+    __slots__ = ("_forget", "_left", "_right", "_spread", "n_seen", "weights")
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, forget: float = FORGET) -> None:
         self.weights = [0.0] * n
+        self._forget = forget
         self.n_seen = 0
         self._spread = 0.0
         self._left = [[0.0] * n for _ in range(n)]
@@ -71,8 +72,8 @@ class LeastSquares:
         self.n_seen += 1
         for i, (row, v) in enumerate(zip(self._left, x, strict=True)):
             for j, u in enumerate(x):
-                row[j] = FORGET * row[j] + v * u
-            self._right[i] = FORGET * self._right[i] + v * y
+                row[j] = self._forget * row[j] + v * u
+            self._right[i] = self._forget * self._right[i] + v * y
         self._fit()
 
     def _fit(self) -> None:
@@ -120,10 +121,11 @@ def _solve(rows: list[list[float]]) -> list[float]:
 class TickTimeModel:
     """Predicts a tick's time from its shape and finds the longest chunk that fits a time. Seconds."""
 
-    def __init__(self, grain: Grain | None = None) -> None:
+    def __init__(self, grain: Grain | None = None, forget: float = FORGET) -> None:
+        """`forget` 1: every tick counts alike."""
         self._grain = grain or Grain()
-        self._decode = LeastSquares(3)
-        self._prefill = LeastSquares(5)
+        self._decode = LeastSquares(3, forget)
+        self._prefill = LeastSquares(5, forget)
         self.longest_seen = 0
         """Most prefill tokens seen in one tick."""
 
@@ -136,6 +138,20 @@ class TickTimeModel:
     def knows_prefill(self) -> bool:
         """Whether enough ticks with prefill were seen."""
         return self._prefill.n_seen >= _N_TRUST // 3
+
+    @property
+    def weights(self) -> tuple[list[float], list[float]]:
+        """What was fitted: of ticks that only decode, and of what prefill adds; to be kept and set again."""
+        return self._decode.weights, self._prefill.weights
+
+    @weights.setter
+    def weights(self, weights: tuple[list[float], list[float]]) -> None:
+        self._decode.weights, self._prefill.weights = weights
+
+    @property
+    def token_s(self) -> tuple[float, float]:
+        """Seconds per prompt token of a long chunk, and per token and position of its depth."""
+        return self._chunk_weights(short=False)
 
     def decode_s(self, n_decode: int, context: int) -> float:
         """Return the time of a tick that only decodes."""

@@ -1,0 +1,230 @@
+"""Router: which engine a request goes to, by the least predicted time to its first token. Pure.
+
+    wait for a slot + seconds of prefill ahead of it + seconds for those of its own tokens that are not there
+
+One number weighs load against prefixes: an engine that holds a conversation is worth a queue as long as the
+prefill it saves, and no longer. What engines publish of their load is a little old; what this router has
+sent there since is added to it. What they hold is this router's own history of what it sent, by the names of
+blocks of 64 tokens, put right by what requests really found there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from cobali_ray.core.host_tier import name_behind, root_name
+from cobali_ray.core.scheduler import Scheduler
+
+BLOCK = 64
+"""Tokens of a block: as many as host memory keeps together."""
+LAG_S = 0.05
+"""What was sent to an engine so shortly before its view came may not be in it."""
+GUESS_S = 0.001
+"""Seconds per prompt token where no engine can tell."""
+
+
+class LoadView(NamedTuple):
+    """What an engine publishes of its load, in seconds of its own tick-time model."""
+
+    ahead_s: Sequence[float]
+    """Prefill that is not computed yet, of each prompt inside."""
+    shortest: bool
+    """Whether a shorter prompt is computed before longer ones that came before it."""
+    n_free: int
+    """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
+    slot_s: float
+    """How long until one more slot becomes free while all are busy."""
+    token_s: float
+    """What a prompt token takes beside the streams that run now; 0 where too little was computed to tell."""
+    depth_s: float
+    """What it takes more for each position of its depth."""
+    n_kept: int
+    """Tokens that its slots and host memory can keep."""
+
+
+def load_of(scheduler: Scheduler) -> LoadView:
+    """Return what an engine publishes, from its scheduler between two ticks."""
+    slots, queue, limits = scheduler.slots, scheduler.queue, scheduler.limits
+    token_s, depth_s = scheduler.prefill_pace() or (0.0, 0.0)
+    left = [(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding]
+    return LoadView(
+        ahead_s=[_prefill_s(start, end, token_s, depth_s) for start, end in left],
+        shortest=limits.prefill_order == "shortest",
+        n_free=slots.n_idle - len(queue),
+        slot_s=scheduler.stay_s / limits.n_slots,
+        token_s=token_s,
+        depth_s=depth_s,
+        n_kept=limits.n_cells + limits.n_host_cells,
+    )
+
+
+def _prefill_s(start: int, end: int, token_s: float, depth_s: float) -> float:
+    return (end - start) * (token_s + depth_s * (start + end) / 2)
+
+
+def names_of(tokens: Sequence[int], salt: str | None) -> list[bytes]:
+    """Return the names of a prompt's whole blocks, each of which stands for all that is before it too.
+
+    Names under one salt are never those under another; a prompt that shares with nobody (None) has none.
+    """
+    if salt is None:
+        return []
+    name, names, data = root_name(salt), list[bytes](), array("i", tokens)
+    for end in range(BLOCK, len(data), BLOCK):  # not the last token, which is always computed
+        name = name_behind(name, data[end - BLOCK : end].tobytes())
+        names.append(name)
+    return names
+
+
+class Route(NamedTuple):
+    """Where a request goes, and what is expected there."""
+
+    engine_id: str
+    ttft_s: float
+    """Predicted time to its first token."""
+    n_held: int
+    """Tokens of the prompt that the engine holds, as far as is known."""
+    own_s: float
+    """Predicted time for the others."""
+    names: Sequence[bytes]
+    """Those of the prompt's blocks."""
+
+
+class _Booking(NamedTuple):
+    engine_id: str
+    booked_s: float
+    own_s: float
+    n_held: int
+    known_s: float
+    """When what is held was used last."""
+
+
+@dataclass(slots=True)
+class _Engine:
+    """What is known of one engine."""
+
+    view: LoadView
+    seen_s: float
+    used_s: float = 0.0
+    """When it was chosen last."""
+    held: dict[bytes, float] = field(default_factory=dict)
+    """Blocks sent there and when they were needed last, that longest ago first. A block is never older here
+    than those behind it, so that what is forgotten has nothing behind it."""
+    since: dict[str, float] = field(default_factory=dict)
+    """Requests sent there that its view does not know of, and the seconds of prefill that each takes."""
+
+    def ttft_s(self, own_s: float, now_s: float) -> float:
+        """Return how long a prompt that takes `own_s` would wait for its first token."""
+        view = self.view
+        most_s = own_s if view.shortest else inf
+        ahead_s = sum([s for s in (*view.ahead_s, *self.since.values()) if s <= most_s])
+        n_waiting = len(self.since) + 1 - view.n_free
+        return max(n_waiting, 0) * view.slot_s + max(ahead_s - (now_s - self.seen_s), 0.0) + own_s
+
+    def n_blocks(self, names: Sequence[bytes]) -> int:
+        """Return how many of a prompt's blocks it holds, by bisection."""
+        held, low, high = self.held, 0, len(names)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if names[middle - 1] in held:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def keep(self, names: Sequence[bytes], now_s: float) -> None:
+        """Note that it holds these from now on; what it has no room for goes, the least used first."""
+        held = self.held
+        for name in reversed(names):
+            held.pop(name, None)
+            held[name] = now_s
+        for name in list(_first(held, len(held) - self.view.n_kept // BLOCK)):
+            del held[name]
+
+    def forget_until(self, until_s: float) -> None:
+        """Forget what was not needed later than that."""
+        held = self.held
+        while held and held[name := next(iter(held))] <= until_s:
+            del held[name]
+
+
+def _first(held: dict[bytes, float], n: int) -> Sequence[bytes]:
+    return [name for name, _ in zip(held, range(n), strict=False)]
+
+
+class Router:
+    """Chooses engines. Times are seconds on one clock, the caller's; nothing here waits or is asked for.
+
+    router.published("a", load_of(scheduler), now_s)  # whenever an engine says how it is doing
+    route = router.choose(prompt, salt, now_s)  # None: there is no engine
+    router.booked(request_id, route, now_s)  # it is sent to route.engine_id
+    router.released(request_id, n_cached)  # its first token is there
+    router.released(request_id)  # it was refused (choose again, without={"a"}), or ended without a token
+    router.left("a")  # the engine is gone, or starts anew
+    """
+
+    def __init__(self) -> None:
+        self._engines: dict[str, _Engine] = {}
+        self._bookings: dict[str, _Booking] = {}
+
+    def published(self, engine_id: str, view: LoadView, now_s: float) -> None:
+        """Take an engine's view of its load; from the first one on it can be chosen."""
+        engine = self._engines.get(engine_id)
+        if engine is None:
+            self._engines[engine_id] = _Engine(view, now_s)
+            return
+        engine.view, engine.seen_s = view, now_s
+        engine.since = {i: s for i, s in engine.since.items() if self._bookings[i].booked_s > now_s - LAG_S}
+
+    def left(self, engine_id: str) -> None:
+        """Forget an engine and what it held."""
+        self._engines.pop(engine_id, None)
+        self._bookings = {i: b for i, b in self._bookings.items() if b.engine_id != engine_id}
+
+    def choose(
+        self, tokens: Sequence[int], salt: str | None, now_s: float, without: Collection[str] = ()
+    ) -> Route | None:
+        """Return the engine with the least predicted time to first token; equal ones take turns."""
+        names, n = names_of(tokens, salt), len(tokens)
+        # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
+        least_s = min([e.view.token_s for e in self._engines.values() if e.view.token_s], default=GUESS_S)
+        best: tuple[float, float] | None = None
+        route = None
+        for engine_id, engine in self._engines.items():
+            if engine_id in without:
+                continue
+            view = engine.view
+            n_held = BLOCK * engine.n_blocks(names)
+            own_s = _prefill_s(n_held, n, view.token_s or least_s, view.depth_s)
+            ttft_s = engine.ttft_s(own_s, now_s)
+            if best is None or (ttft_s, engine.used_s) < best:
+                best = (ttft_s, engine.used_s)
+                route = Route(engine_id, ttft_s, n_held, own_s, names)
+        return route
+
+    def booked(self, request_id: str, route: Route, now_s: float) -> None:
+        """Note that a request is sent to an engine, which will hold its prompt."""
+        if (engine := self._engines.get(route.engine_id)) is None:
+            return
+        known_s = engine.held.get(route.names[route.n_held // BLOCK - 1], 0.0) if route.n_held else 0.0
+        self._bookings[request_id] = _Booking(route.engine_id, now_s, route.own_s, route.n_held, known_s)
+        engine.since[request_id] = route.own_s
+        engine.used_s = now_s
+        engine.keep(route.names, now_s)
+
+    def released(self, request_id: str, n_cached: int | None = None) -> None:
+        """Note that a prompt is computed, or waits no longer; `n_cached` tokens of it were found there.
+
+        If that is a block or more less than was expected, the engine has given up what was expected, and so
+        probably all that was not needed since. Whoever is not known is none of our business.
+        """
+        if (booking := self._bookings.pop(request_id, None)) is None:
+            return
+        engine = self._engines[booking.engine_id]
+        engine.since.pop(request_id, None)
+        if n_cached is not None and n_cached <= booking.n_held - BLOCK:
+            engine.forget_until(booking.known_s)
