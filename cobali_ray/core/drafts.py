@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
+
+from cobali_ray.core.sequence import Sequence
 
 LEAST_MATCH, LONG_MATCH = 2, 8
 """Tokens that must match before anything is guessed, and those that are looked for first."""
@@ -61,21 +64,48 @@ def _last_place(data: bytes, n: int) -> int:
     return at // _WIDTH
 
 
-class Trust:
-    """How often guesses are right, by how many tokens matched before: learned from those that were tried.
+class Guesses:
+    """What one stream will probably say next, and how often such guesses were right, computed or not.
 
-    The right tokens of a draft count as matched for those behind them. Before much is known, more matched
-    tokens are believed to mean more; the past fades, since what streams write changes.
+    What the stream says next judges every guess, and a guess costs nothing. Every stream begins anew: the
+    same two tokens before mean much where a text is edited and little elsewhere.
     """
 
-    _PRIOR, _MOST = 4.0, 64.0
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.draft: Draft | None = None
+        self._n_tokens = 0
+        self._trust = Trust()
+
+    def renew(self, most: int) -> None:
+        """Learn from what was said since the last guess, and guess up to `most` tokens again."""
+        tokens = self.sequence.tokens
+        if self.draft is not None:
+            self._trust.learn(self.draft, tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)])
+        self.draft, self._n_tokens = look_up(tokens, most, self.sequence.end_tokens), len(tokens)
+
+    def n_expected(self, n: int) -> float:
+        """Return how many of the guess's first `n` tokens will probably be right."""
+        if self.draft is None:
+            return 0.0
+        return self._trust.n_expected(self.draft.n_match, min(n, len(self.draft.tokens)))
+
+
+class Trust:
+    """How often guesses are right, by how many tokens matched before.
+
+    The right tokens of a guess count as matched for those behind them. Before much is known, more matched
+    tokens are believed to mean more; the past fades, since what a stream writes changes.
+    """
+
+    _PRIOR, _MOST = 2.0, 64.0
 
     def __init__(self) -> None:
         self._right = [self._PRIOR * min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1)]
         self._tried = [self._PRIOR] * (LONG_MATCH + 1)
 
     def n_expected(self, n_match: int, n: int) -> float:
-        """Return how many of a draft's first `n` tokens will probably be right."""
+        """Return how many of a guess's first `n` tokens will probably be right."""
         expected, odds = 0.0, 1.0
         for i in range(n_match, n_match + n):
             at = min(i, LONG_MATCH)
@@ -83,12 +113,14 @@ class Trust:
             expected += odds
         return expected
 
-    def learn(self, n_match: int, n: int, n_right: int) -> None:
-        """Take a draft of which `n` tokens were computed and the first `n_right` were right."""
-        for i in range(min(n_right + 1, n)):
-            at = min(n_match + i, LONG_MATCH)
+    def learn(self, draft: Draft, said: Seq[int]) -> None:
+        """Take what was said where a guess had been made."""
+        for i, (guess, token) in enumerate(zip(draft.tokens, said, strict=False)):
+            at = min(draft.n_match + i, LONG_MATCH)
             if self._tried[at] >= self._MOST:
                 self._right[at] /= 2
                 self._tried[at] /= 2
             self._tried[at] += 1
-            self._right[at] += i < n_right
+            if guess != token:
+                break
+            self._right[at] += 1
