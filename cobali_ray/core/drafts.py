@@ -1,8 +1,9 @@
 """Drafts: guesses of what a stream says next, from what it has read and said before.
 
 Whoever quotes, edits or repeats says again what stood in the prompt or in the answer so far: where the same
-few tokens stood before, what followed them there is the guess (prompt lookup decoding). No index is kept: the
-last tokens are looked for in memory, which takes microseconds where a pass takes milliseconds.
+few tokens stood before, what followed them there is the guess (prompt lookup decoding). Whoever is asked the
+same again finds the earlier answer in the slot that its prompt begins from. No index is kept: the last tokens
+are looked for in memory, which takes microseconds where a pass takes milliseconds.
 """
 
 from __future__ import annotations
@@ -79,10 +80,11 @@ class Guesses:
 
     def renew(self, most: int) -> None:
         """Learn from what was said since the last guess, and guess up to `most` tokens again."""
-        tokens = self.sequence.tokens
+        tokens, earlier = self.sequence.tokens, self.sequence.earlier
         if self.draft is not None:
             self._trust.learn(self.draft, tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)])
-        self.draft, self._n_tokens = look_up(tokens, most, self.sequence.end_tokens), len(tokens)
+        self._n_tokens = len(tokens)
+        self.draft = look_up(earlier + tokens, most, self.sequence.end_tokens)
 
     def n_expected(self, n: int) -> float:
         """Return how many of the guess's first `n` tokens will probably be right."""
