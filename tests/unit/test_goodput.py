@@ -1,8 +1,10 @@
 """When drafts are computed: only where more tokens per second are expected of it, and never beyond bounds."""
 
 import itertools
+from importlib.resources import files
 from math import inf
 from random import Random
+from statistics import mean
 
 import pytest
 
@@ -77,6 +79,55 @@ def test_what_came_true_for_one_stream_is_not_expected_of_the_next():
     speculation = Speculation()
     assert n_drafting(run(speculation, lambda _: 1.5, 1000)) > 800
     assert n_drafting(run(speculation, lambda _: 1.5, 256, says=babble)) <= 4
+
+
+COSTS = {"cheap": (1.0, 1.45, 1.75, 2.6, 4.0), "dear": (1.0, 1.9, 2.8, 4.7, 7.2)}
+"""Times of passes with 1, 2, 4, 8 and 16 rows of a stream, as two models had them on two cores."""
+
+
+def words():
+    """Return prose, a number for each word."""
+    numbers = {}
+    text = (files("cobali_ray.models") / "text" / "prose.txt").read_text(encoding="utf-8")
+    return [numbers.setdefault(word, len(numbers)) for word in text.split()]
+
+
+def times(speculation, prompt, answer, cost):
+    """Return how many times as long as without drafts an answer takes."""
+    s, total = stream(prompt=prompt, max_tokens=len(answer)), 0.0
+    while (n := len(s.tokens) - len(prompt)) < len(answer):
+        draft = speculation.choose([s], plain_s=0.01, most_s=inf, room=100).get(0, ())
+        for guess, token in itertools.zip_longest(draft, answer[n : n + len(draft) + 1]):
+            s.tokens.append(token)
+            if guess != token:
+                break
+        ratio = cost[len(draft).bit_length()]
+        speculation.took(0.01 * ratio)
+        total += ratio
+    return total / len(answer)
+
+
+@pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize(
+    ("one_in", "most"),
+    [
+        pytest.param(None, 1.02, id="free"),
+        pytest.param(2, 1.02, id="hardly-alike"),
+        pytest.param(4, 1.02, id="much-changed"),
+        pytest.param(10, 1.0, id="edited"),
+        pytest.param(40, 0.85, id="little-changed"),
+    ],
+)
+def test_what_streams_say_is_never_slower_by_more_than_a_fiftieth(cost, one_in, most):
+    said, dice, speculation, found = words(), Random(1), Speculation(), []
+    for i in range(24):
+        at = dice.randrange(len(said) - 256)
+        prompt, answer = said[at : at + 128], said[at + 128 : at + 256]
+        if one_in and i % 2:  # in turns with free text, so that one could be taken for the other
+            answer = [dice.choice(said) if dice.randrange(one_in) == 0 else token for token in prompt]
+        found.append(times(speculation, prompt, answer, cost))
+    assert mean(found[2::2]) <= 1.02
+    assert mean(found[3::2]) <= most
 
 
 @pytest.mark.parametrize("plain_ratio", [0.5, 2.0])
