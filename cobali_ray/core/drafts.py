@@ -1,15 +1,19 @@
 """Drafts: guesses of what a stream says next, from what it has read and said before.
 
 Whoever quotes, edits or repeats says again what stood in the prompt or in the answer so far: where the same
-few tokens stood before, what followed them there is the guess (prompt lookup decoding). No index is kept: the
-last tokens are looked for in memory, which takes microseconds where a pass takes milliseconds.
+few tokens stood before, what followed them there is the guess (prompt lookup decoding). Whoever is asked the
+same again finds the earlier answer in the slot that its prompt begins from. No index is kept: the last tokens
+are looked for in memory, which takes microseconds where a pass takes milliseconds.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Collection
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
+
+from cobali_ray.core.sequence import Sequence
 
 LEAST_MATCH, LONG_MATCH = 2, 8
 """Tokens that must match before anything is guessed, and those that are looked for first."""
@@ -61,21 +65,49 @@ def _last_place(data: bytes, n: int) -> int:
     return at // _WIDTH
 
 
-class Trust:
-    """How often guesses are right, by how many tokens matched before: learned from those that were tried.
+class Guesses:
+    """What one stream will probably say next, and how often such guesses were right, computed or not.
 
-    The right tokens of a draft count as matched for those behind them. Before much is known, more matched
-    tokens are believed to mean more; the past fades, since what streams write changes.
+    What the stream says next judges every guess, and a guess costs nothing. Every stream begins anew: the
+    same two tokens before mean much where a text is edited and little elsewhere.
     """
 
-    _PRIOR, _MOST = 4.0, 64.0
+    def __init__(self, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self.draft: Draft | None = None
+        self._n_tokens = 0
+        self._trust = Trust()
+
+    def renew(self, most: int) -> None:
+        """Learn from what was said since the last guess, and guess up to `most` tokens again."""
+        tokens, earlier = self.sequence.tokens, self.sequence.earlier
+        if self.draft is not None:
+            self._trust.learn(self.draft, tokens[self._n_tokens : self._n_tokens + len(self.draft.tokens)])
+        self._n_tokens = len(tokens)
+        self.draft = look_up(earlier + tokens, most, self.sequence.end_tokens)
+
+    def n_expected(self, n: int) -> float:
+        """Return how many of the guess's first `n` tokens will probably be right."""
+        if self.draft is None:
+            return 0.0
+        return self._trust.n_expected(self.draft.n_match, min(n, len(self.draft.tokens)))
+
+
+class Trust:
+    """How often guesses are right, by how many tokens matched before.
+
+    The right tokens of a guess count as matched for those behind them. Before much is known, more matched
+    tokens are believed to mean more; the past fades, since what a stream writes changes.
+    """
+
+    _PRIOR, _MOST = 2.0, 64.0
 
     def __init__(self) -> None:
         self._right = [self._PRIOR * min(0.1 * n, 0.8) for n in range(LONG_MATCH + 1)]
         self._tried = [self._PRIOR] * (LONG_MATCH + 1)
 
     def n_expected(self, n_match: int, n: int) -> float:
-        """Return how many of a draft's first `n` tokens will probably be right."""
+        """Return how many of a guess's first `n` tokens will probably be right."""
         expected, odds = 0.0, 1.0
         for i in range(n_match, n_match + n):
             at = min(i, LONG_MATCH)
@@ -83,12 +115,14 @@ class Trust:
             expected += odds
         return expected
 
-    def learn(self, n_match: int, n: int, n_right: int) -> None:
-        """Take a draft of which `n` tokens were computed and the first `n_right` were right."""
-        for i in range(min(n_right + 1, n)):
-            at = min(n_match + i, LONG_MATCH)
+    def learn(self, draft: Draft, said: Seq[int]) -> None:
+        """Take what was said where a guess had been made."""
+        for i, (guess, token) in enumerate(zip(draft.tokens, said, strict=False)):
+            at = min(draft.n_match + i, LONG_MATCH)
             if self._tried[at] >= self._MOST:
                 self._right[at] /= 2
                 self._tried[at] /= 2
             self._tried[at] += 1
-            self._right[at] += i < n_right
+            if guess != token:
+                break
+            self._right[at] += 1

@@ -2,19 +2,20 @@
 
 A draft's rows cost time whether they turn out right or not: on two cores, 2 rows of a stream take 1.1 to 2
 times as long as one, and 8 take 2 to 4. So a tick gets drafts only if the tokens expected of it, divided by
-the time predicted for it, are clearly more than without. Both are learned: how often guesses are right
-(`Trust`), and how many times as long ticks of a shape take as the tick-time model says of them without
-drafts.
+the time predicted for it, are clearly more than without. Both are learned: how often a stream's guesses are
+right (`Guesses`), also while none is computed, and how many times as long ticks of a shape take as the
+tick-time model says of them without drafts.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from operator import itemgetter
 from typing import NamedTuple
 
-from cobali_ray.core.drafts import Draft, Trust, look_up
+from cobali_ray.core.drafts import Guesses
 from cobali_ray.core.sequence import Sequence
 
 MOST_STREAMS = 4
@@ -26,8 +27,8 @@ MOST_ROWS = 32
 GAIN = 1.1
 """So many times the tokens per second have to be expected."""
 TRY_EVERY, TRY_OTHERS_EVERY = 256, 16
-"""Drafts that do not pay are tried once in so many ticks, and among those that do, other sizes: what was
-learned of them may hold no longer."""
+"""Drafts that would pay but for the time that ticks with them were seen to take are tried once in so many
+ticks, and among those that do pay, other sizes: what was learned of their time may hold no longer."""
 PLAIN_FIRST, PLAIN_EVERY = 16, 32
 """So many ticks have no drafts before the first that has, and then one in so many: the time without must be
 known."""
@@ -52,13 +53,13 @@ class Speculation:
     """Chooses the drafts of ticks without prefill, and learns from what became of them."""
 
     def __init__(self) -> None:
-        self._trust = Trust()
+        self._guesses: dict[int, Guesses] = {}
+        """Of the streams that were asked about last, by slot."""
         self._ratios: dict[Choice, tuple[float, int]] = {}
         """How many times as long as without drafts, and from how many ticks that is known."""
         self._n_paid = self._n_unpaid = 0
-        """Ticks in which drafts were expected to pay, and in which they were not."""
+        """Ticks in which drafts were expected to pay, and in which but for their time they would have."""
         self._choice: Choice | None = None
-        self._drafts: Mapping[int, Draft] = {}
         self._plain_s = 0.0
 
     def choose(
@@ -75,38 +76,45 @@ class Speculation:
         self._choice = plain = Choice(len(streams), 0, 0)
         if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
             return {}
-        found: dict[int, Draft] = {}
-        for s in streams:  # the token after a draft is drawn too
-            most = min(SIZES[-1], s.n_most - len(s.tokens) - 1)
-            if (draft := look_up(s.tokens, most, s.end_tokens)) is not None:
-                found[s.slot_id] = draft
-        if not found:
-            return {}
-        best, value = None, 0.0
-        gains = [self._trust.n_expected(draft.n_match, len(draft.tokens)) for draft in found.values()]
-        if sum(gains) >= (GAIN - 1) * len(streams):  # else they would not pay if they took no time
-            best, value = self._best(found, len(streams), most_s / plain_s, room, self._ratio)
-        if best is not None and value >= GAIN:
-            self._n_paid += 1
-            if self._n_paid % PLAIN_EVERY == 0:
-                return {}
-            tries = self._n_paid % TRY_OTHERS_EVERY == 0
-        else:
-            self._n_unpaid += 1
-            tries = self._n_unpaid % TRY_EVERY == 0
-            best = None
-        if tries:
-            best, _ = self._best(found, len(streams), most_s / plain_s, room, _likely_ratio)
+        found = self._renew(streams)
+        if sum(g.n_expected(SIZES[-1]) for g in found) < (GAIN - 1) * len(streams):
+            return {}  # they would not pay if they took no time
+        best = self._decide(found, len(streams), most_s / plain_s, room)
         if best is None:
             return {}
         self._choice = best
-        chosen = self._by_gain(found, best.size)[: best.n_drafting]
-        self._drafts = {i: Draft(found[i].tokens[: best.size], found[i].n_match) for _, i in chosen}
-        return {i: draft.tokens for i, draft in self._drafts.items()}
+        chosen = _by_gain(found, best.size)[: best.n_drafting]
+        return {g.sequence.slot_id: g.draft.tokens[: best.size] for _, g in chosen if g.draft is not None}
+
+    def _renew(self, streams: Seq[Sequence]) -> list[Guesses]:
+        """Return what is guessed of streams, those that something is guessed of."""
+        before, self._guesses = self._guesses, {}
+        for s in streams:
+            guesses = before.get(s.slot_id)
+            if guesses is None or guesses.sequence is not s:
+                guesses = Guesses(s)
+            self._guesses[s.slot_id] = guesses
+            most = s.n_most - len(s.tokens) - 1  # the token after a draft is drawn too
+            guesses.renew(min(SIZES[-1], most))
+        return [g for g in self._guesses.values() if g.draft is not None]
+
+    def _decide(self, found: Seq[Guesses], n_streams: int, most_ratio: float, room: int) -> Choice | None:
+        """Return what to draft; None for nothing."""
+        best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
+        other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+        if value >= GAIN:
+            self._n_paid += 1
+            if self._n_paid % PLAIN_EVERY == 0:
+                return None
+            return other if self._n_paid % TRY_OTHERS_EVERY == 0 else best
+        if hope < GAIN:
+            return None
+        self._n_unpaid += 1
+        return other if self._n_unpaid % TRY_EVERY == 0 else None
 
     def _best(
         self,
-        found: Mapping[int, Draft],
+        found: Seq[Guesses],
         n_streams: int,
         most_ratio: float,
         room: int,
@@ -116,7 +124,7 @@ class Speculation:
         best, most, plain = None, 0.0, ratio_of(Choice(n_streams, 0, 0))
         for size in SIZES:
             expected = float(n_streams)
-            for n, (gain, _) in enumerate(self._by_gain(found, size), 1):
+            for n, (gain, _) in enumerate(_by_gain(found, size), 1):
                 expected += gain
                 choice = Choice(n_streams, n, size)
                 if choice.n_drafted > min(room, MOST_ROWS - n_streams):
@@ -127,22 +135,9 @@ class Speculation:
                     best, most = choice, value
         return best, most
 
-    def _by_gain(self, found: Mapping[int, Draft], size: int) -> list[tuple[float, int]]:
-        """Return (tokens expected, slot) of each draft cut to a size, the most promising first."""
-        gains = [
-            (self._trust.n_expected(d.n_match, min(size, len(d.tokens))), slot_id)
-            for slot_id, d in found.items()
-        ]
-        return sorted(gains, reverse=True)
-
     def _ratio(self, choice: Choice) -> float:
         known = self._ratios.get(choice)
         return _likely_ratio(choice) if known is None else known[0]
-
-    def learn(self, slot_id: int, n_right: int) -> None:
-        """Take how many tokens of a slot's draft were right."""
-        draft = self._drafts[slot_id]
-        self._trust.learn(draft.n_match, len(draft.tokens), n_right)
 
     def took(self, seconds: float) -> float:
         """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.
@@ -164,3 +159,8 @@ def _likely_ratio(choice: Choice) -> float:
     """Return how many times as long ticks of such a choice probably take, before any was seen."""
     ragged = 0 < choice.n_drafting < choice.n_streams  # a micro-batch of its own
     return 1 + _ROW * choice.n_drafted / choice.n_streams + _PASS * ragged
+
+
+def _by_gain(found: Seq[Guesses], size: int) -> list[tuple[float, Guesses]]:
+    """Return (tokens expected, whose) of each guess cut to a size, the most promising first."""
+    return sorted(((g.n_expected(size), g) for g in found), key=itemgetter(0), reverse=True)

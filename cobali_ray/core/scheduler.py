@@ -482,7 +482,7 @@ class Scheduler:
             self._out.append(self._emit)
 
     def _judge(self, plan: Plan, n_each: Seq[int]) -> None:
-        """Have what drafts were wrong of forgotten, and learn from it."""
+        """Have what drafts were wrong of forgotten."""
         for sequence, n in zip(plan.rows, n_each, strict=True):
             n_draft = len(plan.drafts.get(sequence.slot_id, ()))
             # Who ended meanwhile, or failed, keeps what it had: its own token last.
@@ -490,8 +490,7 @@ class Scheduler:
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
                 self._out.append(Truncate(sequence.slot_id, sequence.n_computed + n_kept))
-            if n_draft and self._speculation is not None:
-                self._speculation.learn(sequence.slot_id, n - 1)
+            if n_draft:
                 self.n_drafted += n_draft
                 self.n_accepted += n_kept - 1
 

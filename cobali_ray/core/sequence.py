@@ -19,7 +19,7 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "end_tokens", "ending",
+        "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "earlier", "end_tokens", "ending",
         "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached", "n_most",
         "n_passed", "n_preempted", "n_prefilled", "n_prompt", "n_unsaid", "plain", "request", "request_id",
         "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
@@ -59,6 +59,8 @@ class Sequence:
         self.last_token_s: float | None = None
         self.n_cached = 0
         self.cached_from: Tier = "none"
+        self.earlier = array("i")
+        """Where it begins with what an idle slot held: the end of that, and what came behind it there."""
         self.n_passed = 0
         """Tokens of later prompts that were computed ahead of this one's."""
         self.n_preempted = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from cobali_ray.core.disk_tier import DiskTier, whole
+from cobali_ray.core.drafts import LONG_MATCH
 from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
 from cobali_ray.core.instructions import (
     Copy,
@@ -81,6 +82,9 @@ class Tiers:
         if place.from_host:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
         in_place = place.donor_id is None and not place.from_host
+        if n_keep and not place.from_host:
+            source = held if place.donor_id is None else self.slots.held(place.donor_id)
+            sequence.earlier = source.tokens[max(n_keep - LONG_MATCH, 0) :]
         if held.n_tokens - n_keep * in_place >= self._limits.host_block:
             self.save(slot_id, held.tokens, held.n_tokens, held.salt)
         self._tell(Truncate(slot_id, n_keep if in_place else 0))

@@ -111,9 +111,6 @@ class Guesses(Speculation):
                 room -= len(draft)
         return drafts
 
-    def learn(self, slot_id, n_right):
-        pass
-
     def took(self, seconds):
         return 0.0
 

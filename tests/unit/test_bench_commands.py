@@ -84,8 +84,10 @@ def test_constrained(bench):
 
 
 def test_speculation(bench):
-    report = bench("speculation", "--quick", "--clients", "1,5", "--editors", "1", *SCRIPTED)
-    assert [row[:2] for row in report["tables"][0]["rows"]] == [["edit", "1"], ["free", "1"], ["free", "5"]]
+    numbers = ("--clients", "1,5", "--editors", "1", "--askers", "2")
+    report = bench("speculation", "--quick", *numbers, *SCRIPTED)
+    kinds = [["edit", "1"], ["again", "2"], ["free", "1"], ["free", "5"]]
+    assert [row[:2] for row in report["tables"][0]["rows"]] == kinds
     runs = report["samples"]["rounds"]
     assert runs["free 5 on"][0]["drafted"] == runs["edit 1 off"][0]["drafted"] == 0
     assert report["plots"] == ["speculation-ratios.png"]

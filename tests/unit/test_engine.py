@@ -4,6 +4,7 @@ import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
 from cobali_ray.core.events import Delta
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
@@ -35,6 +36,7 @@ class Setup:
         backend=None,
         n_host_cells=0,
         copies=False,
+        speculation=None,
         **scripted,
     ):
         self.backend = backend or ScriptedBackend(
@@ -47,8 +49,9 @@ class Setup:
         )  # fmt: skip
         self.clock, self.events = FakeClock(step_s=0.001), Recorder()
         self.engine = Engine(
-            self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1
-        )
+            self.backend, self.limits, self.clock, self.events, entropy=lambda: 1, check_every=1,
+            speculation=speculation,
+        )  # fmt: skip
 
     def submit(self, request_id, prompt, max_tokens=5, **kwargs):
         text = prompt.encode() if isinstance(prompt, str) else prompt
@@ -586,3 +589,20 @@ def test_where_it_cannot_be_nothing_is_kept_outside(monkeypatch, cell_bytes, fre
     monkeypatch.setattr(ScriptedBackend, "measure_cell", lambda _self: cell_bytes)
     settings = read_settings({"model": SCRIPTED})
     assert engine_on(ScriptedBackend(), settings, Recorder()).limits.n_host_cells == 0
+
+
+def test_who_asks_the_same_again_is_answered_in_fewer_ticks_and_nobody_else():
+    setup = Setup(n_ctx=256, chunk=64, budget=64, min_prefix=8, copies=True, speculation=Speculation())
+
+    def ask(request_id, salt):
+        setup.submit(request_id, "what is a tick, and who takes part?", 120, cache_salt=salt, sampling=drawn)
+        n_ticks = sum(setup.tick() is not None for _ in iter(lambda: setup.engine.has_work, False))
+        return setup.events.text(request_id), n_ticks
+
+    drawn = SamplingParams(temperature=1.0, seed=3, ignore_eos=True)
+    answer, n_ticks = ask("first", "a")
+    again, n_again = ask("again", "a")
+    other, n_other = ask("other", "b")
+    assert answer == again == other
+    assert n_again < n_ticks / 3
+    assert n_other > 0.9 * n_ticks

@@ -23,9 +23,10 @@ QUICK_TOKENS = 16
 NOTE = (
     "What the model says is scripted over real passes: its logits are drawn as always, but the token of the "
     f"text is the likeliest. An edit says the prompt again, one token in {N_CHANGED} changed; free text goes "
-    "on where the prompt ends. With drafts and without take turns, each keeping what it learned. Ratios are "
-    "of whole answers, prompts among them, each within its round. The targets: free text at least "
-    f"{LEAST_FREE}, edits with one client at least {LEAST_EDIT}."
+    "on where the prompt ends; again is free text that was asked and answered just before. With drafts and "
+    "without take turns, each keeping what it learned. Ratios are of whole answers, prompts among them, each "
+    f"within its round. The targets: free text at least {LEAST_FREE}, edits with one client at least "
+    f"{LEAST_EDIT}."
 )
 
 
@@ -33,6 +34,7 @@ def speculation(
     model: Model = "builtin:synthetic-tiny-152k",
     clients: Annotated[str, typer.Option(help="Clients at once, with free text.")] = "1,2,4,8,16,32",
     editors: Annotated[str, typer.Option(help="Clients at once, with edits.")] = "1,4",
+    askers: Annotated[str, typer.Option(help="Clients at once that ask again what they just asked.")] = "1,4",
     tokens: Annotated[int, typer.Option(min=8, help="Tokens of each prompt, and of each answer.")] = 256,
     rounds: NRounds = 7,
     quick: Quick = False,
@@ -43,6 +45,7 @@ def speculation(
         rounds, tokens = 1, QUICK_TOKENS
     numbers_of: dict[Kind, list[int]] = {
         "edit": numbers("--editors", editors),
+        "again": numbers("--askers", askers),
         "free": numbers("--clients", clients),
     }
     cases = [(kind, n) for kind, of_kind in numbers_of.items() for n in of_kind]
@@ -65,7 +68,13 @@ def speculation(
         found = run_rounds(contenders, n_rounds=rounds, n_warmup=0 if quick else 1)
         n_vocab = backend.n_vocab
     command = spell(
-        "speculation", model=model, clients=clients, editors=editors, tokens=tokens, rounds=rounds
+        "speculation",
+        model=model,
+        clients=clients,
+        editors=editors,
+        askers=askers,
+        tokens=tokens,
+        rounds=rounds,
     )
     report = Report(
         name="speculation", title="Drafts against none", command=command,

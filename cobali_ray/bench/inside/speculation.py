@@ -2,7 +2,8 @@
 
 What the model says is scripted over real passes, because a synthetic model says nothing of its own: its
 logits are drawn as always, but the token of the text is the likeliest. Free text goes on where the prompt
-ends; an edit is the prompt once more, with small changes.
+ends; an edit is the prompt once more, with small changes; what is asked again is free text that was asked and
+answered just before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.opening import MonotonicClock
 
-Kind: TypeAlias = Literal["free", "edit"]
+Kind: TypeAlias = Literal["free", "edit", "again"]
 N_CHANGED = 40
 """One token in so many is another one in an edit, missing, or has two others before it."""
 _SAID = 1000.0
@@ -55,12 +56,22 @@ class Scene:
         self._tokens = tokens * (1 + 2 * (n_prompt + n_answer) // len(tokens))
 
     def run(self, side: Side, kind: Kind, n_clients: int, seed: int) -> Figures:
-        """Answer one request of each client, all sent at once, on an empty cache."""
+        """Answer one request of each client, all sent at once, on an empty cache or once more."""
         empty(self._backend)
-        clock = MonotonicClock()
         engine = Engine(
-            self._backend, self._limits, clock, lambda _: None, pacer=side.pacer, speculation=side.speculation
+            self._backend,
+            self._limits,
+            MonotonicClock(),
+            lambda _: None,
+            pacer=side.pacer,
+            speculation=side.speculation,
         )
+        if kind == "again":
+            self._answer(engine, kind, n_clients, seed)
+        return self._answer(engine, kind, n_clients, seed)
+
+    def _answer(self, engine: Engine, kind: Kind, n_clients: int, seed: int) -> Figures:
+        clock = MonotonicClock()
         ticks: list[TickStats] = []
         n_output = 0
         began_s = clock.now()
@@ -87,9 +98,9 @@ class Scene:
         start = rng.randrange(len(self._tokens) - self._n_prompt - self._n_answer)
         end = start + self._n_prompt
         prompt = self._tokens[start:end]
-        if kind == "free":
-            return prompt, self._tokens[end : end + self._n_answer]
-        return prompt, self._edited(prompt, rng)
+        if kind == "edit":
+            return prompt, self._edited(prompt, rng)
+        return prompt, self._tokens[end : end + self._n_answer]
 
     def _edited(self, tokens: Sequence[int], rng: Random) -> list[int]:
         edited: list[int] = []
