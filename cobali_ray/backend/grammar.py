@@ -298,8 +298,8 @@ class Grammars:
         """Make what all grammars need, which takes a second for a large vocabulary."""
         _ = self._tokenizer, self._by_byte
 
-    def matcher(self, grammar: Grammar, shown: Sequence[int] = ()) -> Matcher:
-        """Return a matcher at the beginning of an answer that shows these control tokens.
+    def matcher(self, grammar: Grammar, shown: Sequence[int] = (), said: Sequence[int] = ()) -> Matcher:
+        """Return a matcher behind these tokens of an answer that shows these control tokens.
 
         Raises InvalidParameterError where the grammar cannot be used.
         """
@@ -308,7 +308,7 @@ class Grammars:
         for token in shown:
             if (piece := pieces.of(token, shown)) and (spelling := spell(piece)):
                 spellings[token] = spelling
-        return Matcher(
+        matcher = Matcher(
             copy,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
@@ -317,6 +317,9 @@ class Grammars:
             spell=spell,
             spellings=spellings,
         )
+        for token in said:
+            matcher.take(token)
+        return matcher
 
     def _compile(self, text: str, param: str) -> LLMatcher:
         tokenizer = self._tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ class Route(Enum):
 class RowSampler:
     """Remember what one request's sampling needs: parameters, counts of tokens seen, its own generator.
 
-    `n_sampled` counts the output tokens drawn so far. `prompt` matters to the repetition penalty only.
+    `n_sampled` counts the output tokens so far. `prompt` matters to the repetition penalty only.
     A `logit_bias` or prompt token outside the vocabulary raises `InvalidParameterError`. `entropy` seeds the
     generator of a stochastic request that brings no seed.
     """
@@ -66,6 +67,7 @@ class RowSampler:
         """Where its answer stands in the grammar it must follow, if any."""
         self.reasoning: Reasoning | None = None
         """Where its answer stands in its reasoning, if that is bounded."""
+        self._replay: deque[int] = deque()
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
         top_k = params.top_k if 0 < params.top_k < n_vocab else 0
@@ -78,16 +80,29 @@ class RowSampler:
         temperature = max(params.temperature, _COLDEST)
         self.chain = ChainParams(top_k or math.inf, typical_p, params.top_p, params.min_p, temperature)
         self._random: random.Random | None = None
+        self._seed = self._n_drawn = 0
         if self.route is not Route.GREEDY:
             seed = entropy() if params.seed is None else params.seed
             # Random takes the absolute value of its seed, so -1 and 1 would be one.
-            self._random = random.Random(2 * seed if seed >= 0 else -2 * seed - 1)
+            self._seed = 2 * seed if seed >= 0 else -2 * seed - 1
+            self._random = random.Random(self._seed)
+
+    def resume(self, said: Sequence[int]) -> None:
+        """Go on behind output tokens that were drawn elsewhere. A matcher has to be told of them too."""
+        for token in said:
+            self.take(token)
+
+    def replay(self, said: Sequence[int]) -> None:
+        """Have these output tokens come first, whatever the rows say."""
+        self._replay.extend(said)
 
     def forced(self) -> int | None:
         """Return the token that comes next whatever the row says, if there is one.
 
         What the grammar refuses is not forced, and neither is what would have followed.
         """
+        if self._replay:
+            return self._replay[0]
         if self.reasoning is None or (token := self.reasoning.forced) is None:
             return None
         if self.matcher is None or self.matcher.allows(token):
@@ -112,14 +127,25 @@ class RowSampler:
         self._patches.apply_to_candidates(values, ids, self.n_sampled)
 
     def uniform(self) -> float:
-        """Draw the next number in [0, 1) of this request's own generator."""
+        """Draw the number in [0, 1) of the next output token, or a second one if asked again for that token.
+
+        The numbers are those of its place in the answer: whoever drew the tokens before it, and however.
+        """
         if self._random is None:
             raise InvariantError("a greedy request draws no random number")
+        if self._n_drawn > self.n_sampled:
+            return random.Random((self._seed << 64) + self.n_sampled).random()
+        while self._n_drawn < self.n_sampled:
+            self._random.random()
+            self._n_drawn += 1
+        self._n_drawn += 1
         return self._random.random()
 
     def take(self, token: int) -> None:
         """Note the token drawn."""
         self.n_sampled += 1
+        if self._replay:
+            self._replay.popleft()
         self._patches.take(token)
         if self.reasoning is not None:
             self.reasoning.take(token)

@@ -31,9 +31,16 @@ class Delta(NamedTuple):
 
     request_id: str
     text: str
-    n_tokens: int
+    tokens: tuple[int, ...]
     """Output tokens that this delta accounts for; a token may have been held back by earlier ones."""
     logprobs: tuple[TokenLogprob, ...] = ()
+    stats: RequestStats | None = None
+    """The request's life so far, with its first delta only."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of output tokens."""
+        return len(self.tokens)
 
 
 class RequestStats(NamedTuple):
@@ -61,13 +68,14 @@ class RequestStats(NamedTuple):
     """From the HTTP request's arrival at the server to its arrival at the engine; None without HTTP."""
     cached_from: Tier = "none"
     """Where those that were not computed came from."""
+    n_said: int = 0
+    """Output tokens that another engine had said before; times are of those that came here."""
 
     @property
     def tpot_s(self) -> float | None:
         """Seconds per output token after the first; None for answers of one token."""
-        if self.decode_s is None or self.n_output < 2:
-            return None
-        return self.decode_s / (self.n_output - 1)
+        n_after = self.n_output - self.n_said - 1
+        return None if self.decode_s is None or n_after < 1 else self.decode_s / n_after
 
 
 class End(NamedTuple):

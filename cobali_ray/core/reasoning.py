@@ -52,7 +52,10 @@ class Reasoning:
             self._n_left -= 1
             self._read(self._piece(token))
         elif self._where is _Where.CLOSING:
-            del self._closing[0]
+            if token == self._closing[0]:
+                del self._closing[0]
+            else:  # the grammar refused it
+                self._closing.clear()
             if not self._closing:
                 self._where = _Where.OVER
         elif self._where is _Where.BEFORE:

@@ -236,6 +236,12 @@ class Request:
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""
     """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
+    said: tuple[int, ...] = ()
+    """Output tokens that an engine told before it went away: the answer goes on behind them."""
+    replays: bool = False
+    """These are computed one by one, as they were then, and not like a prompt."""
+    attempt: int = 0
+    """Engines that did not finish it."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -250,6 +256,8 @@ class Request:
             raise InvalidParameterError("stop", f"stop strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", "stop strings must not be empty")
+        if len(self.said) >= self.max_tokens:
+            raise InvalidParameterError("said", f"{len(self.said)} tokens are a whole answer already")
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)
             raise InvalidParameterError(
@@ -267,6 +275,7 @@ class Request:
             raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
         self.sampling.check_tokens(n_vocab)
         _require_tokens("shown_tokens", self.shown_tokens, n_vocab)
+        _require_tokens("said", self.said, n_vocab)
         if self.reasoning_budget is not None:
             _require_tokens("reasoning_budget", self.reasoning_budget.closing, n_vocab)
 

@@ -227,7 +227,10 @@ class Scheduler:
         )
         self._open[request.request_id] = sequence
         self.tiers.look_on_disk(sequence, event.now_s)
-        self.queue.push(sequence)
+        if request.said:  # its reader waits in the middle of an answer
+            self.queue.push_front(sequence)
+        else:
+            self.queue.push(sequence)
         self._deadlines.add(sequence)
 
     def _ready(self, event: Ready) -> None:
@@ -329,7 +332,7 @@ class Scheduler:
             sequence.change(Change.ASSIGN)
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
-                sequence.assigned_s, sequence.n_cached = now_s, place.n_keep
+                sequence.assigned_s, sequence.n_cached = now_s, min(place.n_keep, sequence.n_prompt)
                 if not (place.from_host and sequence.cached_from == "disk"):
                     sequence.cached_from = place.tier
                 self._leave_queue(sequence)

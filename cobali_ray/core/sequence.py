@@ -19,10 +19,10 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "cached_from", "deadline_s", "decoding", "earlier", "end_tokens", "ending",
-        "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached", "n_most",
-        "n_passed", "n_preempted", "n_prefilled", "n_prompt", "n_unsaid", "plain", "request", "request_id",
-        "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding", "earlier", "end_tokens",
+        "ending", "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached",
+        "n_most", "n_muted", "n_passed", "n_preempted", "n_prefilled", "n_prompt", "n_unsaid", "plain",
+        "request", "request_id", "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,10 @@ class Sequence:
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
+        self.n_muted = len(request.said) if request.replays else 0
+        """Tokens of its answer that are said again and not told."""
+        if not request.replays:
+            self.tokens.extend(request.said)
         self.n_most = request.n_most
         self.n_prefilled = 0
         """Tokens computed before it began to decode."""
@@ -68,9 +72,9 @@ class Sequence:
         """Every time it had a slot, for those who look on."""
         self.text = TextStream()
         self.stops = StopScanner(request.stop, include=request.include_stop)
-        self.plain = not request.stop and request.sampling.n_logprobs is None
-        """Whether each token's text is all that is said of it."""
-        self.held = 0
+        self.begun = self.plain = False
+        """Whether something was told of it; and whether from now on each token's text is all that is."""
+        self.held: list[int] = []
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []
         self.n_unsaid = 0
@@ -108,6 +112,12 @@ class Sequence:
         """Move along the lifecycle table."""
         self.status = advance(self.status, change)
 
+    def begin(self) -> RequestStats:
+        """Note that its first text is told; return its life so far."""
+        self.begun = True
+        self.plain = not self.request.stop and self.request.sampling.n_logprobs is None
+        return self.stats(self.arrived_s if self.last_token_s is None else self.last_token_s)
+
     def enter_slot(self, now_s: float) -> None:
         """Note that its slot is its own from now on."""
         self.stays = (*self.stays, Stay(self.slot_id, now_s))
@@ -135,4 +145,5 @@ class Sequence:
             n_preempted=self.n_preempted,
             intake_s=None if received is None else max(arrived - received, 0.0),
             cached_from=self.cached_from,
+            n_said=len(self.request.said),
         )

@@ -29,9 +29,11 @@ class Emitter:
         if sequence.plain and not ending and not sequence.text.waiting:
             known = self._ascii.get(token)
             if known:
-                n_tokens, sequence.held = sequence.held + 1, 0
-                return Delta(sequence.request_id, known, n_tokens), False
-        sequence.held += 1
+                if not sequence.held:
+                    return Delta(sequence.request_id, known, (token,)), False
+                held, sequence.held = sequence.held, []
+                return Delta(sequence.request_id, known, (*held, token)), False
+        sequence.held.append(token)
         shown = sequence.request.shown_tokens
         if logprobs is not None:
             sequence.held_logprobs.append(self._named(token, logprobs, shown))
@@ -45,10 +47,23 @@ class Emitter:
             text += rest if hit else rest + sequence.stops.flush()
         if not text and not (ending and sequence.held_logprobs and not hit):
             return None, hit
-        delta = Delta(sequence.request_id, text, sequence.held, tuple(sequence.held_logprobs))
-        sequence.held = 0
+        tokens, logprobs_of = tuple(sequence.held), tuple(sequence.held_logprobs)
+        sequence.held.clear()
         sequence.held_logprobs.clear()
-        return delta, hit
+        if sequence.n_muted:
+            sequence.n_muted -= len(tokens)
+            return None, hit
+        stats = None if sequence.begun else sequence.begin()
+        return Delta(sequence.request_id, text, tokens, logprobs_of, stats), hit
+
+    def resume(self, sequence: Sequence) -> None:
+        """Take what a request's tokens said elsewhere, which was told there."""
+        shown = sequence.request.shown_tokens
+        pieces = [
+            b"" if self._is_silent(sequence, token, None) else self._pieces.of(token, shown)
+            for token in sequence.request.said
+        ]
+        sequence.stops.feed(sequence.text.feed(b"".join(pieces)))
 
     def _is_silent(self, sequence: Sequence, token: int, ending: FinishReason | None) -> bool:
         """Say whether a token has no text: an end token, or the stop token of a request that wants none."""

@@ -175,20 +175,33 @@ class Engine:
             )
             if (budget := request.reasoning_budget) is not None:
                 row.reasoning = Reasoning(budget, partial(self._pieces.of, shown=request.shown_tokens))
-            if request.grammar is not None and ready:
-                row.matcher = self.grammars.matcher(request.grammar, request.shown_tokens)
+            if request.replays:
+                row.replay(request.said)
+            else:
+                row.resume(request.said)
+            if ready:
+                row.matcher = self.matcher(request)
         except BadRequestError as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
         self._tell(told.Submitted(request, now_s, row, ready))
         sequence = self.scheduler.sequence(request.request_id)
+        if request.said and not request.replays:
+            self._emitter.resume(sequence)
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
 
-    def ready(self, sequence: Sequence, found: Matcher | CobaliError) -> None:
+    def matcher(self, request: Request) -> Matcher | None:
+        """Return where a request's answer stands in its grammar, if it has one. Any thread may call it."""
+        if request.grammar is None:
+            return None
+        said = () if request.replays else request.said
+        return self.grammars.matcher(request.grammar, request.shown_tokens, said)
+
+    def ready(self, sequence: Sequence, found: Matcher | CobaliError | None) -> None:
         """Let a request go on with its compiled grammar, or end it because there is none."""
         if sequence.status is not Status.NOT_READY:  # it has ended meanwhile
             return

@@ -16,7 +16,7 @@ from cobali_ray.backend.threads import give_way
 from cobali_ray.core.admission import Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
-from cobali_ray.core.request import Grammar, Request
+from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
@@ -106,15 +106,15 @@ class EngineLoop:
         sequence = engine.submit(request, ready=request.grammar is None)
         self._watch(lambda observer: observer.on_submit(sequence))
         if request.grammar is not None:
-            self._compilers.submit(self._compile, engine, sequence, request.grammar)
+            self._compilers.submit(self._compile, engine, sequence)
 
-    def _compile(self, engine: Engine, sequence: Sequence, grammar: Grammar) -> None:
+    def _compile(self, engine: Engine, sequence: Sequence) -> None:
         """Compile a request's grammar, in a thread of its own, and send word of it."""
         if sequence.status.ended:
             return
-        found: Matcher | CobaliError
+        found: Matcher | CobaliError | None
         try:
-            found = engine.grammars.matcher(grammar, sequence.request.shown_tokens)
+            found = engine.matcher(sequence.request)
         except CobaliError as error:
             found = error
         except Exception as error:  # the thread has others to compile for, and this request must end
@@ -129,7 +129,8 @@ class EngineLoop:
         if engine is None or self._failure is not None:
             raise LoadingError
         request = check_request(request, engine.limits, engine.backend.n_vocab)
-        admit(request, self._occupancy(engine), engine.limits)
+        if not request.attempt:  # else it was let in before
+            admit(request, self._occupancy(engine), engine.limits)
         return request
 
     def _occupancy(self, engine: Engine) -> Occupancy:

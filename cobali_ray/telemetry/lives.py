@@ -38,7 +38,9 @@ class Lives:
 
     def enter(self, sequence: Sequence) -> None:
         """Remember an open request."""
-        self._open[sequence.request_id] = self._silent[sequence.request_id] = sequence
+        self._open[sequence.request_id] = sequence
+        if not sequence.request.said:  # else its first token came elsewhere
+            self._silent[sequence.request_id] = sequence
 
     def first_tokens(self) -> list[float]:
         """Return the TTFT of each open request that has got its first token since the last call."""

@@ -49,7 +49,7 @@ def says(*deltas, reason="stop"):
         k = request.sampling.n_logprobs
         for text in deltas:
             logprobs = () if k is None else (logprob_of(text, k),)
-            yield [Delta(request.request_id, text, 1, logprobs)]
+            yield [Delta(request.request_id, text, (1,), logprobs)]
         yield [End(request.request_id, reason, None, stats(request, len(deltas)))]
 
     return script
@@ -59,7 +59,7 @@ def ends_with(error, *deltas):
     """Script: deltas, then an end event with an error."""
 
     def script(request):
-        yield from ([Delta(request.request_id, text, 1)] for text in deltas)
+        yield from ([Delta(request.request_id, text, (1,))] for text in deltas)
         yield [End(request.request_id, None, error, stats(request, len(deltas)))]
 
     return script

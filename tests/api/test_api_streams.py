@@ -17,7 +17,7 @@ ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 def stalls_after(*deltas):
     def script(request):
-        yield from ([Delta(request.request_id, text, 1)] for text in deltas)
+        yield from ([Delta(request.request_id, text, (1,))] for text in deltas)
         yield asyncio.Event()
 
     return script
@@ -97,7 +97,7 @@ async def test_a_failure_in_mid_stream_is_an_event_and_a_clean_end(app, client):
     ("error", "code"), [(RuntimeError("secret"), "internal_error"), (EventsLostError(), "events_lost")]
 )
 async def test_a_bug_or_a_gap_in_mid_stream_is_an_event_and_a_clean_end(app, client, error, code):
-    client.script = lambda request: [[Delta(request.request_id, "Hello", 1)], error]
+    client.script = lambda request: [[Delta(request.request_id, "Hello", (1,))], error]
     wire = await Wire(app, CHAT, ASK | {"stream": True}).run()
     assert [wire.events[-2]["error"]["code"], wire.events[-1]] == [code, "[DONE]"]
     assert b"secret" not in wire.body
@@ -105,7 +105,7 @@ async def test_a_bug_or_a_gap_in_mid_stream_is_an_event_and_a_clean_end(app, cli
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stream_without_an_end_event_is_our_fault(app, client, stream):
-    client.script = lambda request: [[Delta(request.request_id, "Hello", 1)]]
+    client.script = lambda request: [[Delta(request.request_id, "Hello", (1,))]]
     wire = await Wire(app, CHAT, ASK | {"stream": stream}).run()
     assert b'"code":"internal_error"' in wire.body
 
@@ -113,9 +113,9 @@ async def test_a_stream_without_an_end_event_is_our_fault(app, client, stream):
 async def test_everything_pending_is_one_write_and_one_chunk(app, client):
     def script(request):
         rid = request.request_id
-        yield [Delta(rid, "Hel", 1)]
-        yield [Delta(rid, "lo", 1), Delta(rid, " wor", 1), Delta(rid, "ld", 1)]
-        yield [Delta(rid, "!", 1), End(rid, "length", None, stats(request, 5))]
+        yield [Delta(rid, "Hel", (1,))]
+        yield [Delta(rid, "lo", (1,)), Delta(rid, " wor", (1,)), Delta(rid, "ld", (1,))]
+        yield [Delta(rid, "!", (1,)), End(rid, "length", None, stats(request, 5))]
 
     client.script = script
     wire = await Wire(app, CHAT, ASK | {"stream": True}).run()

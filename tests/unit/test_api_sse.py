@@ -83,7 +83,9 @@ def test_one_chunk(frames, kind, choice, include_usage):
 ])  # fmt: skip
 def test_any_text_survives_the_framing(frames, take, texts):
     stream = writer(call(), frames)
-    wire = b"".join(stream.write([Delta("0", text, 1)], 0.5) for text in texts) + stream.write([end()], 1.0)
+    wire = b"".join(stream.write([Delta("0", text, (1,))], 0.5) for text in texts) + stream.write(
+        [end()], 1.0
+    )
     events = parse(wire)
     assert events.pop() == "data: [DONE]"
     assert "".join(take(event["choices"][0]) for event in events) == "".join(texts)
@@ -92,7 +94,7 @@ def test_any_text_survives_the_framing(frames, take, texts):
 
 @given(st.lists(st.integers(0, 4), max_size=12))
 def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
-    events = [Delta(str(i % 2), f"{i}.", 1) for i in range(8)] + [end("0"), end("1")]
+    events = [Delta(str(i % 2), f"{i}.", (1,)) for i in range(8)] + [end("0"), end("1")]
     stream = writer(call(n=2))
     wire, rest = b"", events
     for cut in cuts:
@@ -112,7 +114,7 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
 
 def test_an_echo_opens_each_choice():
     one = call(n=2, echoes=("once ", "once "))
-    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", 1), end("0")], 1.0))
+    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", (1,)), end("0")], 1.0))
     assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
         (1, "once "),
         (1, "x"),
@@ -123,7 +125,7 @@ def test_an_echo_opens_each_choice():
 
 def test_a_failed_choice_closes_nothing():
     stream = writer(call())
-    wire = stream.write([Delta("0", "x", 1), End("0", None, EngineDiedError(), numbers())], 1.0)
+    wire = stream.write([Delta("0", "x", (1,)), End("0", None, EngineDiedError(), numbers())], 1.0)
     assert b"[DONE]" not in wire
     assert all(event["choices"][0]["finish_reason"] is None for event in parse(wire))
 
@@ -132,7 +134,7 @@ def test_nothing_may_follow_an_end():
     tally = Tally(call())
     list(tally.sort([end()], 1.0))
     with pytest.raises(InvariantError):
-        list(tally.sort([Delta("0", "late", 1)], 1.0))
+        list(tally.sort([Delta("0", "late", (1,))], 1.0))
 
 
 def test_a_failure_is_an_event_and_the_end():

@@ -475,14 +475,14 @@ class Gated:
     def warm(self):
         self.grammars.warm()
 
-    def matcher(self, asked, shown=()):
+    def matcher(self, asked, shown=(), said=()):
         self.at_work, self.shown = True, shown
         self.begun.set()
         assert self.may_go.wait(WAIT_S)
         self.at_work = False
         if asked.text == "raise":
             raise RuntimeError("a bug")
-        return self.grammars.matcher(asked, shown)
+        return self.grammars.matcher(asked, shown, said)
 
 
 class Loop:

@@ -136,8 +136,8 @@ def test_forced_tokens_count_as_sampled_ones():
     assert bytes(sample_rows(logits.copy(), [row]).tokens[0] for _ in range(5)) == b"</t>y"
 
 
-def test_a_forced_token_takes_no_random_number():
-    """So the same seed gives the same answer, whatever was forced in between."""
+def test_what_was_forced_leaves_every_place_its_random_number():
+    """So the same seed draws the same at the same place of an answer, whatever was forced before."""
     params, rng = SamplingParams(seed=4), np.random.default_rng(2)
     rows = rng.normal(0, 3, (12, N_VOCAB)).astype(np.float32)
     free = RowSampler(params, (), end_tokens=frozenset(), n_vocab=N_VOCAB)
@@ -145,6 +145,7 @@ def test_a_forced_token_takes_no_random_number():
     bound.reasoning = Reasoning(budget(0, OPEN), lambda token: bytes([token % 256]))
     for _ in b"</t>":
         sample_rows(rows[:1].copy(), [bound])
+        sample_rows(rows[:1].copy(), [free])
     drawn = [[sample_rows(row[None].copy(), [one]).tokens[0] for row in rows] for one in (free, bound)]
     assert drawn[0] == drawn[1]
 

@@ -204,7 +204,7 @@ async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neith
         if len(sent) == 1:
             asyncio.get_running_loop().call_soon(s.handle.kill)
         elif stream := s.client._puller._streams.get(sent[0]):
-            stream.put(Delta(sent[0], "stale", 1))
+            stream.put(Delta(sent[0], "stale", (1,)))
 
     s.handle.before_run = die_once
     events = await s.collect("a")

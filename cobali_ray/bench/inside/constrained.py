@@ -323,16 +323,16 @@ class Streams:
 
     def _build(self, sink: Sink) -> tuple[Engine, Streams]:
         engine = open_engine(self._settings, sink)
-        compile_grammar = engine.grammars.matcher
+        compile_grammar = engine.matcher
 
-        def timed(grammar: Grammar, shown: Sequence[int] = ()) -> Matcher:  # in the thread that compiles
+        def timed(request: Request) -> Matcher | None:  # in the thread that compiles
             began = time.perf_counter()
             try:
-                return compile_grammar(grammar, shown)
+                return compile_grammar(request)
             finally:
                 self._compiled_s.put(time.perf_counter() - began)
 
-        engine.grammars.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
+        engine.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
         return engine, self
 
     def _take(self, batch: list[tuple[str, Event]]) -> None:

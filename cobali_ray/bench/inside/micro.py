@@ -101,7 +101,7 @@ def _publishing_steps() -> Iterator[Step]:
     yield Step(
         "emit 16 tokens", lambda: [emitter.emit(s, 5, None) for s in sequences], 1, "48 with detokenising"
     )
-    deltas = [Delta(f"chatcmpl-{i:032d}", " word", 1) for i in range(16)]
+    deltas = [Delta(f"chatcmpl-{i:032d}", " word", (5,)) for i in range(16)]
     yield Step("encode 16 deltas for the wire", lambda: encode(ONLY_ENGINE, deltas))
     collector, tick, end = busy_collector()
     yield Step("count a tick of 128 streams", lambda: collector.on_tick(tick))
