@@ -23,7 +23,7 @@ from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event, RequestStats
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,
@@ -155,6 +155,11 @@ class ServeEngineClient:
     def present(self) -> bool:
         """Whether the engine was there when it was last heard of, a moment ago."""
         return self._card is not None and self._link.away is None
+
+    @property
+    def load(self) -> tuple[LoadView, float] | None:
+        """How busy the engine said it was, and when; None: it has not said."""
+        return self._link.load
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.

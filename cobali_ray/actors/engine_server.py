@@ -24,7 +24,8 @@ from cobali_ray.backend import threads
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.route import load_of
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import (
@@ -62,6 +63,8 @@ CACHE_SETTINGS = (
     "slot_save_path",
 )  # fmt: skip
 """What bounds the cache."""
+LOAD_S = 0.1
+"""How long the tick thread may take to say how busy it is: it answers between two ticks."""
 SWITCH_S = 0.0005
 """How long another thread may keep the tick thread from the interpreter; Python's own is 5 ms. A tick calls
 llama.cpp some fifteen times and asks for the interpreter after each."""
@@ -216,7 +219,13 @@ class EngineServer:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
         if known is not None and known.incarnation_id == me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts)
+        return Attendance(me, self._n_restarts, await self._load())
+
+    async def _load(self) -> LoadView | None:
+        """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
+        answer = asyncio.wrap_future(self._loop.ask(lambda engine: load_of(engine.scheduler)))
+        done, _ = await asyncio.wait({answer}, timeout=LOAD_S)
+        return answer.result() if done and answer.exception() is None else None
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from cobali_ray.actors.outcome import outcome
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
 from cobali_ray.errors import EngineDiedError
 from cobali_ray.telemetry.names import HttpTime
 from cobali_ray.telemetry.presence import Presence
@@ -49,6 +49,8 @@ class EngineLink:
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
         self._loss: _Loss | None = None
+        self.load: tuple[LoadView, float] | None = None
+        """How busy the engine was when it said so last, and when that was; None: it has not."""
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -73,6 +75,7 @@ class EngineLink:
         if self._known is None or (self._loss is not None and self._loss.status is status):
             return
         since_s = self._now() if since_s is None else since_s
+        self.load = None
         self._loss = _Loss(status, since_s if self._loss is None else self._loss.since_s)
         self._lost.set()
         self._log.warning("engine_away", status=status)
@@ -144,6 +147,8 @@ class EngineLink:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
         known, self._known, self._loss = self._known, found, None
+        if found.load is not None:
+            self.load = found.load, self._now()
         self._lost.clear()
         if known is not None and known.incarnation_id != found.incarnation_id:
             self._on_successor()

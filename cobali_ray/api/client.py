@@ -9,7 +9,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
+from cobali_ray.core.stats import EngineState, LoadView, ModelCard, TickFeed
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import HttpTime
 
@@ -30,6 +30,11 @@ class EngineClient(Protocol):
     @property
     def present(self) -> bool:
         """Whether the engine is there, as far as anyone knows at this moment."""
+        ...
+
+    @property
+    def load(self) -> tuple[LoadView, float] | None:
+        """How busy the engine said it was, and when on the monotonic clock; None: it has not said."""
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import TypeVar
 
 from cobali_ray.api.client import EngineClient
 from cobali_ray.backend.port import Words
-from cobali_ray.core.choose import Choose, EngineView, least_open
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
+from cobali_ray.core.route import Router
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, RefusedError, UnknownModelError
 from cobali_ray.telemetry.exposition import render_all
@@ -32,13 +33,13 @@ class Model:
         engines: Mapping[str, EngineClient],
         names: Sequence[str] = (),
         *,
-        choose: Choose = least_open,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says."""
-        self.engines, self._names, self._choose = dict(engines), tuple(names), choose
-        self._n_open_tokens = dict.fromkeys(engines, 0)
-        self._turns = dict.fromkeys(engines, 0)
-        self._n_chosen = 0
+        self.engines, self._names, self._now = dict(engines), tuple(names), now
+        self._router = Router()
+        self._seen_s: dict[str, float] = {}
+        """When each engine said what the router knows of it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,30 +68,49 @@ class Model:
         """
         refusals: dict[str, RefusedError] = {}
         while (engine_id := self._next(request, refusals)) is not None:
-            n_tokens = request.n_prompt + request.max_tokens
-            self._n_open_tokens[engine_id] += n_tokens
+            waits = True
             try:
                 async with aclosing(self.engines[engine_id].generate(request)) as batches:
                     async for events in batches:
+                        if waits and (stats := events[0].stats) is not None:
+                            self._router.released(request.request_id, stats.n_cached)
+                        waits = False
                         yield events
                     return
             except RefusedError as refusal:  # always before the first event
                 refusals[engine_id] = refusal
             finally:
-                self._n_open_tokens[engine_id] -= n_tokens
+                self._router.released(request.request_id)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
     def _next(self, request: Request, refused: Mapping[str, RefusedError]) -> str | None:
         """Choose among the engines that are there; where none is, any may be waited for."""
-        there = [engine_id for engine_id, engine in self.engines.items() if engine.present]
+        if len(self.engines) == 1:
+            return next((engine_id for engine_id in self.engines if engine_id not in refused), None)
+        there = self._look()
         left = [engine_id for engine_id in there or self.engines if engine_id not in refused]
         if not left:
             return None
-        views = [EngineView(name, self._n_open_tokens[name], self._turns[name]) for name in left]
-        chosen = self._choose(request, views).engine_id
-        self._n_chosen += 1
-        self._turns[chosen] = self._n_chosen
-        return chosen
+        now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in left]
+        route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
+        if route is None:  # none of them has said yet how it is doing
+            return left[0]
+        self._router.booked(request.request_id, route, now_s)
+        return route.engine_id
+
+    def _look(self) -> list[str]:
+        """Tell the router what engines have said since the last look; return those that are there."""
+        there = []
+        for engine_id, engine in self.engines.items():
+            if not engine.present:
+                self._router.left(engine_id)
+                self._seen_s.pop(engine_id, None)
+                continue
+            there.append(engine_id)
+            if engine.load is not None and engine.load[1] != self._seen_s.get(engine_id):
+                self._router.published(engine_id, *engine.load)
+                self._seen_s[engine_id] = engine.load[1]
+        return there
 
     async def states(self) -> list[EngineState]:
         """Ask all engines how they are."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.host_tier import name_behind, root_name
 from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.stats import LoadView
 
 BLOCK = 64
 """Tokens of a block: as many as host memory keeps together."""
@@ -25,25 +26,6 @@ LAG_S = 0.05
 """What was sent to an engine so shortly before its view came may not be in it."""
 GUESS_S = 0.001
 """Seconds per prompt token where no engine can tell."""
-
-
-class LoadView(NamedTuple):
-    """What an engine publishes of its load, in seconds of its own tick-time model."""
-
-    ahead_s: Sequence[float]
-    """Prefill that is not computed yet, of each prompt inside."""
-    shortest: bool
-    """Whether a shorter prompt is computed before longer ones that came before it."""
-    n_free: int
-    """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
-    slot_s: float
-    """How long until one more slot becomes free while all are busy."""
-    token_s: float
-    """What a prompt token takes beside the streams that run now; 0 where too little was computed to tell."""
-    depth_s: float
-    """What it takes more for each position of its depth."""
-    n_kept: int
-    """Tokens that its slots and host memory can keep."""
 
 
 def load_of(scheduler: Scheduler) -> LoadView:
@@ -114,16 +96,21 @@ class _Engine:
     held: dict[bytes, float] = field(default_factory=dict)
     """Blocks sent there and when they were needed last, that longest ago first. A block is never older here
     than those behind it, so that what is forgotten has nothing behind it."""
-    since: dict[str, float] = field(default_factory=dict)
-    """Requests sent there that its view does not know of, and the seconds of prefill that each takes."""
+    since: dict[str, _Booking] = field(default_factory=dict)
+    """Requests sent there that its view does not know of, in the order of time."""
 
     def ttft_s(self, own_s: float, now_s: float) -> float:
         """Return how long a prompt that takes `own_s` would wait for its first token."""
         view = self.view
         most_s = own_s if view.shortest else inf
-        ahead_s = sum([s for s in (*view.ahead_s, *self.since.values()) if s <= most_s])
+        ahead_s, at_s = sum([s for s in view.ahead_s if s <= most_s]), self.seen_s
+        for booking in self.since.values():
+            ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0)
+            at_s = booking.booked_s
+            if booking.own_s <= most_s:
+                ahead_s += booking.own_s
         n_waiting = len(self.since) + 1 - view.n_free
-        return max(n_waiting, 0) * view.slot_s + max(ahead_s - (now_s - self.seen_s), 0.0) + own_s
+        return max(n_waiting, 0) * view.slot_s + max(ahead_s - (now_s - at_s), 0.0) + own_s
 
     def n_blocks(self, names: Sequence[bytes]) -> int:
         """Return how many of a prompt's blocks it holds, by bisection."""
@@ -178,7 +165,7 @@ class Router:
             self._engines[engine_id] = _Engine(view, now_s)
             return
         engine.view, engine.seen_s = view, now_s
-        engine.since = {i: s for i, s in engine.since.items() if self._bookings[i].booked_s > now_s - LAG_S}
+        engine.since = {i: b for i, b in engine.since.items() if b.booked_s > now_s - LAG_S}
 
     def left(self, engine_id: str) -> None:
         """Forget an engine and what it held."""
@@ -211,8 +198,8 @@ class Router:
         if (engine := self._engines.get(route.engine_id)) is None:
             return
         known_s = engine.held.get(route.names[route.n_held // BLOCK - 1], 0.0) if route.n_held else 0.0
-        self._bookings[request_id] = _Booking(route.engine_id, now_s, route.own_s, route.n_held, known_s)
-        engine.since[request_id] = route.own_s
+        booking = _Booking(route.engine_id, now_s, route.own_s, route.n_held, known_s)
+        self._bookings[request_id] = engine.since[request_id] = booking
         engine.used_s = now_s
         engine.keep(route.names, now_s)
 

@@ -123,6 +123,25 @@ class EngineState:
     """Which engine: as whoever asked it calls it."""
 
 
+class LoadView(NamedTuple):
+    """What an engine publishes of its load, in seconds of its own tick-time model."""
+
+    ahead_s: Sequence[float]
+    """Prefill that is not computed yet, of each prompt inside."""
+    shortest: bool
+    """Whether a shorter prompt is computed before longer ones that came before it."""
+    n_free: int
+    """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
+    slot_s: float
+    """How long until one more slot becomes free while all are busy."""
+    token_s: float
+    """What a prompt token takes beside the streams that run now; 0 where too little was computed to tell."""
+    depth_s: float
+    """What it takes more for each position of its depth."""
+    n_kept: int
+    """Tokens that its slots and host memory can keep."""
+
+
 class Attendance(NamedTuple):
     """What an engine answers an ingress that keeps in touch with it."""
 
@@ -130,6 +149,8 @@ class Attendance(NamedTuple):
     """Another one after the engine was started anew."""
     n_restarts: int
     """How often it was, as far as any ingress told it."""
+    load: LoadView | None = None
+    """None: it is too busy to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,14 @@ from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.presence import Presence
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
 BOS = 0
+IDLE = LoadView(ahead_s=(), shortest=False, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 HELD = CacheView(
     slots=(SlotView(0, 120), SlotView(1, 44, "r1", 40, 40, 32, 5, 7), SlotView(2, 0)),
     n_ctx_slot=1024, n_cells=3072, n_cells_running=44, n_cells_idle=120, cell_bytes=100,
@@ -74,7 +75,7 @@ class FakeClient:
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
         self.endings, self.observed, self.tools = [], [], []
         self.n_open, self.most_open = 0, 0
-        self.present = True
+        self.present, self.load = True, (IDLE, 0.0)
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)

@@ -1,9 +1,10 @@
 """Several models and several engines behind one API."""
 
 import asyncio
+import time
 
 import pytest
-from fake_client import FakeClient, Wire, says, until
+from fake_client import IDLE, FakeClient, Wire, says, until
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -135,6 +136,28 @@ async def test_engines_take_turns_and_the_one_with_less_to_do_comes_first(engine
     assert len(engines["b0"].requests) == len(engines["b1"].requests) == 2, "what has ended is not counted"
 
 
+async def test_a_conversation_goes_where_it_was_until_another_engine_is_faster(engines):
+    model, start = engines.fleet().find("big"), engines["b1"].requests
+    await collect(model, ask("other"))
+    await collect(model, ask("first turn", n_prompt=500))
+    await collect(model, ask("second turn", n_prompt=700))
+    assert [request.request_id for request in start] == ["first turn", "second turn"]
+    busy = IDLE._replace(ahead_s=(0.4,))
+    engines["b1"].load = busy, time.monotonic()
+    await collect(model, ask("third turn", n_prompt=900))
+    assert len(start) == 3, "0.4 s of waiting cost less than 700 tokens computed again"
+    engines["b1"].load = busy._replace(ahead_s=(5.0,)), time.monotonic()
+    await collect(model, ask("fourth turn", n_prompt=1100))
+    assert [request.request_id for request in engines["b0"].requests] == ["other", "fourth turn"]
+
+
+async def test_engines_that_have_not_said_how_they_are_serve_all_the_same(engines):
+    model = engines.fleet().find("big")
+    for engine in engines.values():
+        engine.load = None
+    assert [event.request_id for event in await collect(model, ask("r"))] == ["r", "r"]
+
+
 async def test_an_engine_that_is_away_is_not_chosen_while_another_is_there(engines):
     model = engines.fleet().find("big")
     engines.go_away("b0")
@@ -165,7 +188,9 @@ async def test_leaving_frees_the_engine_in_the_books(engines):
     await anext(events)
     await events.aclose()
     assert engines["b0"].cancelled == ["left"]
-    assert model._n_open_tokens == {"b0": 0, "b1": 0}
+    await collect(model, ask("next"))
+    await collect(model, ask("last"))
+    assert len(engines["b0"].requests) == 2, "what has left waits no longer"
 
 
 async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):

@@ -6,8 +6,9 @@ from cobali_ray.core.instructions import Compute, Emitted, Sampled, Submitted, T
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request
-from cobali_ray.core.route import BLOCK, LAG_S, LoadView, Router, load_of, names_of
+from cobali_ray.core.route import BLOCK, LAG_S, Router, load_of, names_of
 from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.stats import LoadView
 
 IDLE = LoadView(ahead_s=(), shortest=True, n_free=4, slot_s=1.0, token_s=0.001, depth_s=0.0, n_kept=1 << 20)
 
@@ -59,6 +60,16 @@ def test_who_cannot_tell_is_as_fast_as_the_fastest_and_no_faster():
     router.released("1", 0)
     assert router.choose(text(640), "", 1.0).engine_id == "a"
     assert router.choose(text(640, 5000), "", 1.0, without={"a"}).ttft_s == pytest.approx(0.64)
+
+
+def test_what_was_sent_after_a_view_is_computed_from_then_on():
+    """A view that says that nothing waits is no reason to take what was sent since for done."""
+    router = router_of(a=IDLE._replace(ahead_s=(0.3,), shortest=False))
+    send(router, "1", text(500), now_s=1.0)
+    send(router, "2", text(200, 5000), now_s=1.1)
+    assert router.choose(text(100, 9000), "", 1.1).ttft_s == pytest.approx(0.4 + 0.2 + 0.1)
+    assert router.choose(text(100, 9000), "", 1.5).ttft_s == pytest.approx(0.2 + 0.1)
+    assert router.choose(text(100, 9000), "", 3.0).ttft_s == pytest.approx(0.1)
 
 
 def test_equal_engines_take_turns():
