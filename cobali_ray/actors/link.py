@@ -105,6 +105,16 @@ class EngineLink:
         return EngineState(status=status, down_s=down_s, detail=detail, engine_id=self._engine_id)
 
     @property
+    def loaded(self) -> bool:
+        """Whether the engine held its model when it was last heard of; so it does before that."""
+        return self._known is None or self._known.loaded
+
+    def note_loaded(self) -> None:
+        """Know at once what the next answer would tell."""
+        if self._known is not None:
+            self._known = self._known._replace(loaded=True)
+
+    @property
     def presence(self) -> Presence:
         """What `/metrics` says of it."""
         away = self.away

@@ -66,3 +66,11 @@ class EngineClient(Protocol):
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Save, restore or erase a slot. Raises BadRequestError."""
         ...
+
+    async def load(self) -> None:
+        """Load the model, unless it is there. Raises NoRoomError, ModelTooLargeError, or why it cannot be."""
+        ...
+
+    async def unload(self) -> None:
+        """Give its memory back. Raises ModelBusyError while requests are open."""
+        ...
