@@ -238,6 +238,20 @@ class SlotBusyError(BadRequestError):
         return f"Slot {self.slot_id} is not free: {self.why}; try again later."
 
 
+class ModelBusyError(BadRequestError):
+    """A model cannot be unloaded now."""
+
+    status = 409
+    code = "model_busy"
+
+    def __init__(self, n_open: int) -> None:
+        super().__init__(n_open)
+        self.n_open = n_open
+
+    def __str__(self) -> str:
+        return f"The model works on {self.n_open} requests; try again when they have ended."
+
+
 class SlotFileError(BadRequestError):
     """A file that a slot cannot be filled from."""
 
@@ -314,6 +328,46 @@ class LoadingError(RefusedError):
 
     def __str__(self) -> str:
         return "The model is still loading."
+
+
+class UnloadedError(LoadingError):
+    """The engine holds no model at the moment; it loads one when it is told to."""
+
+    def __str__(self) -> str:
+        return "The model is not loaded."
+
+
+class NoRoomError(RefusedError):
+    """There is no memory for a model now, and nothing idle that could make room for it."""
+
+    code = "no_room"
+
+    def __init__(self, n_bytes: int, n_free_bytes: int) -> None:
+        super().__init__(n_bytes, n_free_bytes)
+        self.n_bytes, self.n_free_bytes = n_bytes, n_free_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"The model needs {self.n_bytes >> 20} MiB and {self.n_free_bytes >> 20} MiB are free; "
+            "no model that may be unloaded is idle."
+        )
+
+
+class ModelTooLargeError(CobaliError):
+    """A model that this machine can never hold."""
+
+    status = 507
+    code = "model_too_large"
+
+    def __init__(self, n_bytes: int, most_bytes: int) -> None:
+        super().__init__(n_bytes, most_bytes)
+        self.n_bytes, self.most_bytes = n_bytes, most_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"The model needs {self.n_bytes >> 20} MiB for weights and KV cells, and there are "
+            f"{self.most_bytes >> 20} MiB in all; fewer n_slots or a smaller n_ctx need less."
+        )
 
 
 class DeadlineExceededError(CobaliError):

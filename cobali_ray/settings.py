@@ -67,6 +67,12 @@ class EngineSettings(BaseSettings):
     """Part of a GPU that Ray reserves for an engine, or how many; None: one GPU, shared by all engines that
     use it."""
 
+    load: Literal["eager", "on_demand"] = "eager"
+    """When an engine loads its model: at the start, or when it is first asked for; the latter may be unloaded
+    to make room for another."""
+    keep_alive_s: float | None = Field(default=None, gt=0)
+    """How long an idle model stays loaded; None: until another needs its room, or somebody unloads it."""
+
     # -- model
     model: str = "builtin:tiny"
     """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:NAME[:QUANT]."""

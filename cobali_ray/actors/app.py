@@ -7,7 +7,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import for_ingress, places, version
+from cobali_ray.actors.layout import for_ingress, places, served_by, version
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.settings import EngineSettings
 
@@ -52,7 +52,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         for place in found
     ]
     told = for_ingress(settings)
-    served = [(place.engine_id, place.names) for place in found]
+    served = served_by(found)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name="ingress",
@@ -63,8 +63,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    models = [place.settings.model for place in found]  # another file may have another vocabulary
-    return _as(ingress, version(told, served, models, listens)).bind(engines, served, told, listens)
+    return _as(ingress, version(told, served, listens)).bind(engines, served, told, listens)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

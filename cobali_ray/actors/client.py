@@ -31,6 +31,7 @@ from cobali_ray.errors import (
     EventsLostError,
     InternalError,
     LoadingError,
+    UnloadedError,
 )
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
@@ -88,7 +89,7 @@ class ServeEngineClient:
         self._card: ModelCard | None = None
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._trouble = ""
+        self._trouble, self._described_once = "", False
         self._link = EngineLink(engine, engine_id, time.monotonic, self._look)
 
     def start(self) -> None:
@@ -111,12 +112,14 @@ class ServeEngineClient:
             raise ConfigError(
                 "n_ingress", "engine and ingress are on different nodes, but tokens travel by Unix socket"
             )
-        card = found["card"]
+        self._described_once = True
+        self._link.start()
+        if (card := found["card"]) is None:
+            return
         told = (found["path"], found["chat_template"], card.created_s)
         loop = asyncio.get_running_loop()
         self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *told)
         self._card = card
-        self._link.start()
         self._log.info("ingress_ready", model=card.model_id)
 
     async def _described(self) -> dict[str, Any] | None:
@@ -139,9 +142,9 @@ class ServeEngineClient:
 
     @property
     def card(self) -> ModelCard:
-        """What is served."""
+        """What is served; UnloadedError where nobody has asked for it yet."""
         if self._card is None:
-            raise LoadingError
+            raise UnloadedError if self._described_once else LoadingError
         return self._card
 
     @property
@@ -153,13 +156,13 @@ class ServeEngineClient:
 
     @property
     def present(self) -> bool:
-        """Whether the engine was there when it was last heard of, a moment ago."""
-        return self._card is not None and self._link.away is None
+        """Whether the engine was there, and its model, when it was last heard of, a moment ago."""
+        return self._card is not None and self._link.away is None and self._link.loaded
 
     @property
-    def load(self) -> tuple[LoadView, float] | None:
+    def busy(self) -> tuple[LoadView, float] | None:
         """How busy the engine said it was, and when; None: it has not said."""
-        return self._link.load
+        return self._link.busy
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
@@ -216,7 +219,7 @@ class ServeEngineClient:
 
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
-        if self._card is None:
+        if not self._described_once:
             return self._loading(self._trouble or "waiting for the engine")
         if (away := self._link.away) is not None:
             return away
@@ -232,7 +235,7 @@ class ServeEngineClient:
     async def counts(self) -> Counts:
         """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
         snapshot, up = None, False
-        if self._card is not None and self._link.away is None:
+        if self._described_once and self._link.away is None:
             try:
                 snapshot = await self._link.ask(self._engine.snapshot.remote())
                 up = True
@@ -248,9 +251,11 @@ class ServeEngineClient:
         if self._link.away is not None:
             raise LoadingError
         try:
-            feed: TickFeed = await self._link.ask(self._engine.ticks.remote(last, since, before))
+            feed: TickFeed | None = await self._link.ask(self._engine.ticks.remote(last, since, before))
         except EngineDiedError:
             raise LoadingError from None
+        if feed is None:
+            raise UnloadedError
         return feed
 
     async def cache(self) -> CacheView:
@@ -258,9 +263,11 @@ class ServeEngineClient:
         if self._link.away is not None:
             raise LoadingError
         try:
-            view: CacheView = await self._link.ask(self._engine.cache.remote())
+            view: CacheView | None = await self._link.ask(self._engine.cache.remote())
         except EngineDiedError:
             raise LoadingError from None
+        if view is None:
+            raise UnloadedError
         return view
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
@@ -272,6 +279,24 @@ class ServeEngineClient:
         if isinstance(moved, CobaliError):
             raise moved
         return moved
+
+    async def load(self) -> None:
+        """Have the engine load its model, however long that takes, and learn what it is."""
+        await self._move(self._engine.load.remote())
+        await self._connect()
+        self._link.note_loaded()
+
+    async def unload(self) -> None:
+        """Have the engine give its model's memory back."""
+        await self._move(self._engine.unload.remote())
+
+    async def _move(self, response: Any) -> None:
+        try:
+            refusal: CobaliError | None = await self._link.ask(response, within_s=None)
+        except EngineDiedError:
+            raise LoadingError from None
+        if refusal is not None:
+            raise refusal
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""

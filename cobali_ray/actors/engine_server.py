@@ -7,6 +7,8 @@ import contextlib
 import os
 import sys
 import time
+import uuid
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -20,12 +22,13 @@ from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.backend import threads
+from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import load_of
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
+from cobali_ray.engine.context import needed_bytes
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import (
@@ -42,7 +45,11 @@ from cobali_ray.errors import (
     ConfigError,
     EventsLostError,
     InternalError,
+    ModelBusyError,
+    ModelTooLargeError,
+    NoRoomError,
     RefusedError,
+    UnloadedError,
 )
 from cobali_ray.settings import EngineSettings, cpus
 from cobali_ray.telemetry.collector import Collector
@@ -54,6 +61,8 @@ from cobali_ray.telemetry.snapshot import Snapshot
 
 _log = structlog.get_logger(__name__)
 
+CLOSE_S = 30.0
+"""How long a model may take to be let go."""
 ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
@@ -96,20 +105,48 @@ class EngineServer:
         self._pusher = Pusher(engine_id)
         self._lost: set[str] = set()
         """Open requests of which an event did not get out; of the tick thread."""
-        self._loop = EngineLoop(
-            self._open, self._clock, self._publish, stall_timeout_s=settings.stall_timeout_s
-        )
+        self._incarnation_id = uuid.uuid4().hex
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
-        self._slot_files = SlotFiles(
-            self._loop, self._clock, settings.slot_save_path, lambda: model_hash(settings, self._path)
-        )
-        self._loop.start()
-        self._loop.wait_open()
+        self._load_pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._card: ModelCard | None = None
         self._ray_metrics: RayMetrics | None = None
+        self._loop = self._new_loop()
+        self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
+        self._used_s = self._clock.now()
+        self._without = EngineState(status=EngineStatus.UNLOADED)
+        """How things are while there is no model."""
+        self._loaded = False
+        if settings.load == "eager":
+            self._open_loop()
+
+    def _new_loop(self) -> EngineLoop:
+        """Return a loop that holds nothing yet and refuses all."""
+        return EngineLoop(
+            self._open, self._clock, self._publish, stall_timeout_s=self._settings.stall_timeout_s
+        )
+
+    def _open_loop(self) -> None:
+        """Load the model and begin to tick. Blocks; raises what loading raises."""
+        settings, loop = self._settings, self._new_loop()
+        loop.start()
+        loop.wait_open()
+        self._slot_files = SlotFiles(
+            loop, self._clock, settings.slot_save_path, lambda: model_hash(settings, self._path)
+        )
         if self._telemetry is not None and ray.is_initialized():
             self._ray_metrics = self._onlooker.look(RayMetrics, self._telemetry.collector.snapshot)
         if self._ray_metrics is not None:
             self._ray_metrics.start()
+        self._loop, self._loaded, self._used_s = loop, True, self._clock.now()
+
+    def _close_loop(self) -> None:
+        """Give the model's memory back. Blocks."""
+        loop, self._loop = self._loop, self._new_loop()
+        if self._ray_metrics is not None:
+            self._ray_metrics.stop()
+        loop.stop(timeout_s=CLOSE_S)
+        self._telemetry = self._ray_metrics = None
+        del self._slot_files
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
         engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
@@ -176,6 +213,8 @@ class EngineServer:
         of one whose events did not get out.
         """
         self._asyncio = asyncio.get_running_loop()
+        if not self._loaded:
+            return UnloadedError()
         if request.request_id in self._done:
             return InternalError(f"request id {request.request_id} is in use")
         done: asyncio.Future[CobaliError | None] = self._asyncio.create_future()
@@ -193,6 +232,68 @@ class EngineServer:
             raise
         finally:
             del self._done[request.request_id]
+            self._used_s = self._clock.now()
+
+    async def load(self) -> CobaliError | None:
+        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
+        return await asyncio.shield(self._in_turn(self._load()))
+
+    async def unload(self) -> CobaliError | None:
+        """Give the model's memory back, unless requests are open."""
+        return await asyncio.shield(self._in_turn(self._unload()))
+
+    def _in_turn(self, move: Coroutine[Any, Any, CobaliError | None]) -> asyncio.Task[CobaliError | None]:
+        async def wait() -> CobaliError | None:
+            async with self._turn:
+                return await move
+
+        task = asyncio.ensure_future(wait())
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+        return task
+
+    async def _load(self) -> CobaliError | None:
+        if self._loaded:
+            return None
+        self._without = EngineState(status=EngineStatus.LOADING, detail="loading the model")
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._load_pool, self._check_room)
+            await loop.run_in_executor(self._load_pool, self._open_loop)
+        except (NoRoomError, ModelTooLargeError) as refusal:
+            self._without = EngineState(status=EngineStatus.UNLOADED, detail=str(refusal))
+            return refusal
+        except Exception as error:
+            self._without = EngineState(status=EngineStatus.FAILED, detail=str(error))
+            return error if isinstance(error, CobaliError) else InternalError(repr(error))
+        return None
+
+    def _check_room(self) -> None:
+        """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
+        n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
+        if most is not None and n_bytes > most:
+            raise ModelTooLargeError(n_bytes, most)
+        free = memory.available_bytes()
+        if free is not None and n_bytes > free:
+            raise NoRoomError(n_bytes, free)
+
+    async def _unload(self) -> CobaliError | None:
+        if not self._loaded:
+            return None
+        if self._done:
+            return ModelBusyError(len(self._done))
+        self._loaded, self._without = False, EngineState(status=EngineStatus.UNLOADED)
+        await asyncio.get_running_loop().run_in_executor(self._load_pool, self._close_loop)
+        return None
+
+    def _unload_if_idle(self) -> None:
+        most_s = self._settings.keep_alive_s
+        if most_s is not None and self._loaded and self._idle_s > most_s:
+            self._in_turn(self._unload())
+
+    @property
+    def _idle_s(self) -> float:
+        return 0.0 if self._done else self._clock.now() - self._used_s
 
     async def describe(self) -> dict[str, Any]:
         """Return what an ingress needs to know: id, process and readers, the model and its node."""
@@ -212,24 +313,28 @@ class EngineServer:
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
         are what all of them hear.
         """
-        me = self._feeder.incarnation_id
+        self._unload_if_idle()
+        me = self._incarnation_id
         if known is not None:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
         if waited and self._telemetry is not None:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
         if known is not None and known.incarnation_id == me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts, await self._load())
+        return Attendance(me, self._n_restarts, self._loaded, await self._busy())
 
-    async def _load(self) -> LoadView | None:
+    async def _busy(self) -> LoadView | None:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
+        if not self._loaded:
+            return None
         answer = asyncio.wrap_future(self._loop.ask(lambda engine: load_of(engine.scheduler)))
         done, _ = await asyncio.wait({answer}, timeout=LOAD_S)
         return answer.result() if done and answer.exception() is None else None
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
-        return replace(self._loop.state(), engine_id=self._engine_id)
+        state = self._loop.state() if self._loaded else self._without
+        return replace(state, engine_id=self._engine_id, idle_s=self._idle_s)
 
     async def snapshot(self) -> Snapshot | None:
         """Return the counters, for whoever renders them."""
@@ -239,8 +344,10 @@ class EngineServer:
         age_s = self._loop.state().last_tick_age_s
         return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s)
 
-    async def cache(self) -> CacheView:
-        """Return what slots and host memory hold, and what it was good for."""
+    async def cache(self) -> CacheView | None:
+        """Return what slots and host memory hold, and what it was good for; None without a model."""
+        if not self._loaded:
+            return None
         view = await asyncio.wrap_future(self._loop.ask(Engine.cache_view))
         if self._telemetry is None:
             return view
@@ -254,6 +361,8 @@ class EngineServer:
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove | CobaliError:
         """Save, restore or erase a slot. A refusal is returned, as by `run`."""
+        if not self._loaded:
+            return UnloadedError()
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(
@@ -262,8 +371,10 @@ class EngineServer:
         except BadRequestError as refusal:
             return refusal
 
-    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed:
-        """Return records of ticks and requests as JSON, made on this event loop."""
+    async def ticks(self, last: int, since: int, before: int | None) -> TickFeed | None:
+        """Return records of ticks and requests as JSON, made on this event loop; None without a model."""
+        if not self._loaded:
+            return None
         return await self._feeder.read(last, since, before)
 
     async def drain(self, timeout_s: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
+from cobali_ray.actors.layout import Served
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
@@ -26,26 +27,33 @@ class Ingress:
 
     async def __init__(  # type: ignore[misc]
         self,
-        engines: Sequence[Any],
-        served: Sequence[tuple[str, tuple[str, ...]]],
+        handles: Sequence[Any],
+        served: Sequence[Served],
         settings: EngineSettings,
         listens: str | None = None,
     ) -> None:
-        """Look for the engines. `served` has the id of each, and the names of its model."""
+        """Look for the engines. `served` tells of each."""
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         self._settings, self._listens = settings, listens
         vocabularies = Vocabularies()
         self._clients = {
-            engine_id: ServeEngineClient(engine, engine_id, vocabularies)
-            for engine, (engine_id, _) in zip(engines, served, strict=True)
+            one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
+            for engine, one in zip(handles, served, strict=True)
         }
         for client in self._clients.values():
             client.start()
-        names = dict(served)
+        models: dict[tuple[str, ...], list[Served]] = {}
+        for one in served:
+            models.setdefault(one.names, []).append(one)
         self._fleet = Fleet(
-            Model({id_: self._clients[id_] for id_ in names if names[id_] == of_model}, of_model)
-            for of_model in dict.fromkeys(names.values())
+            Model(
+                {one.engine_id: self._clients[one.engine_id] for one in engines},
+                names,
+                on_demand=engines[0].on_demand,
+                max_waiting=engines[0].max_queue,
+            )
+            for names, engines in models.items()
         )
         self._tracing = open_tracing(settings, "ingress")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, cpus, settings_of_engines
@@ -42,6 +44,25 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
 
 
 _NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "model_aliases")
+
+
+class Served(NamedTuple):
+    """What the ingress is told of an engine."""
+
+    engine_id: str
+    names: tuple[str, ...]
+    model: str
+    """The reference: another file may have another vocabulary, and then the ingress starts anew."""
+    on_demand: bool
+    max_queue: int
+
+
+def served_by(found: Sequence[Place]) -> list[Served]:
+    """Return what the ingress is told of the engines."""
+    return [
+        Served(p.engine_id, p.names, p.settings.model, p.settings.load == "on_demand", p.settings.max_queue)
+        for p in found
+    ]
 
 
 def for_ingress(settings: EngineSettings) -> EngineSettings:

@@ -49,7 +49,7 @@ class EngineLink:
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
         self._loss: _Loss | None = None
-        self.load: tuple[LoadView, float] | None = None
+        self.busy: tuple[LoadView, float] | None = None
         """How busy the engine was when it said so last, and when that was; None: it has not."""
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -75,7 +75,7 @@ class EngineLink:
         if self._known is None or (self._loss is not None and self._loss.status is status):
             return
         since_s = self._now() if since_s is None else since_s
-        self.load = None
+        self.busy = None
         self._loss = _Loss(status, since_s if self._loss is None else self._loss.since_s)
         self._lost.set()
         self._log.warning("engine_away", status=status)
@@ -106,6 +106,16 @@ class EngineLink:
         if status is EngineStatus.STALLED:
             detail = f"the engine has not answered for {down_s:.1f} s"
         return EngineState(status=status, down_s=down_s, detail=detail, engine_id=self._engine_id)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the engine held its model when it was last heard of; so it does before that."""
+        return self._known is None or self._known.loaded
+
+    def note_loaded(self) -> None:
+        """Know at once what the next answer would tell."""
+        if self._known is not None:
+            self._known = self._known._replace(loaded=True)
 
     @property
     def presence(self) -> Presence:
@@ -147,8 +157,8 @@ class EngineLink:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
         known, self._known, self._loss = self._known, found, None
-        if found.load is not None:
-            self.load = found.load, self._now()
+        if found.busy is not None:
+            self.busy = found.busy, self._now()
         self._lost.clear()
         if known is not None and known.incarnation_id != found.incarnation_id:
             self._on_successor()

@@ -217,6 +217,9 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     console.print(f"  URL    {url}/v1")
     own = {place.names[0]: place.settings for place in places(settings)}
     for model in models:
+        if "max_model_len" not in model:
+            console.print(f"  model  {model['id']} ({model['status']['value']}: loaded when it is asked for)")
+            continue
         auto = ", by n_ctx: auto" if own[model["id"]].n_ctx == "auto" else ""
         console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
         said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]

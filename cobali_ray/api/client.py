@@ -33,7 +33,7 @@ class EngineClient(Protocol):
         ...
 
     @property
-    def load(self) -> tuple[LoadView, float] | None:
+    def busy(self) -> tuple[LoadView, float] | None:
         """How busy the engine said it was, and when on the monotonic clock; None: it has not said."""
         ...
 
@@ -70,4 +70,12 @@ class EngineClient(Protocol):
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Save, restore or erase a slot. Raises BadRequestError."""
+        ...
+
+    async def load(self) -> None:
+        """Load the model, unless it is there. Raises NoRoomError, ModelTooLargeError, or why it cannot be."""
+        ...
+
+    async def unload(self) -> None:
+        """Give its memory back. Raises ModelBusyError while requests are open."""
         ...

@@ -17,10 +17,10 @@ from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
-from cobali_ray.api.fleet import Fleet, Model, overall
+from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
-from cobali_ray.api.schema import DetokenizeBody, TokenizeBody
+from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
@@ -54,6 +54,14 @@ class Facts:
         }
         get(router, "/v1/models", self.models, responses=keyed)
         get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
+        moves = errors(*READING, 409, 507)
+        for verb, endpoint in (("load", self.load), ("unload", self.unload)):
+            router.post(
+                f"/v1/models/{verb}",
+                response_model=None,
+                responses=moves,
+                openapi_extra=takes(ModelBody),
+            )(endpoint)
         router.post("/tokenize", response_model=None, responses=body, openapi_extra=takes(TokenizeBody))(
             self.tokenize
         )
@@ -86,6 +94,31 @@ class Facts:
         """Describe a model under one of its names."""
         model = self._fleet.find(model_id)
         return _json(_described(model_id, model, status_of(await model.states())))
+
+    async def load(self, http: HttpRequest) -> Response:
+        """Load a model, and answer when it is there."""
+        model = await self._named(http)
+        await model.load()
+        return await self._moved(model)
+
+    async def unload(self, http: HttpRequest) -> Response:
+        """Give a model's memory back, and answer when that is done."""
+        model = await self._named(http)
+        await self._fleet.loader.unload(model)
+        return await self._moved(model)
+
+    async def _named(self, http: HttpRequest) -> Model:
+        return await self._intake.take(http, partial(self._asked_for, account_of(http)))
+
+    def _asked_for(self, account: Account, raw: bytes, gone: Gone) -> Model:
+        del gone
+        body = parse(ModelBody, raw)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        return self._fleet.find(body.model)
+
+    @staticmethod
+    async def _moved(model: Model) -> Response:
+        return _json({"id": model.names[0], "object": "model", "status": status_of(await model.states())})
 
     async def tokenize(self, http: HttpRequest) -> Response:
         """Turn text into token ids."""
@@ -134,7 +167,7 @@ class Facts:
         states = await self._fleet.states()
         status = overall(states).status
         response = _json({"status": status} | _engines(states))
-        if status is not EngineStatus.READY:
+        if status not in TAKES_WORK:
             response.status_code = 503
             response.headers["retry-after"] = retry_after(LoadingError.retry_after_s)
         return response
@@ -170,6 +203,8 @@ _WORDS = {
     EngineStatus.STALLED: "loaded",
     EngineStatus.LOADING: "loading",
     EngineStatus.RESTARTING: "loading",
+    EngineStatus.UNLOADED: "unloaded",
+    EngineStatus.FAILED: "failed",
 }
 
 

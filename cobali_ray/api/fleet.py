@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
 from cobali_ray.api.client import EngineClient
+from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Router
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import InvalidParameterError, LoadingError, RefusedError, UnknownModelError
+from cobali_ray.errors import (
+    InvalidParameterError,
+    LoadingError,
+    RefusedError,
+    UnknownModelError,
+    UnloadedError,
+)
 from cobali_ray.telemetry.exposition import render_all
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 
@@ -33,10 +40,18 @@ class Model:
         engines: Mapping[str, EngineClient],
         names: Sequence[str] = (),
         *,
+        on_demand: bool = False,
+        max_waiting: int = 128,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`names` are those under which clients may ask for it, its own first; empty: what its card says."""
+        """`names` are those under which clients may ask for it, its own first; empty: what its card says.
+
+        `on_demand`: it may be unloaded to make room; `max_waiting` requests may wait while it is loaded.
+        """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
+        self.on_demand, self.max_waiting = on_demand, max_waiting
+        self.n_waiting = self.n_open = 0
+        self.loader = Loader([self])
         self._router = Router()
         self._seen_s: dict[str, float] = {}
         """When each engine said what the router knows of it."""
@@ -64,8 +79,28 @@ class Model:
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Have one of the engines answer; one that refuses is followed by the next.
 
-        If all that are there refuse, the refusal that asks for the least patience is raised.
+        If all that are there refuse, the refusal that asks for the least patience is raised. A model that is
+        not loaded is loaded first.
         """
+        self.n_open += 1
+        try:
+            try:
+                async with aclosing(self._answered(request)) as batches:
+                    async for events in batches:
+                        yield events
+            except UnloadedError:
+                await self.load()
+                async with aclosing(self._answered(request)) as batches:
+                    async for events in batches:
+                        yield events
+        finally:
+            self.n_open -= 1
+
+    async def load(self) -> None:
+        """Wait until the model is loaded; see Loader."""
+        await self.loader.load(self)
+
+    async def _answered(self, request: Request) -> AsyncGenerator[list[Event], None]:
         refusals: dict[str, RefusedError] = {}
         while (engine_id := self._next(request, refusals)) is not None:
             waits = True
@@ -107,9 +142,9 @@ class Model:
                 self._seen_s.pop(engine_id, None)
                 continue
             there.append(engine_id)
-            if engine.load is not None and engine.load[1] != self._seen_s.get(engine_id):
-                self._router.published(engine_id, *engine.load)
-                self._seen_s[engine_id] = engine.load[1]
+            if engine.busy is not None and engine.busy[1] != self._seen_s.get(engine_id):
+                self._router.published(engine_id, *engine.busy)
+                self._seen_s[engine_id] = engine.busy[1]
         return there
 
     async def states(self) -> list[EngineState]:
@@ -121,10 +156,13 @@ class Model:
         ]
 
     def _of_any(self, look: Callable[[EngineClient], ResultT]) -> ResultT:
+        trouble = LoadingError()
         for engine in self.engines.values():
-            with suppress(LoadingError):
+            try:
                 return look(engine)
-        raise LoadingError
+            except LoadingError as error:
+                trouble = error
+        raise trouble
 
 
 class Fleet:
@@ -132,6 +170,9 @@ class Fleet:
 
     def __init__(self, models: Iterable[Model]) -> None:
         self.models = tuple(models)
+        self.loader = Loader(self.models)
+        for model in self.models:
+            model.loader = self.loader
         self.engines = {id_: engine for model in self.models for id_, engine in model.engines.items()}
 
     @classmethod
@@ -186,8 +227,12 @@ def overall(states: Sequence[EngineState]) -> EngineState:
 
 _BEST_FIRST = (
     EngineStatus.READY,
+    EngineStatus.UNLOADED,
     EngineStatus.DRAINING,
     EngineStatus.LOADING,
     EngineStatus.RESTARTING,
     EngineStatus.STALLED,
+    EngineStatus.FAILED,
 )
+TAKES_WORK = frozenset({EngineStatus.READY, EngineStatus.UNLOADED})
+"""An engine without a model loads it for the next request."""

@@ -23,7 +23,7 @@ from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import QueueFullError
+from cobali_ray.errors import QueueFullError, UnloadedError
 
 ResultT = TypeVar("ResultT")
 
@@ -44,9 +44,23 @@ class Source(NamedTuple):
     account: Account
 
 
+class _Wanted(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+    """A body asks for a model that has to be loaded before the body can be read."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.model = model
+
+
 def source_of(model: Model, account: Account) -> Source:
-    """Return the source of a body that asks for this model. Raises LoadingError."""
-    return Source(model.card, model.words, account)
+    """Return the source of a body that asks for this model; called by the work that an Intake does.
+
+    Raises LoadingError. Of a model that is not loaded the intake hears, loads it and does the work again.
+    """
+    try:
+        return Source(model.card, model.words, account)
+    except UnloadedError:
+        raise _Wanted(model) from None
 
 
 class Intake:
@@ -81,7 +95,11 @@ class Intake:
         try:
             body = await read_body(http, self._max_body_bytes, hold)
             pool = self._small if len(body) <= SMALL_BYTES else self._large
-            return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+            try:
+                return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+            except _Wanted as wanted:
+                await unless_gone(http.receive, wanted.model.load())
+                return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
         finally:
             self._n_held_bytes -= n_mine
 

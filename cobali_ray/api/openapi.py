@@ -10,11 +10,19 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cobali_ray.api.schema import ChatBody, CompletionBody, DetokenizeBody, ErrorBody, SlotBody, TokenizeBody
+from cobali_ray.api.schema import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ErrorBody,
+    ModelBody,
+    SlotBody,
+    TokenizeBody,
+)
 
 SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
-    ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ErrorBody,
+    ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody, ErrorBody,
 )  # fmt: skip
 
 _ERRORS = {
@@ -22,13 +30,14 @@ _ERRORS = {
     401: "A key is needed.",
     404: "No such model, or no such path.",
     408: "The body stopped before its end.",
-    409: "The slot is busy.",
+    409: "The slot, or the model, is busy.",
     413: "The body is too large.",
     415: "The body has a content encoding that is not read here.",
     429: "The queue is full; `Retry-After` says when to come back.",
     500: "The server failed.",
     501: "The server was not started for this; the message names the setting.",
     503: "The engine is loading or draining; `Retry-After` says when to come back.",
+    507: "The model can never fit into memory.",
     504: "The request's deadline passed.",
 }
 
@@ -73,7 +82,7 @@ def generation_responses() -> Responses:
             "text/event-stream": {"schema": {"type": "string"}},
         },
     }
-    return {200: ok, **errors(*READING, 504)}
+    return {200: ok, **errors(*READING, 504, 507)}
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:

@@ -278,6 +278,12 @@ class SlotBody(Shape):
     filename: Annotated[str, Field(description="A plain name, in the folder that slot_save_path names.")]
 
 
+class ModelBody(Shape):
+    """POST /v1/models/load and /v1/models/unload."""
+
+    model: Annotated[str, Field(description="One of its names.")]
+
+
 class ErrorDetail(BaseModel):
     """What went wrong."""
 

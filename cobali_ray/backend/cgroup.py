@@ -22,6 +22,16 @@ def free_bytes(root: Path = ROOT) -> int | None:
     return min((n for n in free if n is not None), default=None)
 
 
+def most_bytes(root: Path = ROOT) -> int | None:
+    """Return how much the tightest group may take in all; None where there is no limit."""
+    limits = (
+        _number(folder / name)
+        for folder in _folders("memory", root)
+        for name in ("memory.max", "memory.limit_in_bytes")
+    )
+    return min((n for n in limits if n is not None), default=None)
+
+
 def n_cpus(root: Path = ROOT) -> float | None:
     """Return the CPU seconds per second that the tightest group allows; None where there is no quota."""
     quotas = (_n_cpus(folder) for folder in _folders("cpu", root))

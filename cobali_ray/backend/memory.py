@@ -82,14 +82,24 @@ def _bytes(n: int, kind: CellType) -> int:
 
 def available_bytes(root: Path = cgroup.ROOT) -> int | None:
     """Return the memory this process may still take without swapping; None where Linux does not tell."""
+    return _least(_of_machine("MemAvailable", root), cgroup.free_bytes(root))
+
+
+def most_bytes(root: Path = cgroup.ROOT) -> int | None:
+    """Return the memory that all processes may have together; None where Linux does not tell."""
+    return _least(_of_machine("MemTotal", root), cgroup.most_bytes(root))
+
+
+def _of_machine(field: str, root: Path) -> int | None:
     meminfo = root / "proc/meminfo"
     if not meminfo.exists():
         return None
     fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    free = [int(fields["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in fields else []
-    if (in_group := cgroup.free_bytes(root)) is not None:
-        free.append(in_group)
-    return min(free, default=None)
+    return int(fields[field].split()[0]) * 1024 if field in fields else None
+
+
+def _least(of_machine: int | None, in_group: int | None) -> int | None:
+    return min((n for n in (of_machine, in_group) if n is not None), default=None)
 
 
 def _number(lc: Any, model: Any, key: str) -> int:

@@ -104,6 +104,8 @@ class EngineStatus(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     STALLED = "stalled"
+    UNLOADED = "unloaded"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,8 @@ class EngineState:
     down_s: float = 0.0
     """Since it was there last, as long as it is not; 0 before the first time."""
     detail: str = ""
+    idle_s: float = 0.0
+    """Since its last request ended, while none is open."""
     engine_id: str = ""
     """Which engine: as whoever asked it calls it."""
 
@@ -149,8 +153,10 @@ class Attendance(NamedTuple):
     """Another one after the engine was started anew."""
     n_restarts: int
     """How often it was, as far as any ingress told it."""
-    load: LoadView | None = None
-    """None: it is too busy to say."""
+    loaded: bool = True
+    """Whether it holds its model."""
+    busy: LoadView | None = None
+    """How busy it is; None: it cannot say just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,19 @@ def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> Eng
     return settings.at(n_ctx)
 
 
+def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
+    """Return what weights and KV cells will take, as far as the file's header tells; at least that much.
+
+    `path` None is the scripted model, which takes nothing. Raises ConfigError for a file that cannot be read.
+    """
+    if path is None:
+        return 0
+    header = read_header(path)
+    settings = settled(settings, path, on_gpu=False)
+    n_cells = settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+    return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
+
+
 def largest_context(
     settings: EngineSettings, *, n_trained: int | None, cell_bytes: int | None, free_bytes: int | None
 ) -> int:

@@ -5,6 +5,7 @@ import json
 import re
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
@@ -75,7 +76,9 @@ class FakeClient:
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
         self.endings, self.observed, self.tools = [], [], []
         self.n_open, self.most_open = 0, 0
-        self.present, self.load = True, (IDLE, 0.0)
+        self.present, self.card_when_loaded = True, card
+        self.loads, self.load_step, self.unload_step = [], None, None
+        self.busy = (IDLE, 0.0)
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)
@@ -164,6 +167,22 @@ class FakeClient:
         if isinstance(self.moved, Exception):
             raise self.moved
         return self.moved
+
+    async def load(self):
+        self.loads.append("load")
+        if isinstance(self.load_step, asyncio.Event):
+            await self.load_step.wait()
+        elif isinstance(self.load_step, Exception):
+            raise self.load_step
+        self.the_card, self.present = self.card_when_loaded, True
+        self.engine = replace(self.engine, status=EngineStatus.READY)
+
+    async def unload(self):
+        self.loads.append("unload")
+        if isinstance(self.unload_step, Exception):
+            raise self.unload_step
+        self.present = False
+        self.engine = replace(self.engine, status=EngineStatus.UNLOADED)
 
     def observe(self, name, seconds):
         self.observed.append((name, seconds))

@@ -14,6 +14,8 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {
     "/v1/chat/completions": ASK,
     "/v1/completions": {"prompt": "hi"},
+    "/v1/models/load": {"model": "fake"},
+    "/v1/models/unload": {"model": "fake"},
     "/tokenize": {"content": "hi"},
     "/detokenize": {"tokens": [0]},
     "/slots/{id_slot}": {"filename": "a"},

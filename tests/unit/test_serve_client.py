@@ -27,10 +27,14 @@ from cobali_ray.errors import (
     EventsLostError,
     InternalError,
     LoadingError,
+    ModelBusyError,
+    ModelTooLargeError,
+    NoRoomError,
     PromptTooLongError,
     QueueFullError,
     RequestCancelledError,
     SlotFileError,
+    UnloadedError,
 )
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.exposition import render
@@ -524,3 +528,97 @@ async def test_an_engine_that_is_gone_moves_nothing(make):
         await s.client.cache()
     with pytest.raises(LoadingError):
         await s.client.move_slot("erase", 0, "")
+
+
+@pytest.fixture
+async def sleeping():
+    """Make a setup whose engine holds no model yet."""
+    made = []
+
+    async def make(**settings):
+        made.append(Setup(load="on_demand", **settings))
+        await made[-1].connect()
+        return made[-1]
+
+    yield make
+    for setup in made:
+        setup.client.close()
+        setup.handle.server.__del__()
+
+
+async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(sleeping):
+    s = await sleeping()
+    assert (await s.client.state()).status is EngineStatus.UNLOADED
+    with pytest.raises(UnloadedError):
+        _ = s.client.card
+    with pytest.raises(UnloadedError):
+        await s.collect()
+    for ask in (s.client.cache(), s.client.ticks(last=1), s.client.move_slot("erase", 0, "")):
+        with pytest.raises(UnloadedError):
+            await ask
+    assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts()), "the process is there"
+    await asyncio.gather(s.client.load(), s.client.load())
+    assert s.client.card.model_id == "scripted"
+    assert s.client.present
+    first = text_of(await s.collect("a"))
+    assert (await s.client.state()).status is EngineStatus.READY
+    running = s.generate("busy", max_tokens=4000)
+    await anext(running)
+    with pytest.raises(ModelBusyError):
+        await s.client.unload()
+    assert (await s.client.state()).idle_s == 0.0
+    await running.aclose()
+    await s.idle()
+    await s.client.unload()
+    assert (await s.client.state()).status is EngineStatus.UNLOADED
+    with pytest.raises(UnloadedError):
+        await s.collect("b")
+    await s.client.load()
+    assert text_of(await s.collect("c")) == first
+    assert (await s.handle.server.attend({}, None)).n_restarts == 0, "it is the same process"
+
+
+async def test_an_idle_model_is_let_go_after_its_time(sleeping, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
+    s = await sleeping(keep_alive_s=1000)
+    await s.client.load()
+    await s.collect()
+    await s.idle()
+    s.handle.server._used_s -= 900
+    await s.handle.server.attend({}, None)
+    assert (await s.client.state()).status is EngineStatus.READY
+    s.handle.server._used_s -= 101
+    async with asyncio.timeout(WAIT_S):
+        while (await s.client.state()).status is not EngineStatus.UNLOADED:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("most", "free", "error"), [(1 << 40, 10, NoRoomError), (10, 10, ModelTooLargeError), (None, None, None)]
+)
+async def test_memory_is_checked_before_a_model_is_loaded(sleeping, monkeypatch, most, free, error):
+    s = await sleeping()
+    monkeypatch.setattr(engine_server, "needed_bytes", lambda *_: 100)
+    monkeypatch.setattr(engine_server.memory, "most_bytes", lambda: most)
+    monkeypatch.setattr(engine_server.memory, "available_bytes", lambda: free)
+    if error is None:
+        await s.client.load()
+        return
+    with pytest.raises(error) as caught:
+        await s.client.load()
+    assert caught.value.n_bytes == 100
+    assert (await s.client.state()).status is EngineStatus.UNLOADED
+
+
+async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(sleeping, monkeypatch):
+    s = await sleeping()
+    real = engine_server.open_engine
+    monkeypatch.setattr(engine_server, "open_engine", lambda *_, **__: 1 / 0)
+    with pytest.raises(InternalError, match="division"):
+        await s.client.load()
+    state = await s.client.state()
+    assert (state.status, state.detail) == (EngineStatus.FAILED, "division by zero")
+    s.handle.server.check_health()
+    monkeypatch.setattr(engine_server, "open_engine", real)
+    await s.client.load()
+    assert (await s.collect())[-1].finish_reason == "length"

@@ -1,0 +1,178 @@
+"""Models that are loaded when they are asked for, over HTTP."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from fake_client import FakeClient, Wire, says, until
+
+from cobali_ray.api.app import build_api
+from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
+from cobali_ray.errors import ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+
+CHAT = "/v1/chat/completions"
+MIB = 1 << 20
+
+
+def ask(model):
+    return {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Sleeper(FakeClient):
+    """An engine that holds no model until it is told to load it."""
+
+    def __init__(self, name):
+        card = ModelCard(model_id=name, n_vocab=1000, n_ctx_slot=64, created_s=1)
+        super().__init__(self.answer, card)
+        self.the_card = UnloadedError()
+        self.present, self.engine = False, EngineState(status=EngineStatus.UNLOADED)
+        self.said = says(name)
+
+    def answer(self, request):
+        if not self.present:
+            yield UnloadedError()
+        yield from self.said(request)
+
+    def idle_for(self, seconds):
+        self.engine = replace(self.engine, idle_s=seconds)
+
+    def busy(self):
+        self.engine = replace(self.engine, n_running=1)
+
+
+@pytest.fixture
+def engines():
+    return {name: Sleeper(name) for name in "abc"}
+
+
+@pytest.fixture
+def app(engines, clock):
+    fleet = Fleet(
+        Model({name: engine}, [name], on_demand=name != "c", max_waiting=2)
+        for name, engine in engines.items()
+    )
+    return build_api(fleet, ApiSettings(), clock=clock)
+
+
+async def status_of(app, name):
+    return (await Wire(app, f"/v1/models/{name}", method="GET").run()).json["status"]["value"]
+
+
+async def test_a_request_loads_the_model_that_it_asks_for(app, engines, get):
+    assert (await get("/ready")).status == 200, "requests are taken"
+    assert await status_of(app, "a") == "unloaded"
+    wire = await Wire(app, CHAT, ask("a")).run()
+    assert (wire.status, wire.json["choices"][0]["message"]["content"]) == (200, "a")
+    assert [await status_of(app, name) for name in "ab"] == ["loaded", "unloaded"]
+    assert [engines[name].loads for name in "ab"] == [["load"], []]
+
+
+async def test_a_model_that_was_let_go_is_loaded_again(app, engines):
+    await Wire(app, CHAT, ask("a")).run()
+    await engines["a"].unload()
+    wire = await Wire(app, CHAT, ask("a")).run()
+    assert wire.status == 200
+    assert engines["a"].loads == ["load", "unload", "load"]
+
+
+async def test_others_wait_for_one_loading_and_more_than_the_queue_holds_are_refused(app, engines):
+    engines["a"].load_step = gate = asyncio.Event()
+    waiting = [Wire(app, CHAT, ask("a")) for _ in range(2)]
+    tasks = [wire.start() for wire in waiting]
+    await until(lambda: engines["a"].loads)
+    await asyncio.sleep(0.05)  # the other body is read in a thread
+    refused = await Wire(app, CHAT, ask("a")).run()
+    assert (refused.status, refused.json["error"]["code"]) == (429, "queue_full")
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert [wire.status for wire in waiting] == [200, 200]
+
+
+async def test_who_leaves_while_it_loads_takes_no_place(app, engines):
+    engines["a"].load_step = gate = asyncio.Event()
+    wire = Wire(app, CHAT, ask("a"))
+    task = wire.start()
+    await until(lambda: engines["a"].loads)
+    wire.hang_up()
+    await asyncio.gather(task, return_exceptions=True)
+    gate.set()
+    answers = await asyncio.gather(*(Wire(app, CHAT, ask("a")).run() for _ in range(2)))
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+def needs_room(engine, *others):
+    """Let an engine find room only when none of the others is loaded."""
+    load = engine.load
+
+    async def load_if_there_is_room():
+        if any(other.present for other in others):
+            raise NoRoomError(500 * MIB, 100 * MIB)
+        await load()
+
+    engine.load = load_if_there_is_room
+
+
+async def test_the_idle_model_used_longest_ago_makes_room(app, engines):
+    for name in "ab":
+        await Wire(app, CHAT, ask(name)).run()
+    engines["a"].idle_for(5.0)
+    engines["b"].idle_for(50.0)
+    needs_room(engines["c"], engines["b"])
+    assert (await Wire(app, CHAT, ask("c")).run()).status == 200
+    assert [await status_of(app, name) for name in "abc"] == ["loaded", "unloaded", "loaded"]
+
+
+async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engines):
+    for name in "bc":
+        await Wire(app, CHAT, ask(name)).run()
+    engines["b"].busy()
+    needs_room(engines["a"], engines["b"], engines["c"])
+    wire = await Wire(app, CHAT, ask("a")).run()
+    assert (wire.status, wire.json["error"]["code"]) == (503, "no_room")
+    assert "500 MiB" in wire.json["error"]["message"]
+    assert "100 MiB" in wire.json["error"]["message"]
+    assert "unload" not in engines["b"].loads + engines["c"].loads
+
+
+async def test_a_model_with_a_stream_open_here_is_not_taken_for_idle(app, engines):
+    gate = asyncio.Event()
+    await Wire(app, CHAT, ask("b")).run()
+    engines["b"].said = lambda _: iter([gate])
+    stream = Wire(app, CHAT, ask("b"))
+    task = stream.start()
+    await until(lambda: engines["b"].n_open == 1)
+    needs_room(engines["a"], engines["b"])
+    assert (await Wire(app, CHAT, ask("a")).run()).status == 503
+    stream.hang_up()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (await Wire(app, CHAT, ask("a")).run()).status == 200
+
+
+async def test_what_can_never_fit_is_refused_with_the_numbers(app, engines):
+    engines["a"].load_step = ModelTooLargeError(30_000 * MIB, 24_000 * MIB)
+    wire = await Wire(app, CHAT, ask("a")).run()
+    assert (wire.status, wire.json["error"]["code"]) == (507, "model_too_large")
+    assert "30000 MiB" in wire.json["error"]["message"]
+    assert "24000 MiB" in wire.json["error"]["message"]
+
+
+async def test_models_are_loaded_and_unloaded_by_hand(app, engines, post):
+    wire = await post("/v1/models/load", {"model": "a"})
+    assert (wire.status, wire.json["status"]["value"]) == (200, "loaded")
+    wire = await post("/v1/models/unload", {"model": "a"})
+    assert (wire.status, wire.json["status"]["value"]) == (200, "unloaded")
+    engines["a"].unload_step = ModelBusyError(3)
+    wire = await post("/v1/models/unload", {"model": "a"})
+    assert (wire.status, wire.json["error"]["code"]) == (409, "model_busy")
+    assert (await post("/v1/models/load", {"model": "x"})).status == 404
+    assert (await post("/v1/models/load", {})).status == 400
+
+
+async def test_loading_needs_a_key_where_there_are_keys(engines, clock):
+    app = build_api(Fleet([Model({"a": engines["a"]}, ["a"])]), ApiSettings(api_keys=("k",)), clock=clock)
+    for verb in ("load", "unload"):
+        assert (await Wire(app, f"/v1/models/{verb}", {"model": "a"}).run()).status == 401
+    keyed = Wire(app, "/v1/models/load", {"model": "a"}, headers=[("x-api-key", "k")])
+    assert (await keyed.run()).status == 200
