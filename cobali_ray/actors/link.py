@@ -33,10 +33,22 @@ class EngineLink:
 
     With it go the values that clients of this process waited for: the engine counts those of all ingresses,
     so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
+
+    An engine on another node is told the `address` where this ingress hears it; `admit` gets the key by which
+    it is known there.
     """
 
-    def __init__(self, engine: Any, engine_id: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        engine_id: str,
+        now: Callable[[], float],
+        *,
+        address: str = "",
+        admit: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._engine, self._engine_id, self._now = engine, engine_id, now
+        self._address, self._admit = address, admit
         self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
@@ -106,10 +118,17 @@ class EngineLink:
             n_restarts=0 if self._known is None else self._known.n_restarts,
         )
 
+    @property
+    def source(self) -> str:
+        """The key of the engine that a request goes to now; "" where that is not known, or it needs none."""
+        return "" if self._known is None or self._loss is not None else self._known.wire_key
+
     async def _keep(self) -> None:
         while True:
             began_s, (taken, self._values) = self._now(), (self._values, {})
-            call = asyncio.ensure_future(outcome(self._engine.attend.remote(taken, self._known)))
+            call = asyncio.ensure_future(
+                outcome(self._engine.attend.remote(taken, self._known, self._address))
+            )
             try:
                 await asyncio.wait({call}, timeout=SILENT_S)
                 if not call.done():
@@ -134,5 +153,6 @@ class EngineLink:
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
+        self._admit(found.wire_key)
         self._known, self._loss = found, None
         self._lost.clear()

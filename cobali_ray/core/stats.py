@@ -130,6 +130,8 @@ class Attendance(NamedTuple):
     """Another one after the engine was started anew."""
     n_restarts: int
     """How often it was, as far as any ingress told it."""
+    wire_key: str = ""
+    """By which this ingress knows its messages, if they come from another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
