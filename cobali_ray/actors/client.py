@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
 import structlog
 
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.outcome import outcome
+from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
@@ -26,7 +26,6 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
-    ConfigError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -84,13 +83,20 @@ class ServeEngineClient:
         self._vocabularies = vocabularies or Vocabularies()
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
-        self._puller = Puller()
+        self._puller = Puller(**where_am_i())
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
         self._card: ModelCard | None = None
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble, self._described_once = "", False
-        self._link = EngineLink(engine, engine_id, time.monotonic, self._look)
+        self._link = EngineLink(
+            engine,
+            engine_id,
+            time.monotonic,
+            self._look,
+            address=self._puller.address,
+            admit=self._puller.admit,
+        )
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
@@ -108,10 +114,6 @@ class ServeEngineClient:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
         while (found := await self._described()) is None:  # noqa: ASYNC110 it is another process
             await asyncio.sleep(CONNECT_RETRY_S)
-        if found["node_id"] != self._node_id():
-            raise ConfigError(
-                "n_ingress", "engine and ingress are on different nodes, but tokens travel by Unix socket"
-            )
         self._described_once = True
         self._link.start()
         if (card := found["card"]) is None:
@@ -135,10 +137,6 @@ class ServeEngineClient:
         if not connecting.cancelled() and (error := connecting.exception()) is not None:
             self._trouble = str(error)
             self._log.error("ingress_cannot_serve", error=repr(error))
-
-    @staticmethod
-    def _node_id() -> str:
-        return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
     @property
     def card(self) -> ModelCard:
@@ -191,7 +189,7 @@ class ServeEngineClient:
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
-        stream = self._puller.open(request.request_id, on_failure=response.cancel)
+        stream = self._puller.open(request.request_id, response.cancel, source=self._link.source)
         call = asyncio.ensure_future(outcome(response))
         self._calls.add(call)
         call.add_done_callback(self._forget)

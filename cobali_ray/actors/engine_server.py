@@ -21,6 +21,7 @@ from cobali_ray import __version__
 from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
+from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
@@ -102,7 +103,7 @@ class EngineServer:
         self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
         self._asyncio: asyncio.AbstractEventLoop | None = None
-        self._pusher = Pusher(engine_id)
+        self._pusher = Pusher(engine_id, **where_am_i())
         self._lost: set[str] = set()
         """Open requests of which an event did not get out; of the tick thread."""
         self._incarnation_id = uuid.uuid4().hex
@@ -296,7 +297,7 @@ class EngineServer:
         return 0.0 if self._done else self._clock.now() - self._used_s
 
     async def describe(self) -> dict[str, Any]:
-        """Return what an ingress needs to know: id, process and readers, the model and its node."""
+        """Return what an ingress needs to know: id, process and readers, and the model."""
         return {
             "engine_id": self._engine_id,
             "card": self._card,
@@ -304,14 +305,15 @@ class EngineServer:
             "chat_template": self._chat_template,
             "pid": os.getpid(),
             "n_readers": self._pusher.n_readers,
-            "node_id": ray.get_runtime_context().get_node_id() if ray.is_initialized() else "",
         }
 
-    async def attend(self, waited: dict[HttpTime, list[float]], known: Attendance | None) -> Attendance:
+    async def attend(
+        self, waited: dict[HttpTime, list[float]], known: Attendance | None, address: str = ""
+    ) -> Attendance:
         """Count what an ingress's clients waited for, and answer after a second: an open call shows a death.
 
         Whoever does not know this engine yet is answered at once. The most restarts that any ingress knows of
-        are what all of them hear.
+        are what all of them hear. `address` is where this one hears engines.
         """
         self._unload_if_idle()
         me = self._incarnation_id
@@ -319,9 +321,11 @@ class EngineServer:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
         if waited and self._telemetry is not None:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
-        if known is not None and known.incarnation_id == me:
+        knows_me = known is not None and known.incarnation_id == me
+        wire_key = self._pusher.meet(address, known=knows_me)
+        if knows_me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts, self._loaded, await self._busy())
+        return Attendance(me, self._n_restarts, self._loaded, await self._busy(), wire_key)
 
     async def _busy(self) -> LoadView | None:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""

@@ -33,6 +33,9 @@ class EngineLink:
 
     With it go the values that clients of this process waited for: the engine counts those of all ingresses,
     so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
+
+    An engine on another node is told the `address` where this ingress hears it; `admit` gets the key by which
+    it is known there.
     """
 
     def __init__(
@@ -41,10 +44,13 @@ class EngineLink:
         engine_id: str,
         now: Callable[[], float],
         on_successor: Callable[[], None] = lambda: None,
+        *,
+        address: str = "",
+        admit: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`on_successor` is called when another process has taken the engine's place."""
         self._engine, self._engine_id, self._now = engine, engine_id, now
-        self._on_successor = on_successor
+        self._on_successor, self._address, self._admit = on_successor, address, admit
         self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
@@ -128,10 +134,17 @@ class EngineLink:
             n_restarts=0 if self._known is None else self._known.n_restarts,
         )
 
+    @property
+    def source(self) -> str:
+        """The key of the engine that a request goes to now; "" where that is not known, or it needs none."""
+        return "" if self._known is None or self._loss is not None else self._known.wire_key
+
     async def _keep(self) -> None:
         while True:
             began_s, (taken, self._values) = self._now(), (self._values, {})
-            call = asyncio.ensure_future(outcome(self._engine.attend.remote(taken, self._known)))
+            call = asyncio.ensure_future(
+                outcome(self._engine.attend.remote(taken, self._known, self._address))
+            )
             try:
                 await asyncio.wait({call}, timeout=SILENT_S)
                 if not call.done():
@@ -156,6 +169,7 @@ class EngineLink:
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
+        self._admit(found.wire_key)
         known, self._known, self._loss = self._known, found, None
         if found.busy is not None:
             self.busy = found.busy, self._now()

@@ -8,8 +8,9 @@ import tempfile
 
 from cobali_ray.errors import ConfigError
 
-_FIRST, _LAST, _SIZE = 20_000, 30_000, 64
-"""Blocks are taken from here: below what Linux gives to outgoing connections."""
+FIRST, LAST = 20_000, 30_000
+"""Ports are taken from here: below what Linux gives to outgoing connections."""
+_SIZE = 64
 
 
 def socket_dir() -> str:
@@ -35,7 +36,7 @@ def free_blocks(n: int) -> list[range]:
     Raises:
         ConfigError: there are not so many.
     """
-    starts = list(range(_FIRST, _LAST - _SIZE + 1, _SIZE))
+    starts = list(range(FIRST, LAST - _SIZE + 1, _SIZE))
     secrets.SystemRandom().shuffle(starts)
     found: list[range] = []
     for start in starts:
@@ -44,7 +45,7 @@ def free_blocks(n: int) -> list[range]:
             found.append(block)
             if len(found) == n:
                 return found
-    raise ConfigError("port", f"no {n} blocks of {_SIZE} free ports from {_FIRST} to {_LAST}")
+    raise ConfigError("port", f"no {n} blocks of {_SIZE} free ports from {FIRST} to {LAST}")
 
 
 def require_free(host: str, port: int) -> None:

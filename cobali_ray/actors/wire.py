@@ -1,7 +1,8 @@
-"""One message per tick per ingress over a Unix socket: encode, send, read, demultiplex. Knows no Ray.
+"""One message per tick per ingress: encode, send, read, demultiplex. Knows no Ray.
 
-An address is where one ingress listens: the path of a socket, reachable on this machine only and by this user
-only (it is private, and so is its directory). Each engine has one connection to it, a stream of frames.
+An address is where one ingress listens: a Unix socket, reachable on this machine only and by this user only
+(it is private, and so is its directory). Each engine has one connection to it, a stream of frames. An address
+in a cluster names a port, too, for engines on other machines (`remote_wire`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,26 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
 
 from cobali_ray import errors
+from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.ports import socket_dir
 from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
-from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
+from cobali_ray.errors import (
+    CobaliError,
+    EngineDiedError,
+    EventsLostError,
+    InternalError,
+    RequestCancelledError,
+)
+
+if TYPE_CHECKING:
+    from cobali_ray.actors.remote_wire import RemoteConnection, RemoteEnd, RemoteListener
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +47,8 @@ MAX_PENDING = 4096
 """Events that may wait for one reader before its request is cancelled."""
 LAST_WORDS_S = 0.2
 """How long closing waits for what was said last to leave."""
+HERE = "here"
+"""In place of a key: an engine on the ingress's own node."""
 READ_BYTES = 1 << 16
 """What is read at once, at most. From 128 KiB on each read pays for new memory, about 17 microseconds."""
 
@@ -181,17 +194,35 @@ class Connection:
 
 
 class Pusher:
-    """The engine's side: one connection per ingress. Used by the tick thread only."""
+    """The engine's side: one connection per ingress. Used by the tick thread only, but for `meet`."""
 
-    def __init__(self, engine_id: str) -> None:
-        self._engine_id = engine_id
+    def __init__(self, engine_id: str, *, host: str = "", node_id: str = "") -> None:
+        """`host` is the node's address, and where others reach that, ingresses may be on other nodes."""
+        self._engine_id, self._node_id = engine_id, node_id
         self._sender: threading.Thread | None = None
         self._connections: dict[str, Connection] = {}
+        self._remote: RemoteEnd | None = None
+        if others_reach(host):
+            from cobali_ray.actors.remote_wire import RemoteEnd
+
+            self._remote = RemoteEnd()
 
     @property
     def n_readers(self) -> int:
         """Ingresses that it is connected to."""
-        return len(self._connections)
+        return len(self._connections) + (self._remote.n_readers if self._remote is not None else 0)
+
+    def meet(self, address: str, *, known: bool) -> str:
+        """Return the key by which an ingress elsewhere knows this engine; "" if it needs none.
+
+        One that knows it already hears from us from now on. From any thread.
+        """
+        where = Address.parse(address)
+        if self._remote is None or not where.is_far(self._node_id):
+            return ""
+        if known:
+            self._remote.meet(where)
+        return self._remote.key
 
     def send(self, batch: list[tuple[str, Event]]) -> set[str]:
         """Send one tick's events, each to its address; never blocks.
@@ -235,11 +266,14 @@ class Pusher:
                 lost.add(event.request_id)
         return lost
 
-    def _connection(self, address: str) -> Connection:
+    def _connection(self, address: str) -> Connection | RemoteConnection:
         connection = self._connections.get(address)
         if connection is None:
+            where = Address.parse(address)
+            if self._remote is not None and where.is_far(self._node_id):
+                return self._remote.connection(where)
             self._forget_gone()
-            connection = self._connections[address] = Connection(address)
+            connection = self._connections[address] = Connection(where.near)
         return connection
 
     def _forget_gone(self) -> None:
@@ -256,6 +290,8 @@ class Pusher:
         if self._sender in {None, threading.current_thread()} or not self._sender.is_alive():
             while self._connections:
                 self._connections.popitem()[1].close()
+            if self._remote is not None:
+                self._remote.close()
 
 
 class EventStream:
@@ -264,10 +300,12 @@ class EventStream:
     It is bounded: beyond `n_most` events nobody reads any longer, and it fails.
     """
 
-    __slots__ = ("_arrived", "_failure", "_n_most", "_on_failure", "_pending")
+    __slots__ = ("_arrived", "_failure", "_n_most", "_on_failure", "_pending", "source")
 
-    def __init__(self, on_failure: Callable[[], None], *, n_most: int) -> None:
+    def __init__(self, on_failure: Callable[[], None], *, n_most: int, source: str = "") -> None:
         """`on_failure` is called once, to cancel the request."""
+        self.source = source
+        """The key of the engine that it is of, or HERE; "" as long as nobody knows."""
         self._pending: list[Event] = []
         self._arrived = asyncio.Event()
         self._on_failure, self._n_most = on_failure, n_most
@@ -318,25 +356,41 @@ class EventStream:
 
 
 class Puller:
-    """The ingress's side: one socket that engines connect to, demultiplexed to one stream per request."""
+    """The ingress's side: what engines connect to, demultiplexed to one stream per request."""
 
-    def __init__(self, *, n_most: int = MAX_PENDING) -> None:
+    def __init__(self, *, n_most: int = MAX_PENDING, host: str = "", node_id: str = "") -> None:
+        """`host` is the node's address; where others reach that, engines of other nodes are heard, too."""
         self._n_most = n_most
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
-        self.address = str(Path(self._folder.name) / "events")
+        near = Path(self._folder.name) / "events"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.address)
-        Path(self.address).chmod(0o600)
+        self._listener.bind(str(near))
+        near.chmod(0o600)
         self._listener.listen()
         self._listener.setblocking(False)
         self._engines: set[socket.socket] = set()
         self._streams: dict[str, EventStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._remote: RemoteListener | None = None
+        address = Address(str(near))
+        if others_reach(host):
+            from cobali_ray.actors.remote_wire import RemoteListener
+
+            self._remote = RemoteListener(host, self._take, self._lose)
+            address = Address(str(near), node_id, self._remote.endpoint, self._remote.key)
+        self.address = str(address)
 
     def start(self) -> None:
         """Begin to read, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener, self._accept, self._loop)
+        if self._remote is not None:
+            self._remote.start()
+
+    def admit(self, key: str) -> None:
+        """Let an engine of another node in, by its key; "" is one that needs none."""
+        if key and self._remote is not None:
+            self._remote.admit(key)
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
         with contextlib.suppress(OSError):  # it left before its turn came
@@ -361,22 +415,35 @@ class Puller:
             loop.remove_reader(engine)
             engine.close()
 
-    def open(self, request_id: str, on_failure: Callable[[], None]) -> EventStream:
-        """Make the stream of a request that is about to be submitted."""
-        stream = self._streams[request_id] = EventStream(on_failure, n_most=self._n_most)
+    def open(self, request_id: str, on_failure: Callable[[], None], source: str = "") -> EventStream:
+        """Make the stream of a request that is about to be submitted.
+
+        `source` is the key of the engine elsewhere that is to have it. One that is silent fails it at once.
+        """
+        stream = EventStream(on_failure, n_most=self._n_most, source=source)
+        self._streams[request_id] = stream
+        if source and self._remote is not None and self._remote.silent(source):
+            stream.fail(EngineDiedError())
         return stream
 
     def drop(self, request_id: str) -> None:
         """Forget a request; what still arrives for it is ignored."""
         self._streams.pop(request_id, None)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, source: str = HERE) -> None:
         try:
-            self._share(decode(data))
+            self._share(decode(data), source)
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 
-    def _share(self, message: Message) -> None:
+    def _lose(self, source: str, error: CobaliError) -> None:
+        """Fail the streams of an engine elsewhere; what is lost may also be the first of any."""
+        concerned = {source, ""} if isinstance(error, EventsLostError) else {source}
+        for stream in list(self._streams.values()):
+            if stream.source in concerned:
+                stream.fail(error)
+
+    def _share(self, message: Message, source: str) -> None:
         """Give each stream what is for it."""
         for request_id in message.lost:
             _log.error("undecodable_event", request_id=request_id, engine_id=message.engine_id)
@@ -384,6 +451,7 @@ class Puller:
                 stream.fail(EventsLostError())
         for event in message.events:
             if (stream := self._streams.get(event.request_id)) is not None:
+                stream.source = source
                 stream.put(event)
 
     def close(self) -> None:
@@ -395,3 +463,5 @@ class Puller:
             one.close()
         self._engines.clear()
         self._folder.cleanup()
+        if self._remote is not None:
+            self._remote.close()

@@ -157,6 +157,8 @@ class Attendance(NamedTuple):
     """Whether it holds its model."""
     busy: LoadView | None = None
     """How busy it is; None: it cannot say just now."""
+    wire_key: str = ""
+    """By which this ingress knows its messages, if they come from another node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

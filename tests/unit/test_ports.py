@@ -26,8 +26,8 @@ def test_blocks_are_free_and_apart():
 
 def test_a_port_that_somebody_would_share_is_not_free(monkeypatch):
     (block,) = ports.free_blocks(1)
-    monkeypatch.setattr(ports, "_FIRST", block[0])
-    monkeypatch.setattr(ports, "_LAST", block[-1] + 1)
+    monkeypatch.setattr(ports, "FIRST", block[0])
+    monkeypatch.setattr(ports, "LAST", block[-1] + 1)
     assert ports.free_blocks(1) == [block]
     with listener(block[7]), pytest.raises(ConfigError, match="64 free ports"):
         ports.free_blocks(1)

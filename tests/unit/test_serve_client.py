@@ -14,7 +14,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
     import ray.serve  # noqa: F401
 
-from cobali_ray.actors import engine_server
+from cobali_ray.actors import client, engine_server, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.scripted import ByteVocab
@@ -238,7 +238,7 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
 
 async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
     s = await make(end_grace_s=0.0)
-    s.client._puller._share = lambda _: None
+    s.client._puller._share = lambda *_: None
     with pytest.raises(EventsLostError):
         await s.collect(max_tokens=2)
     assert len(s.handle.responses) == 1, "the engine did it, and lives: nobody asks its successor"
@@ -481,21 +481,89 @@ def test_a_template_that_cannot_be_used_names_the_setting(tmp_path, source):
     assert caught.value.setting == "chat_template"
 
 
-async def test_an_engine_that_cannot_be_served_says_why():
+async def test_an_engine_that_cannot_be_served_says_why(tmp_path):
     s = Setup()
+    describe = s.handle.server.describe
 
-    async def elsewhere():
-        return {"node_id": "another"}
+    async def describe_missing():
+        return await describe() | {"path": tmp_path / "missing.gguf"}
 
-    s.handle.server.describe = elsewhere
+    s.handle.server.describe = describe_missing
     s.client.start()
     try:
         await asyncio.wait({s.client._connecting}, timeout=WAIT_S)
         await asyncio.sleep(0)
-        assert "different nodes" in (await s.client.state()).detail
+        assert "missing.gguf" in (await s.client.state()).detail
     finally:
         s.client.close()
         s.handle.server.__del__()
+
+
+async def to_end(events):
+    return [event async for batch in events for event in batch]
+
+
+@pytest.fixture
+def on_two_nodes(monkeypatch):
+    monkeypatch.setattr(wire, "others_reach", bool)
+    for module, node_id in ((client, "a"), (engine_server, "b")):
+        place = {"host": "127.0.0.1", "node_id": node_id}
+        monkeypatch.setattr(module, "where_am_i", lambda place=place: place)
+
+
+async def known(s):
+    """Wait until the engine has made itself known."""
+    async with asyncio.timeout(WAIT_S):
+        while not s.client._link.source:  # noqa: ASYNC110 a call is no event
+            await asyncio.sleep(0.001)
+    assert not s.client._puller._engines, "it came the long way"
+
+
+async def test_an_engine_on_another_node_answers_as_one_here(make, on_two_nodes):
+    s = await make()
+    events = await s.collect("at-once")
+    assert (len(text_of(events)), events[-1].finish_reason) == (5, "length")
+    await known(s)
+    texts = await asyncio.gather(*(s.collect(f"r{n}", max_tokens=300) for n in range(4)))
+    assert len({text_of(events) for events in texts}) == 1
+
+
+async def test_a_message_from_another_node_that_got_lost_ends_the_request_everywhere(
+    make, on_two_nodes, monkeypatch
+):
+    s = await make()
+    await known(s)
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    monkeypatch.setattr(remote_wire, "SILENT_BEATS", 100)  # a busy machine is no dead one
+    say, lost = remote_wire.RemoteConnection._say, []
+
+    def lose_one(socket, data):
+        if not lost:
+            lost.append(data)
+            return True
+        return say(socket, data)
+
+    monkeypatch.setattr(remote_wire.RemoteConnection, "_say", staticmethod(lose_one))
+    with pytest.raises(EventsLostError):
+        await asyncio.wait_for(to_end(events), WAIT_S)
+    await s.idle()
+    assert len(text_of(await s.collect("later"))) == 5
+
+
+async def test_an_engine_that_is_no_longer_heard_from_another_node_counts_as_dead(
+    make, on_two_nodes, monkeypatch
+):
+    s = await make()
+    await known(s)
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    monkeypatch.setattr(remote_wire.RemoteConnection, "_say", lambda *_: True)
+    rest = await asyncio.wait_for(to_end(events), WAIT_S)
+    assert isinstance(rest[-1].error, EngineDiedError)
+    with pytest.raises(EngineDiedError):
+        await s.collect("later")
+    await s.idle()
 
 
 async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):

@@ -1,0 +1,22 @@
+"""Where this process is, as Ray has it."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import ray
+
+
+class Place(TypedDict):
+    """A node: its address and its id, both "" where there is no Ray."""
+
+    host: str
+    node_id: str
+
+
+def where_am_i() -> Place:
+    """Return the node of this process."""
+    if not ray.is_initialized():
+        return Place(host="", node_id="")
+    node_id = str(ray.get_runtime_context().get_node_id())
+    return Place(host=str(ray.util.get_node_ip_address()), node_id=node_id)

@@ -1,0 +1,371 @@
+"""The wire between machines: over TCP on loopback, in one process."""
+
+import asyncio
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.actors import remote_wire, wire
+from cobali_ray.actors.address import Address, others_reach
+from cobali_ray.actors.remote_wire import (
+    MAX_BACKLOG,
+    NEW_BEATS,
+    SILENT_BEATS,
+    Heard,
+)
+from cobali_ray.actors.wire import Puller, Pusher
+from cobali_ray.core.events import Delta, End, RequestStats
+from cobali_ray.errors import EngineDiedError, EventsLostError
+
+STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
+WAIT_S = 20
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch):
+    """Take every node for a machine of its own, and let nobody wait long."""
+    monkeypatch.setattr(wire, "others_reach", bool)
+    monkeypatch.setattr(remote_wire, "BEAT_S", 0.05)
+    monkeypatch.setattr(remote_wire, "AGAIN_MS", 50)
+    monkeypatch.setattr(remote_wire, "SILENT_BEATS", 200)  # a busy machine is no dead one
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Take what is silent for gone after a moment."""
+    monkeypatch.setattr(remote_wire, "SILENT_BEATS", 10)
+
+
+@pytest.fixture
+async def puller():
+    puller = Puller(host=HOST, node_id="a")
+    puller.start()
+    yield puller
+    puller.close()
+
+
+@pytest.fixture
+def pusher():
+    pusher = Pusher("0", host=HOST, node_id="b")
+    yield pusher
+    pusher.close()
+
+
+def introduce(puller, pusher):
+    """Do what the calls of `attend` do; return the engine's key."""
+    key = pusher.meet(puller.address, known=False)
+    puller.admit(key)
+    assert pusher.meet(puller.address, known=True) == key
+    return key
+
+
+async def read(stream, n):
+    events = []
+    async with asyncio.timeout(WAIT_S):
+        while len(events) < n:
+            await stream.arrived()
+            events += stream.take()
+    return events
+
+
+async def until(condition):
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 threads of ZeroMQ set no event
+            await asyncio.sleep(0.005)
+
+
+def never():
+    raise AssertionError("the stream failed")
+
+
+# -- addresses ------------------------------------------------------------------------------------------
+
+
+word = st.text(st.characters(codec="ascii", exclude_categories=["Z", "C"]), min_size=1)
+
+
+@given(word, word, word, st.text().map(lambda path: f"/{path}"))
+def test_an_address_comes_back_as_it_went(node_id, endpoint, key, near):
+    node_id = f"n{node_id}"
+    for address in (Address(near), Address(near, node_id, endpoint, key)):
+        assert Address.parse(str(address)) == address
+
+
+def test_a_port_is_for_other_nodes_only():
+    assert Address("/s", "a", "tcp://10.0.0.1:1", "k").is_far("b")
+    assert not Address("/s", "a", "tcp://10.0.0.1:1", "k").is_far("a")
+    assert not Address("/s").is_far("b"), "there is no port"
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("", False),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("localhost", False),
+        ("10.0.0.1", True),
+        ("fd00::1", True),
+    ],
+)
+def test_nothing_is_opened_for_others_where_there_are_none(host, reached):
+    assert others_reach(host) is reached
+
+
+# -- what was heard -------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 50), st.data())
+def test_a_message_that_is_missing_is_noticed_with_the_next_one(n, data):
+    gone = data.draw(st.sets(st.integers(0, n - 1)))
+    heard = Heard()
+    for number in sorted(set(range(n + 1)) - gone):
+        assert heard.hear(7, number) is (number == 0 or number - 1 not in gone)
+
+
+def test_another_connection_may_hide_what_the_one_before_lost():
+    heard = Heard()
+    assert heard.hear(7, 0)
+    assert not heard.hear(8, 0)
+    assert heard.hear(8, 1)
+
+
+def test_an_engine_is_gone_once_until_it_is_heard_again(monkeypatch):
+    monkeypatch.undo()
+    heard = Heard()
+    assert [heard.look() for _ in range(NEW_BEATS)] == [False] * NEW_BEATS, "it has to connect first"
+    for _ in range(3):
+        assert [heard.look() for _ in range(SILENT_BEATS + 3)] == [i == SILENT_BEATS - 1 for i in range(7)]
+        assert heard.silent
+        heard.hear(7, 0)
+        assert not heard.silent
+
+
+# -- over sockets ---------------------------------------------------------------------------------------
+
+
+async def test_events_arrive_in_order_and_their_streams_know_whose_they_are(puller, pusher):
+    key = introduce(puller, pusher)
+    stream = puller.open("a", never)
+    for i in range(100):
+        assert not pusher.send([(puller.address, Delta("a", str(i), 1))])
+    pusher.send([(puller.address, End("a", "stop", None, STATS))])
+    events = await read(stream, 101)
+    assert [event.text for event in events[:-1]] == [str(i) for i in range(100)]
+    assert events[-1] == End("a", "stop", None, STATS)
+    assert stream.source == key
+
+
+async def test_an_engine_on_the_same_node_takes_the_unix_socket(puller):
+    near = Pusher("0", host=HOST, node_id="a")
+    assert near.meet(puller.address, known=True) == "", "it needs no key"
+    stream = puller.open("a", never)
+    assert not near.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+    assert stream.source == wire.HERE
+    assert len(puller._engines) == 1
+    near.close()
+
+
+async def test_a_stranger_is_not_heard_until_it_is_admitted_and_then_nothing_is_missing(puller, pusher):
+    stream = puller.open("a", never)
+    assert not pusher.send([(puller.address, Delta("a", "text", 1))])
+    for _ in range(10):
+        await asyncio.sleep(0.05)
+        assert stream.take() == []
+    puller.admit(pusher.meet(puller.address, known=True))
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+
+
+@pytest.mark.parametrize("how", ["plain", "own-keys", "false-server-key"])
+async def test_nobody_else_gets_in(puller, pusher, how):
+    introduce(puller, pusher)
+    where, stream = Address.parse(puller.address), puller.open("a", never)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+        stranger.linger = 0
+        if how != "plain":
+            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+            stranger.curve_serverkey = where.key.encode() if how == "own-keys" else zmq.curve_keypair()[0]
+        stranger.connect(where.endpoint)
+        data = remote_wire._HEAD.pack(1, 0) + wire.encode("0", [Delta("a", "forged", 1)])
+        stranger.send(data, zmq.NOBLOCK)
+        for _ in range(10):
+            await asyncio.sleep(0.02)
+            assert stream.take() == []
+    pusher.send([(puller.address, Delta("a", "true", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["true"]
+
+
+async def test_an_engine_that_has_nothing_to_say_is_heard_and_one_that_ended_is_not(puller, pusher, soon):
+    key = introduce(puller, pusher)
+    stream = puller.open("a", lambda: cancelled.append("a"), source=key)
+    unknown, cancelled = puller.open("b", never), []
+    await asyncio.sleep(remote_wire.BEAT_S * 3 * remote_wire.SILENT_BEATS)
+    assert stream.take() == []
+    pusher.close()
+    await until(lambda: cancelled)
+    with pytest.raises(EngineDiedError):
+        stream.take()
+    late = puller.open("c", lambda: cancelled.append("c"), source=key)
+    with pytest.raises(EngineDiedError):
+        late.take()
+    assert cancelled == ["a", "c"], "each once"
+    assert unknown.take() == [], "it may be another engine's"
+
+
+async def test_an_engine_that_comes_back_is_another_one_with_a_key_of_its_own(puller, pusher):
+    introduce(puller, pusher)
+    pusher.close()
+    successor = Pusher("0", host=HOST, node_id="b")
+    key = introduce(puller, successor)
+    stream = puller.open("a", never, source=key)
+    successor.send([(puller.address, Delta("a", "text", 1))])
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+    successor.close()
+
+
+class Relay:
+    """A link between two machines that can be cut: what is on its way then is lost."""
+
+    def __init__(self, endpoint):
+        self.to = endpoint.rsplit(":", 1)[1]
+        self._writers, self.open = [], True
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass, HOST, 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.endpoint = f"tcp://{HOST}:{port}"
+        return self
+
+    async def _pass(self, reader, writer):
+        try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self.to)
+        except OSError:
+            writer.close()
+            return
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+
+    async def _copy(self, reader, writer):
+        try:
+            while data := await reader.read(1 << 16):
+                if self.open:
+                    writer.write(data)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def reset(self):
+        """Break all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def __aexit__(self, *error):
+        self.reset()
+        self._server.close()
+
+
+@pytest.fixture
+async def relay(puller):
+    async with Relay(Address.parse(puller.address).endpoint) as relay:
+        address = Address.parse(puller.address)
+        relay.address = str(address._replace(endpoint=relay.endpoint))
+        yield relay
+
+
+def over(relay, puller, pusher):
+    """Introduce them to each other over the relay."""
+    key = pusher.meet(relay.address, known=False)
+    puller.admit(key)
+    pusher.meet(relay.address, known=True)
+    return key
+
+
+async def test_what_was_lost_on_a_link_fails_the_streams_concerned_and_no_later_one(puller, pusher, relay):
+    key = over(relay, puller, pusher)
+    streams = [puller.open("a", list), puller.open("not-begun", list)]
+    near = puller.open("near", never)
+    near.source = wire.HERE
+    other = puller.open("other", never, source="another engine's key")
+    pusher.send([(relay.address, Delta("a", "one", 1))])
+    assert [event.text for event in await read(streams[0], 1)] == ["one"]
+    relay.open = False
+    pusher.send([(relay.address, Delta("a", "two", 1))])
+    await asyncio.sleep(0.1)
+    relay.open = True
+    relay.reset()
+    for stream in streams:
+        with pytest.raises(EventsLostError):
+            await read(stream, 1)
+    later = puller.open("later", never, source=key)
+    pusher.send([(relay.address, Delta("later", "text", 1))])
+    assert [event.text for event in await read(later, 1)] == ["text"]
+    assert near.take() == other.take() == []
+
+
+async def test_a_link_that_is_cut_is_noticed_and_heals_without_a_new_introduction(
+    puller, pusher, relay, soon
+):
+    key, cut = over(relay, puller, pusher), []
+    stream = puller.open("a", lambda: cut.append(1), source=key)
+    pusher.send([(relay.address, Delta("a", "one", 1))])
+    await read(stream, 1)
+    relay.open = False
+    await until(lambda: cut)
+    with pytest.raises(EngineDiedError):
+        stream.take()
+    relay.open = True
+    relay.reset()
+    await until(lambda: not puller._remote.silent(key))
+    later = puller.open("b", never, source=key)
+    pusher.send([(relay.address, Delta("b", "text", 1))])
+    assert [event.text for event in await read(later, 1)] == ["text"]
+
+
+def test_an_ingress_that_cannot_be_reached_fills_its_backlog_and_blocks_nobody(pusher):
+    nobody = str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
+    n = next(i for i in range(10 * MAX_BACKLOG) if pusher.send([(nobody, Delta("a", str(i), 1))]))
+    assert MAX_BACKLOG <= n <= MAX_BACKLOG + remote_wire.MAX_QUEUED + 2
+
+
+async def test_one_ingress_that_cannot_be_reached_holds_up_no_other(puller, pusher):
+    introduce(puller, pusher)
+    nobody = str(Address("/none", "c", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
+    while not pusher.send([(nobody, Delta("b", "x", 1))]):
+        pass
+    stream = puller.open("a", never)
+    assert pusher.send([(nobody, Delta("b", "x", 1)), (puller.address, Delta("a", "text", 1))]) <= {"b"}
+    assert [event.text for event in await read(stream, 1)] == ["text"]
+
+
+@pytest.mark.parametrize("backlog", [0, 3 * remote_wire.MAX_QUEUED])
+async def test_an_ingress_that_keeps_no_touch_is_forgotten(monkeypatch, pusher, backlog):
+    monkeypatch.setattr(remote_wire, "UNUSED_BEATS", 4)
+    nobody = str(Address("/none", "a", f"tcp://{HOST}:1", zmq.curve_keypair()[0].decode()))
+    pusher.meet(nobody, known=True)
+    for _ in range(backlog):
+        assert not pusher.send([(nobody, Delta("a", "x", 1))])
+    assert pusher.n_readers == 1
+    await until(lambda: pusher.n_readers == 0)
+    assert not pusher.send([(nobody, Delta("a", "x", 1))]), "it gets another connection"
+    assert pusher.n_readers == 1
+
+
+async def test_last_words_get_out(puller, pusher):
+    introduce(puller, pusher)
+    stream = puller.open("a", never)
+    for i in range(50):
+        pusher.send([(puller.address, Delta("a", str(i), 1))])
+    closing = asyncio.get_running_loop().run_in_executor(None, pusher.close)
+    assert [event.text for event in await read(stream, 50)][-1] == "49"
+    await closing
