@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ from typing import Any
 import ray
 import structlog
 
+from cobali_ray.actors.continuation import Offer, continued
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.events import End, Event, RequestStats
+from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,
@@ -37,6 +39,7 @@ from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
+STALL_TIMEOUT_S = 60.0
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
 
@@ -56,9 +59,18 @@ class ServeEngineClient:
     """One per ingress process. `engine` is the Serve handle of an EngineServer."""
 
     def __init__(
-        self, engine: Any, engine_id: str = ONLY_ENGINE, *, end_grace_s: float = END_GRACE_S
+        self,
+        engine: Any,
+        engine_id: str = ONLY_ENGINE,
+        *,
+        replays: bool = False,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+        end_grace_s: float = END_GRACE_S,
+        kill: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
     ) -> None:
+        """`replays`: what was said before an engine died is computed again token by token."""
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
+        self._replays, self._kill = replays, kill
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
@@ -67,7 +79,9 @@ class ServeEngineClient:
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble = ""
-        self._link = EngineLink(engine, engine_id, time.monotonic)
+        self._link = EngineLink(
+            engine, engine_id, time.monotonic, stall_timeout_s=stall_timeout_s, give_up=self._give_up
+        )
 
     def start(self) -> None:
         """Begin to look for the engine, on the running event loop."""
@@ -120,30 +134,21 @@ class ServeEngineClient:
             raise LoadingError
         return self._words
 
-    async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
 
-        If the engine dies before anything was said, the request goes to its successor once.
+        If the engine dies, its successor goes on with it.
         """
-        said = False
-        try:
-            async with aclosing(self._attempt(request)) as attempt:
-                async for events in attempt:
-                    said = True
-                    yield events
-        except EngineDiedError as error:
-            if said:
-                nothing = RequestStats(request.n_prompt, 0, 0, None, None, None, None, 0.0)
-                yield [End(request.request_id, None, error, nothing)]
-                return
-        else:
-            return
-        self._log.warning("engine_died_retrying", request_id=request.request_id)
-        # Under another name: what the dead engine said last may still be on its way.
-        again = replace(request, request_id=f"{request.request_id}-again")
-        async with aclosing(self._attempt(again)) as attempt:
-            async for events in attempt:
-                yield [event._replace(request_id=request.request_id) for event in events]
+        return continued(request, self._choose, time.monotonic, replays=self._replays)
+
+    async def _choose(self, request: Request) -> Offer:  # noqa: ARG002 there is one engine
+        return Offer((await self._link.find()).model, self._attempt)
+
+    def _give_up(self, engine: Attendance) -> None:
+        """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
+        for call in self._calls:
+            call.cancel()
+        self._kill(engine.pid)
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
@@ -158,6 +163,9 @@ class ServeEngineClient:
                 events = await _next(stream, call, self._end_grace_s)
                 ended = isinstance(events[-1], End)
                 yield events
+        except EngineDiedError:
+            self._link.lose(EngineStatus.RESTARTING)
+            raise
         finally:
             self._puller.drop(request.request_id)
             if not ended:  # else the call returns by itself in a moment

@@ -80,6 +80,7 @@ class EngineServer:
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
+        self._answers_with = _identity(self._path)
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._pusher = Pusher(engine_id)
         self._lost: set[str] = set()
@@ -207,7 +208,7 @@ class EngineServer:
             self._loop.look(partial(self._telemetry.collector.on_http, waited))
         if known is not None and known.incarnation_id == me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts)
+        return Attendance(me, self._n_restarts, self._answers_with, os.getpid())
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
@@ -305,6 +306,14 @@ class EngineServer:
         if self._tracer is not None:
             for end in ended:
                 self._tracer.end(end, ended_ns)
+
+
+def _identity(path: Path | None) -> str:
+    """Return what tells a model's file from others, without reading it."""
+    if path is None:
+        return "scripted"
+    stat = path.stat()
+    return f"{path.name} {stat.st_size} {stat.st_mtime_ns}"
 
 
 def _model_name(reference: str) -> str:

@@ -27,7 +27,12 @@ class Ingress:
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         self._settings, self._listens = settings, listens
-        self._client = ServeEngineClient(engine, engine_id)
+        self._client = ServeEngineClient(
+            engine,
+            engine_id,
+            replays=settings.continuation == "exact",
+            stall_timeout_s=settings.stall_timeout_s,
+        )
         self._client.start()
         self._tracing = open_tracing(settings, "ingress")
 

@@ -130,6 +130,10 @@ class Attendance(NamedTuple):
     """Another one after the engine was started anew."""
     n_restarts: int
     """How often it was, as far as any ingress told it."""
+    model: str = ""
+    """What it answers with: other words for another file."""
+    pid: int = 0
+    """Its process, on the machine of the ingresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
