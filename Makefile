@@ -41,6 +41,9 @@ browser: ## install Chromium, which the live page's tests drive, by apt-get; ask
 fuzz: install-dev ## fuzz a running server beside eight streams for two minutes; ARGS="--url ... --seed 2"
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
+chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
@@ -60,4 +63,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser fuzz boards monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser fuzz chaos boards monitoring-tools clients train constraints clean

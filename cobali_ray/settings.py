@@ -163,7 +163,10 @@ class EngineSettings(BaseSettings):
     n_ingress: int = Field(default=1, ge=1)
     """HTTP replicas in front of the engine."""
     stall_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest tick before the engine counts as hung and is replaced."""
+    """Longest tick, and longest silence, before the engine counts as hung and is replaced."""
+    continuation: Literal["auto", "exact"] = "auto"
+    """How an answer goes on when its engine died: auto computes what was said like a prompt; exact token by
+    token, so that it is the answer that would have come, which takes as long again."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
     """How long running requests may go on when the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -282,6 +285,15 @@ class EngineSettings(BaseSettings):
             raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_its_promise(self) -> EngineSettings:
+        needed = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0}
+        wrong = [f"{name}: {value}" for name, value in needed.items() if getattr(self, name) != value]
+        if self.continuation == "exact" and (wrong or self.unified):
+            wrong += ["kv: split"] if self.unified else []
+            raise ValueError(f"continuation: exact needs {', '.join(wrong)}")
         return self
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.events import End, Event, RequestStats
+from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
     EngineDiedError,
@@ -38,6 +39,7 @@ from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
+STALL_TIMEOUT_S = 60.0
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
 
@@ -77,10 +79,12 @@ class ServeEngineClient:
         engine_id: str = ONLY_ENGINE,
         vocabularies: Vocabularies | None = None,
         *,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
         end_grace_s: float = END_GRACE_S,
+        kill: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
     ) -> None:
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
-        self._vocabularies = vocabularies or Vocabularies()
+        self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller(**where_am_i())
@@ -94,6 +98,8 @@ class ServeEngineClient:
             engine_id,
             time.monotonic,
             self._look,
+            stall_timeout_s=stall_timeout_s,
+            give_up=self._give_up,
             address=self._puller.address,
             admit=self._puller.admit,
         )
@@ -105,6 +111,7 @@ class ServeEngineClient:
 
     def _look(self) -> None:
         """Find out what the engine serves, and what a successor does, which may have other settings."""
+        self._trouble = ""
         if self._connecting is not None:
             self._connecting.cancel()
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
@@ -162,32 +169,22 @@ class ServeEngineClient:
         """How busy the engine said it was, and when; None: it has not said."""
         return self._link.busy
 
-    async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def find(self) -> str:
+        """Wait until the engine is there; return what it answers with. Raises LoadingError after a minute."""
+        return (await self._link.find()).model
+
+    def _give_up(self, engine: Attendance) -> None:
+        """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
+        for call in self._calls:
+            call.cancel()
+        if not engine.wire_key:  # else it is a process of another machine
+            self._kill(engine.pid)
+
+    async def attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
 
-        If the engine dies before anything was said, the request goes to its successor once.
+        Raises EngineDiedError if the engine goes away meanwhile.
         """
-        said = False
-        try:
-            async with aclosing(self._attempt(request)) as attempt:
-                async for events in attempt:
-                    said = True
-                    yield events
-        except EngineDiedError as error:
-            if said:
-                nothing = RequestStats(request.n_prompt, 0, 0, None, None, None, None, 0.0)
-                yield [End(request.request_id, None, error, nothing)]
-                return
-        else:
-            return
-        self._log.warning("engine_died_retrying", request_id=request.request_id)
-        # Under another name: what the dead engine said last may still be on its way.
-        again = replace(request, request_id=f"{request.request_id}-again")
-        async with aclosing(self._attempt(again)) as attempt:
-            async for events in attempt:
-                yield [event._replace(request_id=request.request_id) for event in events]
-
-    async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         stream = self._puller.open(request.request_id, response.cancel, source=self._link.source)
         call = asyncio.ensure_future(outcome(response))
@@ -200,6 +197,9 @@ class ServeEngineClient:
                 events = await _next(stream, call, self._end_grace_s)
                 ended = isinstance(events[-1], End)
                 yield events
+        except EngineDiedError:
+            self._link.lose(EngineStatus.RESTARTING)
+            raise
         finally:
             self._puller.drop(request.request_id)
             if not ended:  # else the call returns by itself in a moment
@@ -217,7 +217,7 @@ class ServeEngineClient:
 
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
-        if not self._described_once:
+        if self._trouble or not self._described_once:
             return self._loading(self._trouble or "waiting for the engine")
         if (away := self._link.away) is not None:
             return away

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -102,6 +103,7 @@ class EngineServer:
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
+        self._answers_with = _identity(self._path)
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._pusher = Pusher(engine_id, **where_am_i())
         self._lost: set[str] = set()
@@ -325,7 +327,9 @@ class EngineServer:
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts, self._loaded, await self._busy(), wire_key)
+        return Attendance(
+            me, self._n_restarts, self._loaded, await self._busy(), wire_key, self._answers_with, os.getpid()
+        )
 
     async def _busy(self) -> LoadView | None:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
@@ -446,3 +450,11 @@ def _pin(cores: str) -> None:
         threads.pin(frozenset(cpus(cores)))
     except OSError as error:
         raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error
+
+
+def _identity(path: Path | None) -> str:
+    """Return what tells a model's file from others, without reading it."""
+    if path is None:
+        return "scripted"
+    stat = path.stat()
+    return f"{path.name} {stat.st_size} {stat.st_mtime_ns}"

@@ -38,7 +38,9 @@ class Ingress:
         self._settings, self._listens = settings, listens
         vocabularies = Vocabularies()
         self._clients = {
-            one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
+            one.engine_id: ServeEngineClient(
+                engine, one.engine_id, vocabularies, stall_timeout_s=one.stall_timeout_s
+            )
             for engine, one in zip(handles, served, strict=True)
         }
         for client in self._clients.values():
@@ -52,6 +54,7 @@ class Ingress:
                 names,
                 on_demand=engines[0].on_demand,
                 max_waiting=engines[0].max_queue,
+                replays=engines[0].replays,
             )
             for names, engines in models.items()
         )

@@ -55,13 +55,24 @@ class Served(NamedTuple):
     """The reference: another file may have another vocabulary, and then the ingress starts anew."""
     on_demand: bool
     max_queue: int
+    stall_timeout_s: float
+    replays: bool
+    """Whether answers that were begun elsewhere are computed again token by token."""
 
 
 def served_by(found: Sequence[Place]) -> list[Served]:
     """Return what the ingress is told of the engines."""
     return [
-        Served(p.engine_id, p.names, p.settings.model, p.settings.load == "on_demand", p.settings.max_queue)
-        for p in found
+        Served(
+            engine_id=place.engine_id,
+            names=place.names,
+            model=(own := place.settings).model,
+            on_demand=own.load == "on_demand",
+            max_queue=own.max_queue,
+            stall_timeout_s=own.stall_timeout_s,
+            replays=own.continuation == "exact",
+        )
+        for place in found
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ import structlog
 
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
-from cobali_ray.errors import EngineDiedError
+from cobali_ray.errors import EngineDiedError, LoadingError
 from cobali_ray.telemetry.names import HttpTime
 from cobali_ray.telemetry.presence import Presence
 
@@ -18,6 +19,10 @@ _log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 2.0
 """After so long without an answer an engine counts as away, though nobody said that it ended."""
+LOOK_S: Final = 0.5
+"""How often an engine that is silent is looked at."""
+BACK_S: Final = 60.0
+"""How long a request waits for an engine that is away."""
 AGAIN_S: Final = 0.1
 MOST: Final = 10_000
 """Values of one histogram that may wait for an engine that is away."""
@@ -32,7 +37,8 @@ class EngineLink:
     """Keeps one call of the engine open, which its death fails at once, and which returns every second.
 
     With it go the values that clients of this process waited for: the engine counts those of all ingresses,
-    so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock.
+    so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock. An engine that is silent
+    for `stall_timeout_s` is given up: `give_up` is called with what is known of it.
 
     An engine on another node is told the `address` where this ingress hears it; `admit` gets the key by which
     it is known there.
@@ -45,11 +51,14 @@ class EngineLink:
         now: Callable[[], float],
         on_successor: Callable[[], None] = lambda: None,
         *,
+        stall_timeout_s: float,
+        give_up: Callable[[Attendance], None],
         address: str = "",
         admit: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`on_successor` is called when another process has taken the engine's place."""
         self._engine, self._engine_id, self._now = engine, engine_id, now
+        self._stall_timeout_s, self._give_up = stall_timeout_s, give_up
         self._on_successor, self._address, self._admit = on_successor, address, admit
         self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
@@ -57,7 +66,7 @@ class EngineLink:
         self._loss: _Loss | None = None
         self.busy: tuple[LoadView, float] | None = None
         """How busy the engine was when it said so last, and when that was; None: it has not."""
-        self._lost = asyncio.Event()
+        self._lost, self._there = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -84,6 +93,7 @@ class EngineLink:
         self.busy = None
         self._loss = _Loss(status, since_s if self._loss is None else self._loss.since_s)
         self._lost.set()
+        self._there.clear()
         self._log.warning("engine_away", status=status)
 
     async def ask(self, response: Any, within_s: float | None = SILENT_S) -> Any:
@@ -100,6 +110,15 @@ class EngineLink:
         finally:
             call.cancel()
             lost.cancel()
+
+    async def find(self) -> Attendance:
+        """Wait until the engine is there; return what is known of it. Raises LoadingError after BACK_S."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BACK_S):
+                await self._there.wait()
+        if self._known is None or self._loss is not None:
+            raise LoadingError
+        return self._known
 
     @property
     def away(self) -> EngineState | None:
@@ -148,13 +167,12 @@ class EngineLink:
             try:
                 await asyncio.wait({call}, timeout=SILENT_S)
                 if not call.done():
-                    self.lose(EngineStatus.STALLED, began_s)
-                    await asyncio.wait({call})
+                    await self._outlast(call, began_s)
             finally:
                 call.cancel()
             error = EngineDiedError() if call.cancelled() else call.exception()
             if error is None:
-                self._find(call.result())
+                self._met(call.result())
                 continue
             if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
                 self.lose(EngineStatus.RESTARTING)
@@ -164,7 +182,25 @@ class EngineLink:
                 self._values[name] = (values + self._values.get(name, []))[:MOST]
             await asyncio.sleep(AGAIN_S)
 
-    def _find(self, found: Attendance) -> None:
+    async def _outlast(self, call: asyncio.Future[Any], began_s: float) -> None:
+        """Wait for an answer that is late, and give up an engine that was there and is silent for too long.
+
+        Looks are counted: time in which this process stood still itself is no silence.
+        """
+        if self._loss is None:
+            self.lose(EngineStatus.STALLED, began_s)
+            silent_s = SILENT_S
+            while not call.done() and silent_s < self._stall_timeout_s:
+                await asyncio.wait({call}, timeout=LOOK_S)
+                silent_s += LOOK_S
+            if not call.done() and self._known is not None:
+                self._log.error("engine_given_up", silent_s=silent_s)
+                self._give_up(self._known)
+        if not call.done():  # asked anew, as its successor may be there
+            call.cancel()
+            await asyncio.wait({call})
+
+    def _met(self, found: Attendance) -> None:
         """Take the engine's answer: it is there, and may be another one."""
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
@@ -176,3 +212,4 @@ class EngineLink:
         self._lost.clear()
         if known is not None and known.incarnation_id != found.incarnation_id:
             self._on_successor()
+        self._there.set()

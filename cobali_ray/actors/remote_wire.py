@@ -26,7 +26,7 @@ from zmq.utils import z85
 from cobali_ray.actors.address import Address
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES
 from cobali_ray.actors.ports import FIRST, LAST
-from cobali_ray.errors import CobaliError, EngineDiedError, EventsLostError
+from cobali_ray.errors import CobaliError, EngineDiedError
 
 _log = structlog.get_logger(__name__)
 
@@ -292,7 +292,7 @@ class RemoteListener:
             _log.info("engine_heard_again", key=key)
         if not heard.hear(epoch, number):
             _log.warning("messages_missing", key=key, number=number)
-            self._lose(key, EventsLostError())
+            self._lose(key, EngineDiedError())  # as good as gone: the requests go on behind what arrived
 
     async def _watch(self) -> None:
         # Looks are counted, not time: while this loop was busy nobody can have been heard.

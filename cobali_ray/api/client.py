@@ -37,11 +37,18 @@ class EngineClient(Protocol):
         """How busy the engine said it was, and when on the monotonic clock; None: it has not said."""
         ...
 
-    def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def find(self) -> str:
+        """Wait until the engine is there; return what tells its model's file from others.
+
+        Raises LoadingError if that takes too long.
+        """
+        ...
+
+    def attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Yield everything pending for the request, per wake-up; the last list closes with its End.
 
         Raises RefusedError or BadRequestError before the first event if the door says no. Closing the
-        generator early cancels the request.
+        generator early cancels the request. Raises EngineDiedError where the engine is gone.
         """
         ...
 

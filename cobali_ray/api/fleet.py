@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from cobali_ray.api.client import EngineClient
+from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
@@ -42,13 +44,16 @@ class Model:
         *,
         on_demand: bool = False,
         max_waiting: int = 128,
+        replays: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says.
 
+        `replays`: what was said before an engine died is computed again token by token.
         `on_demand`: it may be unloaded to make room; `max_waiting` requests may wait while it is loaded.
         """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
+        self._replays = replays
         self.on_demand, self.max_waiting = on_demand, max_waiting
         self.n_waiting = self.n_open = 0
         self.loader = Loader([self])
@@ -77,22 +82,17 @@ class Model:
         (present or list(self.engines.values()))[0].observe(name, seconds)
 
     async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
-        """Have one of the engines answer; one that refuses is followed by the next.
+        """Have one of the engines answer; where it refuses another one, and where it dies, too.
 
         If all that are there refuse, the refusal that asks for the least patience is raised. A model that is
         not loaded is loaded first.
         """
         self.n_open += 1
         try:
-            try:
-                async with aclosing(self._answered(request)) as batches:
-                    async for events in batches:
-                        yield events
-            except UnloadedError:
-                await self.load()
-                async with aclosing(self._answered(request)) as batches:
-                    async for events in batches:
-                        yield events
+            goes_on = continued(request, self._choose, self._now, replays=self._replays)
+            async with aclosing(goes_on) as batches:
+                async for events in batches:
+                    yield events
         finally:
             self.n_open -= 1
 
@@ -100,36 +100,70 @@ class Model:
         """Wait until the model is loaded; see Loader."""
         await self.loader.load(self)
 
-    async def _answered(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def _choose(self, request: Request) -> Offer:
+        """Find the engine that is best for a request; where none is there, the first that is."""
+        engine_id = self._next(request, {})
+        asked = [engine_id] if engine_id is not None else list(self.engines)
+        finds = {asyncio.ensure_future(self.engines[id_].find()): id_ for id_ in asked}
+        try:
+            await asyncio.wait(finds, return_when=asyncio.FIRST_COMPLETED)
+            found = next(find for find in finds if find.done())
+            return Offer(found.result(), partial(self._attempt, finds[found], request))
+        finally:
+            for find in finds:
+                find.cancel()
+
+    async def _attempt(
+        self, first: str, asked: Request, request: Request
+    ) -> AsyncGenerator[list[Event], None]:
+        """Have an engine answer; where it refuses another one, and once more where the model is not loaded.
+
+        `asked` is the request as the client sent it, which may have been begun elsewhere.
+        """
         refusals: dict[str, RefusedError] = {}
-        while (engine_id := self._next(request, refusals)) is not None:
-            waits = True
+        engine_id: str | None = first
+        loads = True
+        while engine_id is not None:
             try:
-                async with aclosing(self.engines[engine_id].generate(request)) as batches:
+                async with aclosing(self._answered(engine_id, asked.request_id, request)) as batches:
                     async for events in batches:
-                        if waits and (stats := events[0].stats) is not None:
-                            self._router.released(request.request_id, stats.n_cached)
-                        waits = False
                         yield events
                     return
+            except UnloadedError:
+                if not loads:
+                    raise
+                loads = False
+                await self.load()
+                engine_id = self._next(asked, refusals) or first
             except RefusedError as refusal:  # always before the first event
                 refusals[engine_id] = refusal
-            finally:
-                self._router.released(request.request_id)
+                engine_id = self._next(asked, refusals)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
+    async def _answered(
+        self, engine_id: str, asked_id: str, request: Request
+    ) -> AsyncGenerator[list[Event], None]:
+        """Have an engine answer, and tell the router when the prompt is computed."""
+        waits = True
+        try:
+            async with aclosing(self.engines[engine_id].attempt(request)) as batches:
+                async for events in batches:
+                    if waits and (stats := events[0].stats) is not None:
+                        self._router.released(asked_id, stats.n_cached)
+                    waits = False
+                    yield events
+        finally:
+            self._router.released(asked_id)
+
     def _next(self, request: Request, refused: Mapping[str, RefusedError]) -> str | None:
-        """Choose among the engines that are there; where none is, any may be waited for."""
-        if len(self.engines) == 1:
-            return next((engine_id for engine_id in self.engines if engine_id not in refused), None)
-        there = self._look()
-        left = [engine_id for engine_id in there or self.engines if engine_id not in refused]
-        if not left:
-            return None
-        now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in left]
+        """Choose among the engines that are there and have not refused."""
+        there = [engine_id for engine_id in self._look() if engine_id not in refused]
+        if len(self.engines) == 1 or not there:
+            return there[0] if there else None
+        now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
         route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
-            return left[0]
+            return there[0]
         self._router.booked(request.request_id, route, now_s)
         return route.engine_id
 

@@ -159,6 +159,10 @@ class Attendance(NamedTuple):
     """How busy it is; None: it cannot say just now."""
     wire_key: str = ""
     """By which this ingress knows its messages, if they come from another node."""
+    model: str = ""
+    """What it answers with: other words for another file."""
+    pid: int = 0
+    """Its process, on the machine of the ingresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

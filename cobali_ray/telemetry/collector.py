@@ -72,7 +72,7 @@ class Collector:
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
         self._lives = Lives(ring)
-        self._n_ticks = self._n_output = self._n_reused = self._n_preempted = 0
+        self._n_ticks = self._n_output = self._n_reused = self._n_preempted = self._n_continued = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
         self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
@@ -92,6 +92,7 @@ class Collector:
         """Take an open request, to look at until its end."""
         self._version += 1
         self._lives.enter(sequence)
+        self._n_continued += sequence.request.attempt > 0
         self._version += 1
 
     def on_tick(self, stats: TickStats) -> None:
@@ -286,6 +287,7 @@ class Collector:
                 "disk_cache_hits": self._n_disk_hits,
                 "disk_cache_read_tokens": self._n_loaded,
                 "disk_cache_written_tokens": self._n_written,
+                "continued": self._n_continued,
                 "preemptions": self._n_preempted,
                 "graphs_reused": self._n_reused,
                 "idle_seconds": self._pauses.idle_s(now_s),

@@ -30,6 +30,7 @@ TOTALS = {
     "disk_cache_hits": "Requests for which prefixes were read from disk into host memory.",
     "disk_cache_read_tokens": "Tokens read from disk into host memory.",
     "disk_cache_written_tokens": "Tokens written to disk from host memory.",
+    "continued": "Requests that went on here after an engine that had them was gone.",
     "preemptions": "Sequences taken out of their slot, to go on later.",
     "graphs_reused": "Forward passes that reused the previous compute graph.",
     "idle_seconds": "Time without work, between ticks.",

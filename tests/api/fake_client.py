@@ -76,6 +76,7 @@ class FakeClient:
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
         self.endings, self.observed, self.tools = [], [], []
         self.n_open, self.most_open = 0, 0
+        self.the_model = "one file"
         self.present, self.card_when_loaded = True, card
         self.loads, self.load_step, self.unload_step = [], None, None
         self.busy = (IDLE, 0.0)
@@ -124,7 +125,10 @@ class FakeClient:
             raise BadRequestError("the template refuses")
         return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)
 
-    async def generate(self, request):
+    async def find(self):
+        return self.the_model
+
+    async def attempt(self, request):
         self.requests.append(request)
         self.n_open += 1
         self.most_open = max(self.most_open, self.n_open)

@@ -38,7 +38,7 @@ class Sleeper(FakeClient):
     def idle_for(self, seconds):
         self.engine = replace(self.engine, idle_s=seconds)
 
-    def busy(self):
+    def get_busy(self):
         self.engine = replace(self.engine, n_running=1)
 
 
@@ -127,7 +127,7 @@ async def test_the_idle_model_used_longest_ago_makes_room(app, engines):
 async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engines):
     for name in "bc":
         await Wire(app, CHAT, ask(name)).run()
-    engines["b"].busy()
+    engines["b"].get_busy()
     needs_room(engines["a"], engines["b"], engines["c"])
     wire = await Wire(app, CHAT, ask("a")).run()
     assert (wire.status, wire.json["error"]["code"]) == (503, "no_room")

@@ -7,7 +7,7 @@ from fake_client import Wire, ends_with, says, stats, until
 from structlog.testing import capture_logs
 
 from cobali_ray.core.events import Delta, End
-from cobali_ray.errors import DeadlineExceededError, EngineDiedError, EventsLostError
+from cobali_ray.errors import DeadlineExceededError, EventsLostError
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_a_broken_connection_cancels_the_request(app, client):
 async def test_one_failing_choice_cancels_the_others(app, client):
     def script(request):
         if request.request_id.endswith("-1"):
-            yield EngineDiedError()
+            yield EventsLostError()
         yield asyncio.Event()
 
     client.script = script

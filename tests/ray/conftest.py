@@ -41,7 +41,14 @@ SCRIPTED = {
 APPS = {
     "main": SCRIPTED | {"n_slots": 8, "n_ctx": 4096, "n_ingress": 2, "model_aliases": ["other-name"]},
     "narrow": SCRIPTED
-    | {"n_slots": 1, "n_ctx": 4096, "prefill_chunk": 8, "max_queue": 1, "max_body_bytes": 4096},
+    | {
+        "n_slots": 1,
+        "n_ctx": 4096,
+        "prefill_chunk": 8,
+        "max_queue": 1,
+        "max_body_bytes": 4096,
+        "stall_timeout_s": 4,
+    },
     "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
     "tiny": {
         "model": "builtin:synthetic-tiny",

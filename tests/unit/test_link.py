@@ -13,7 +13,7 @@ from cobali_ray.actors import engine_server, link
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.core.stats import Attendance, EngineStatus
-from cobali_ray.errors import EngineDiedError
+from cobali_ray.errors import EngineDiedError, LoadingError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
 
@@ -54,7 +54,10 @@ class Engine(LocalHandle):
 class Setup:
     def __init__(self):
         self.clock, self.engine = FakeClock(), Engine()
-        self.link = EngineLink(self.engine, "0", self.clock.now)
+        self.given_up = []
+        self.link = EngineLink(
+            self.engine, "0", self.clock.now, stall_timeout_s=5.0, give_up=self.given_up.append
+        )
 
     async def begin(self):
         """Begin as every ingress does: the first answer comes at once, the second call stays open."""
@@ -123,6 +126,45 @@ async def test_silence_is_no_death_until_it_is_one(make, monkeypatch):
     await s.engine.asked(3)
     s.clock.advance(1.0)
     assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.RESTARTING, 4.0), "away since then"
+
+
+async def test_an_engine_that_stays_silent_is_given_up_once(make, monkeypatch):
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    monkeypatch.setattr(link, "LOOK_S", 0.001)
+    s = await make()
+    s.link._stall_timeout_s = 0.003
+    async with asyncio.timeout(WAIT_S):
+        while not s.given_up:  # noqa: ASYNC110 a call is no event
+            await asyncio.sleep(0.001)
+    found = asyncio.ensure_future(s.link.find())
+    await s.engine.asked(4)  # its successor, which is silent as well
+    monkeypatch.setattr(link, "SILENT_S", 3600)
+    await s.engine.asked(len(s.engine.calls) + 1)
+    assert s.given_up == [Attendance("e1", 0)]
+    assert not found.done()
+    await s.answer("e2", 1)
+    assert (await found).incarnation_id == "e2"
+
+
+async def test_an_engine_that_answers_late_is_not_given_up(make, monkeypatch):
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    monkeypatch.setattr(link, "LOOK_S", 0.001)
+    s = await make()
+    async with asyncio.timeout(WAIT_S):
+        while s.link.away is None:  # noqa: ASYNC110 a property is no event
+            await asyncio.sleep(0.001)
+    await s.answer("e1")
+    assert not s.given_up
+
+
+async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatch):
+    monkeypatch.setattr(link, "BACK_S", 0.001)
+    s = await make()
+    assert await s.link.find() == Attendance("e1", 0)
+    s.engine.calls[-1].die(ActorDiedError())
+    await s.engine.asked(3)
+    with pytest.raises(LoadingError):
+        await s.link.find()
 
 
 async def test_nobody_waits_for_an_answer_of_the_dead(make, monkeypatch):

@@ -368,7 +368,7 @@ async def test_a_client_that_leaves_ends_the_engines_span_as_an_error(receiver):
         request = Request(
             request_id="a", prompt=(1, 2, 3), max_tokens=4000, trace=TraceLink(TRACEPARENT, "", "chat", "m")
         )
-        events = stack.setup.client.generate(request)
+        events = stack.setup.model.generate(request)
         await anext(events)
         await events.aclose()
         await stack.flush()

@@ -1,0 +1,195 @@
+"""Continuation: a request goes on behind what was said when its engine is gone. Knows no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
+
+import structlog
+
+from cobali_ray.core.events import Delta, End, Event, RequestStats
+from cobali_ray.core.request import Request
+from cobali_ray.errors import (
+    CobaliError,
+    DeadlineExceededError,
+    EngineDiedError,
+    LoadingError,
+)
+
+_log = structlog.get_logger(__name__)
+
+MOST: Final = 2
+"""How often one request goes on: what kills every engine that it comes to must not go round for ever."""
+
+Attempt: TypeAlias = Callable[[Request], AsyncGenerator[list[Event], None]]
+"""Yields what one engine says of a request. Raises EngineDiedError where that engine is gone."""
+
+
+class Offer(NamedTuple):
+    """An engine that takes requests."""
+
+    model: str
+    """What it answers with. Another model does not go on with an answer."""
+    attempt: Attempt
+
+
+Choose: TypeAlias = Callable[[Request], Awaitable[Offer]]
+"""Finds an engine for a request, waiting until there is one. Raises LoadingError if there will be none."""
+
+
+async def continued(
+    request: Request, choose: Choose, now: Callable[[], float], *, replays: bool = False
+) -> AsyncGenerator[list[Event], None]:
+    """Yield a request's events, from as many engines as it takes, as if they came from one.
+
+    The seed is chosen here if the client gave none, so that each engine draws what the first would have.
+    `replays`: what was said is computed token by token again. `now` is the machine's monotonic clock.
+    """
+    book = _Book(_seeded(request), now, replays=replays)
+    try:
+        while True:
+            offer = await book.find(choose)
+            sent = book.send(offer)
+            try:
+                async with aclosing(offer.attempt(sent)) as attempt:
+                    async for events in attempt:
+                        yield book.enter(events)
+            except EngineDiedError:
+                book.note_death()
+            else:
+                return
+    except (EngineDiedError, DeadlineExceededError) as error:
+        if not book.begun:
+            raise
+        yield [book.fail(error)]
+
+
+def _seeded(request: Request) -> Request:
+    sampling = request.sampling
+    if sampling.seed is not None or sampling.temperature == 0:
+        return request
+    return replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
+
+
+class _Book:
+    """What was said of one request and when, whichever engine said it."""
+
+    def __init__(self, request: Request, now: Callable[[], float], *, replays: bool) -> None:
+        self._request, self._now, self._replays = request, now, replays
+        self._attempt = 0
+        """Engines that are gone."""
+        self._model = ""
+        self._said: list[int] = []
+        self._first: RequestStats | None = None
+        """How the answer began."""
+        self._first_s = 0.0
+        """When."""
+        self._began_s = self._sent_s = now()
+        self._waits, self._gone_s = False, 0.0
+        """Whether an engine is gone and nothing came from the next one yet; since when."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client was told something."""
+        return self._first is not None
+
+    async def find(self, choose: Choose) -> Offer:
+        """Find the next engine, in the time that the request has."""
+        try:
+            async with asyncio.timeout(self._left_s):
+                return await choose(self._request)
+        except TimeoutError:
+            raise DeadlineExceededError(self._request.timeout_s or 0.0) from None
+        except LoadingError:
+            if self._attempt:
+                raise EngineDiedError from None
+            raise
+
+    @property
+    def _left_s(self) -> float | None:
+        timeout_s = self._request.timeout_s
+        return None if timeout_s is None else max(self._began_s + timeout_s - self._now(), 0.001)
+
+    def send(self, offer: Offer) -> Request:
+        """Return what the next engine is asked. Raises EngineDiedError if it cannot go on with the answer."""
+        self._sent_s = self._now()
+        if not self._attempt:
+            self._model = offer.model
+            return self._request
+        if offer.model != self._model:
+            _log.warning("another_model", request_id=self._request.request_id)
+            raise EngineDiedError
+        return replace(
+            self._request,
+            # Another name, for what the last engine said last may still be on its way.
+            request_id=f"{self._request.request_id}~{self._attempt}",
+            attempt=self._attempt,
+            said=tuple(self._said),
+            replays=self._replays,
+            timeout_s=self._left_s,
+            received_s=None,
+        )
+
+    def enter(self, events: list[Event]) -> list[Event]:
+        """Take what an engine said; return it as the client is told."""
+        if self._first is None and isinstance(first := events[0], Delta):
+            self._begin(first)
+        for event in events:
+            if isinstance(event, Delta):
+                self._said += event.tokens
+        if not self._attempt:
+            return events
+        if self._waits:
+            self._waits = False
+            waited_s = round(self._now() - self._gone_s, 3)
+            _log.info("request_went_on", request_id=self._request.request_id, waited_s=waited_s)
+        return [self._close(event) if isinstance(event, End) else self._name(event) for event in events]
+
+    def _begin(self, first: Delta) -> None:
+        self._first_s, lost_s = self._now(), self._sent_s - self._began_s
+        if (stats := first.stats) is not None:
+            queue_s, ttft_s = (stats.queue_s or 0.0) + lost_s, (stats.ttft_s or 0.0) + lost_s
+            self._first = stats._replace(queue_s=queue_s, ttft_s=ttft_s)
+
+    def _name(self, delta: Delta) -> Delta:
+        return delta._replace(request_id=self._request.request_id)
+
+    def _close(self, end: End) -> End:
+        return end._replace(request_id=self._request.request_id, stats=self._whole(end.stats))
+
+    def _whole(self, stats: RequestStats) -> RequestStats:
+        """Return the numbers of the whole request: it began as it did then, and nothing was cached since."""
+        now_s, received_s, first = self._now(), self._request.received_s, self._first
+        stats = stats._replace(
+            e2e_s=now_s - self._began_s,
+            intake_s=None if received_s is None else max(self._began_s - received_s, 0.0),
+            n_said=0,
+        )
+        if first is None:
+            return stats
+        return stats._replace(
+            n_cached=first.n_cached,
+            cached_from=first.cached_from,
+            queue_s=first.queue_s,
+            prefill_s=first.prefill_s,
+            ttft_s=first.ttft_s,
+            decode_s=now_s - self._first_s,
+        )
+
+    def note_death(self) -> None:
+        """Note that an engine is gone. Raises EngineDiedError where the request does not go on."""
+        if self._attempt == MOST:
+            raise EngineDiedError
+        self._attempt += 1
+        self._waits, self._gone_s = True, self._now()
+        request_id, n_said = self._request.request_id, len(self._said)
+        _log.warning("engine_gone", request_id=request_id, n_said=n_said, attempt=self._attempt)
+
+    def fail(self, error: CobaliError) -> End:
+        """Return the end of an answer that was begun and cannot go on."""
+        stats = RequestStats(self._request.n_prompt, 0, len(self._said), None, None, None, None, 0.0)
+        return End(self._request.request_id, None, error, self._whole(stats))

@@ -1,0 +1,192 @@
+"""Clients that know what they will be told: streams beside an engine that dies, and some that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+COMPLETIONS = "/v1/completions"
+LOOK_S = 0.02
+HUNG_S = 90.0
+"""A stream that says nothing for so long is hung."""
+BACK_S = 60.0
+
+Pid = Callable[[], Awaitable[int]]
+"""Asks for the engine's process."""
+
+
+@dataclass
+class Report:
+    """What clients saw."""
+
+    n_answers: int = 0
+    n_tokens: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Answers that failed, or differ from those of an engine that nobody killed."""
+    pauses_s: list[float] = field(default_factory=list)
+    """The longest pause of each answer."""
+    restarts_s: list[float] = field(default_factory=list)
+    """From each fault until `/ready` says 200 again."""
+
+    def lines(self) -> list[str]:
+        """Return it in words."""
+        longest_s, restart_s = max(self.pauses_s, default=0.0), max(self.restarts_s, default=0.0)
+        return [
+            f"{self.n_answers} answers, {self.n_tokens} tokens, {len(self.wrong)} of them wrong",
+            f"{len(self.restarts_s)} faults, back after {restart_s:.2f} s at most",
+            f"longest pause {longest_s:.2f} s",
+            *self.wrong[:10],
+        ]
+
+
+def asked(number: int, n_tokens: int) -> dict[str, Any]:
+    """Return the body of one of many requests: half of them draw with a seed, others are greedy."""
+    body: dict[str, Any] = {
+        "prompt": f"stream {number}", "max_tokens": n_tokens, "ignore_eos": True, "stream": True,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    return body | ({"temperature": 0} if number % 2 else {"temperature": 0.9, "seed": number})
+
+
+async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: str | None) -> str:
+    """Read one answer, and enter it in the report."""
+    text, usage, last_s, longest_s = [], None, time.monotonic(), 0.0
+    try:
+        async with http.stream("POST", COMPLETIONS, json=body) as response:
+            async for line in response.aiter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                chunk = json.loads(line.removeprefix("data: "))
+                if "error" in chunk:
+                    report.wrong.append(f"{body['prompt']}: {chunk['error']}")
+                    break
+                usage = chunk.get("usage") or usage
+                if piece := "".join(choice["text"] for choice in chunk["choices"]):
+                    now_s = time.monotonic()
+                    if text:
+                        longest_s = max(longest_s, now_s - last_s)
+                    last_s = now_s
+                    text.append(piece)
+    except httpx2.HTTPError as error:
+        report.wrong.append(f"{body['prompt']}: {error!r}")
+    answer = "".join(text)
+    report.n_answers += 1
+    report.n_tokens += len(answer)
+    report.pauses_s.append(longest_s)
+    if expected is not None and answer != expected:
+        report.wrong.append(f"{body['prompt']}: {len(answer)} characters that are not what was to come")
+    if usage is not None and usage["completion_tokens"] != len(answer):
+        report.wrong.append(f"{body['prompt']}: {usage} for {len(answer)} tokens")
+    return answer
+
+
+async def ready(http: httpx2.AsyncClient) -> bool:
+    """Ask whether the server takes requests."""
+    return (await http.get("/ready")).status_code == 200
+
+
+async def endure(
+    url: str,
+    pid: Pid,
+    fault: Callable[[int], None],
+    *,
+    n_streams: int,
+    n_tokens: int,
+    every_s: float,
+    n_faults: int,
+) -> Report:
+    """Keep streams running while a fault befalls the engine again and again; see that nobody notices.
+
+    Each stream's answers are compared with those it gets before.
+    """
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(base_url=url, timeout=HUNG_S, limits=limits) as http:
+        bodies = [asked(number, n_tokens) for number in range(n_streams)]
+        before = Report()
+        expected = await asyncio.gather(*(read(http, body, before, None) for body in bodies))
+        report = Report(wrong=before.wrong)
+        over = asyncio.Event()
+
+        async def stream(number: int) -> None:
+            while not over.is_set():
+                await read(http, bodies[number], report, expected[number])
+
+        streams = [asyncio.create_task(stream(number)) for number in range(n_streams)]
+        try:
+            for _ in range(n_faults):
+                await asyncio.sleep(every_s / 2)
+                began_s = time.monotonic()
+                fault(await pid())
+                report.restarts_s.append(await _back(http, began_s))
+                await asyncio.sleep(max(every_s / 2 - report.restarts_s[-1], 0.0))
+        finally:
+            over.set()
+            await asyncio.gather(*streams)
+    return report
+
+
+async def _back(http: httpx2.AsyncClient, began_s: float) -> float:
+    """Wait until the server has noticed and is ready again; return how long that took."""
+    async with asyncio.timeout(BACK_S):
+        for wanted in (False, True):
+            while await ready(http) is not wanted:  # noqa: ASYNC110 another process
+                await asyncio.sleep(LOOK_S)
+    return time.monotonic() - began_s
+
+
+def kill(pid: int) -> None:
+    """End a process at once."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop(pid: int) -> None:
+    """Have a process stand still."""
+    os.kill(pid, signal.SIGSTOP)
+
+
+def n_files(pids: list[int]) -> list[int]:
+    """Count the open file descriptors of processes."""
+    return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
+
+
+async def leave(url: str, *, n_clients: int, at_once: int, seed: int) -> None:
+    """Have clients come and leave again at any moment: on the way in, in the queue, in mid-answer."""
+    rng, gate = random.Random(seed), asyncio.Semaphore(at_once)
+
+    async def client(number: int, leaves_after_s: float) -> None:
+        async with gate, httpx2.AsyncClient(base_url=url, timeout=HUNG_S) as http:
+            body = asked(number, 2000) | {"stream": bool(number % 3)}
+            task = asyncio.ensure_future(read(http, body | {"stream_options": None}, Report(), None))
+            await asyncio.wait({task}, timeout=leaves_after_s)
+            task.cancel()
+            await asyncio.wait({task})
+
+    await asyncio.gather(*(client(number, rng.expovariate(8.0)) for number in range(n_clients)))
+
+
+async def ghosts(url: str) -> list[str]:
+    """Say what is still held when all clients have gone, at the latest after five seconds."""
+    async with httpx2.AsyncClient(base_url=url, timeout=30.0) as http:
+        held: list[str] = ["not looked at"]
+        until_s = time.monotonic() + 5.0
+        while held and time.monotonic() < until_s:
+            await asyncio.sleep(0.1)
+            lines = (await http.get("/metrics")).text.splitlines()
+            held = [line for line in lines if line.startswith(_NOBODYS) and not line.endswith(" 0.0")]
+        return held
+
+
+_NOBODYS = (
+    'cobali_slots{engine="0",state="generating"}', 'cobali_slots{engine="0",state="prefilling"}',
+    'cobali_kv_cells{engine="0",state="used"}', "cobali_queue_requests{", "cobali_queue_tokens{",
+)  # fmt: skip
