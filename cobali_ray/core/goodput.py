@@ -101,12 +101,14 @@ class Speculation:
     def _decide(self, found: Seq[Guesses], n_streams: int, most_ratio: float, room: int) -> Choice | None:
         """Return what to draft; None for nothing."""
         best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
-        other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
         if value >= GAIN:
             self._n_paid += 1
             if self._n_paid % PLAIN_EVERY == 0:
                 return None
-            return other if self._n_paid % TRY_OTHERS_EVERY == 0 else best
+            if self._n_paid % TRY_OTHERS_EVERY == 0:
+                best, _ = self._best(found, n_streams, most_ratio, room, _likely_ratio)
+            return best
+        other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
         if hope < GAIN:
             return None
         self._n_unpaid += 1
@@ -148,7 +150,7 @@ class Speculation:
         choice, self._choice = self._choice, None
         if choice is None:  # nobody asked: it had prefill, or many streams
             return 0.0
-        ratio, n = self._ratios.get(choice, (_likely_ratio(choice), 0))
+        ratio, n = self._ratios.get(choice) or (_likely_ratio(choice), 0)
         step = 1 + max(_STEP, _FIRST_STEP / (n + 1))
         longer = seconds > ratio * self._plain_s
         self._ratios[choice] = (ratio * step if longer else ratio / step, n + 1)

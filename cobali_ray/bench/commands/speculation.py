@@ -20,6 +20,8 @@ from cobali_ray.engine.opening import limits_of
 
 LEAST_FREE, LEAST_EDIT = 0.98, 1.4
 QUICK_TOKENS = 16
+LEAST_PREFIX = 8
+"""Slots have to remember, for those who ask again."""
 NOTE = (
     "What the model says is scripted over real passes: its logits are drawn as always, but the token of the "
     f"text is the likeliest. An edit says the prompt again, one token in {N_CHANGED} changed; free text goes "
@@ -50,7 +52,8 @@ def speculation(
     }
     cases = [(kind, n) for kind, of_kind in numbers_of.items() for n in of_kind]
     most = max(n for _, n in cases)
-    with opened(model, n_slots=most, n_ctx=2 * tokens + 64, speculation="auto") as (backend, settings):
+    asked = {"n_slots": most, "n_ctx": 2 * tokens + 64, "speculation": "auto"}
+    with opened(model, **asked, min_prefix=LEAST_PREFIX, host_cache_mib=0) as (backend, settings):
         limits = limits_of(backend, settings)
         scene = Scene(backend, limits, n_prompt=tokens, n_answer=tokens)
         sides = {
