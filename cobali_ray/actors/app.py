@@ -7,7 +7,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import for_ingress, places, served_by, version
+from cobali_ray.actors.layout import INGRESS, for_ingress, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.settings import EngineSettings
 
@@ -33,7 +33,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     Deployed again, only those parts are restarted that are told something else than before.
     """
     require_tracing(settings)
-    found = places(settings)
+    found, version = places(settings), versions(settings, listens)
     engines = [
         _as(
             serve.deployment(
@@ -47,15 +47,13 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
                 graceful_shutdown_wait_loop_s=0.1,
                 ray_actor_options={"num_cpus": N_CPUS, "num_gpus": _n_gpus(place.settings, len(found))},
             ),
-            version(place.settings),
+            version[place.deployment],
         ).bind(place.settings, place.engine_id)
         for place in found
     ]
-    told = for_ingress(settings)
-    served = served_by(found)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
-        name="ingress",
+        name=INGRESS,
         num_replicas=settings.n_ingress,
         max_ongoing_requests=MAX_ONGOING,
         health_check_period_s=2,
@@ -63,7 +61,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version(told, served, listens)).bind(engines, served, told, listens)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings), listens)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

@@ -11,6 +11,9 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, cpus, settings_of_engines
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
+INGRESS = "ingress"
+"""The deployment of the HTTP layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -71,11 +74,15 @@ def for_ingress(settings: EngineSettings) -> EngineSettings:
     return EngineSettings.model_construct(**own)
 
 
-def version(*told: object) -> str:
-    """Return a name for what a deployment is told: Serve restarts those whose name changes.
+def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
+    """Return a name for what each deployment is told: Serve restarts those whose name changes."""
+    found = places(settings)
+    told = {place.deployment: _version(place.settings) for place in found}
+    return told | {INGRESS: _version(for_ingress(settings), served_by(found), listens)}
 
-    It is computed slowly, because API keys are in it and Serve shows it.
-    """
+
+def _version(*told: object) -> str:
+    """Hash slowly, because API keys are in it and Serve shows it."""
     text = "\0".join(repr(dict(one)) if isinstance(one, EngineSettings) else repr(one) for one in told)
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from cobali_ray.actors.layout import for_ingress, places, version
+from cobali_ray.actors.layout import for_ingress, places, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
 
@@ -85,14 +85,8 @@ def test_cpus_are_listed_as_linux_does(text, found):
     assert cpus(text) == found
 
 
-def versions(values):
-    settings = read_settings(values)
-    told = {place.deployment: version(place.settings) for place in places(settings)}
-    return told | {"ingress": version(for_ingress(settings))}
-
-
 def changed(before, after):
-    before, after = versions(before), versions(after)
+    before, after = versions(read_settings(before)), versions(read_settings(after))
     return {name for name in before | after if before.get(name) != after.get(name)}
 
 
@@ -102,12 +96,14 @@ def test_a_change_concerns_only_whom_it_is_told():
     assert changed(TWO, TWO | {"engines": TWO["engines"] | {"big": big}}) == {"engine-big-0", "engine-big-1"}
     assert changed(TWO, TWO | {"n_slots": 9}) == {"engine-small"}, "big has its own"
     assert changed(TWO, TWO | {"api_keys": ["k"]}) == {"ingress"}
-    assert changed(TWO, TWO | {"log_level": "debug"}) == set(versions(TWO))
+    named = TWO["engines"] | {"small": {"model_id": "small"}}
+    assert changed(TWO, TWO | {"engines": named}) == {"engine-small", "ingress"}
+    assert changed(TWO, TWO | {"log_level": "debug"}) == set(versions(read_settings(TWO)))
 
 
 def test_no_engine_is_told_the_keys():
     settings = read_settings(TWO | {"api_keys": ["secret"]})
     assert all(place.settings.api_keys == () for place in places(settings))
     assert for_ingress(settings).api_keys == ("secret",)
-    assert "secret" not in str(versions(TWO | {"api_keys": ["secret"]}))
+    assert "secret" not in str(versions(settings))
     assert set(EngineSettings.model_fields) >= OF_ALL
