@@ -49,6 +49,15 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
 _NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "model_aliases")
 
 
+def gpu_shares(found: Sequence[Place], n_gpus: int) -> dict[str, float]:
+    """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs."""
+    users = [place for place in found if place.settings.n_gpu_layers != 0]
+    own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
+    shares = {place.engine_id: own if place in users else 0.0 for place in found}
+    told = {p.engine_id: p.settings.gpu_share for p in found if p.settings.gpu_share is not None}
+    return shares | told
+
+
 class Served(NamedTuple):
     """What the ingress is told of an engine."""
 

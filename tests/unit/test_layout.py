@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from cobali_ray.actors.layout import for_ingress, places, versions
+from cobali_ray.actors.layout import for_ingress, gpu_shares, places, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
 
@@ -107,3 +107,20 @@ def test_no_engine_is_told_the_keys():
     assert for_ingress(settings).api_keys == ("secret",)
     assert "secret" not in str(versions(settings))
     assert set(EngineSettings.model_fields) >= OF_ALL
+
+
+@pytest.mark.parametrize(
+    ("engines", "n_gpus", "shares"),
+    [
+        pytest.param({"a": {}}, 0, [0], id="none-there"),
+        pytest.param({"a": {}}, 1, [1], id="one-each"),
+        pytest.param({"a": {}}, 8, [1], id="one-model-on-one-gpu"),
+        pytest.param({"a": {}, "b": {"n_gpu_layers": 0}}, 1, [1, 0], id="one-on-the-cpu"),
+        pytest.param({"a": {}, "b": {}, "c": {}}, 2, [0.5, 0.5, 0.5], id="two-of-three-on-one"),
+        pytest.param({"a": {"gpu_share": 0.25}, "b": {}}, 2, [0.25, 1], id="as-told"),
+    ],
+)
+def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, shares):
+    named = {name: own | {"model_id": name} for name, own in engines.items()}
+    found = places(read_settings({"engines": named}))
+    assert list(gpu_shares(found, n_gpus).values()) == shares
