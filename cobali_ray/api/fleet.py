@@ -83,15 +83,16 @@ class Model:
         """
         self.n_open += 1
         try:
-            try:
-                async with aclosing(self._answered(request)) as batches:
-                    async for events in batches:
-                        yield events
-            except UnloadedError:
-                await self.load()
-                async with aclosing(self._answered(request)) as batches:
-                    async for events in batches:
-                        yield events
+            for may_load in (True, False):
+                try:
+                    async with aclosing(self._answered(request)) as batches:
+                        async for events in batches:
+                            yield events
+                        return
+                except UnloadedError:
+                    if not may_load:
+                        raise
+                    await self.load()
         finally:
             self.n_open -= 1
 
