@@ -1,8 +1,16 @@
 """Several engines in the settings: who is told what, under which name."""
 
+import ast
+import warnings
+from pathlib import Path
+
 import pytest
 import yaml
 
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
+
+from cobali_ray.actors import ingress
 from cobali_ray.actors.layout import for_ingress, gpu_shares, places, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
@@ -124,3 +132,16 @@ def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, share
     named = {name: own | {"model_id": name} for name, own in engines.items()}
     found = places(read_settings({"engines": named}))
     assert list(gpu_shares(found, n_gpus).values()) == shares
+
+
+def test_what_the_ingress_reads_it_is_told():
+    tree = ast.parse(Path(ingress.__file__).read_text(encoding="utf-8"))
+    read = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in {"s", "settings"}
+    }
+    assert "api_keys" in read
+    assert read <= OF_ALL, "what is not told has its default there"
