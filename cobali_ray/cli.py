@@ -61,26 +61,34 @@ def serve(
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard (more memory).")] = False,
     setting: Setting = None,
 ) -> None:
-    """Start Ray and Serve on the fast front end and serve until Ctrl-C."""
+    """Start Ray and Serve on the fast front end and serve until Ctrl-C.
+
+    SIGUSR1 reads the config again and restarts what has changed.
+    """
     from cobali_ray.actors.layout import places
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
     from cobali_ray.engine.opening import model_path
     from cobali_ray.models.commands import progress_bars
-    from cobali_ray.settings import read_settings
+    from cobali_ray.settings import EngineSettings, read_settings
 
-    values, http = _read_config(config)
-    values |= _said(setting, model=model)
-    settings = read_settings(values)
-    require_tracing(settings)
-    with progress_bars() as progress:
-        for place in places(settings):
-            model_path(place.settings, progress)
+    said = _said(setting, model=model)
+
+    def reread() -> EngineSettings:
+        settings = read_settings(_read_config(config)[0] | said)
+        require_tracing(settings)
+        with progress_bars() as progress:
+            for place in places(settings):
+                model_path(place.settings, progress)
+        return settings
+
+    http = _read_config(config)[1]
     serve_forever(
-        settings,
+        reread(),
         host=host or http.get("host", "127.0.0.1"),
         port=port or int(http.get("port", 8000)),
         dashboard=dashboard,
+        reread=reread,
     )
 
 

@@ -7,7 +7,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import for_ingress, places, served_by, version
+from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.settings import EngineSettings
 
@@ -33,7 +33,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     Deployed again, only those parts are restarted that are told something else than before.
     """
     require_tracing(settings)
-    found = places(settings)
+    found, version = places(settings), versions(settings, listens)
+    shares = gpu_shares(found, _gpus())
     engines = [
         _as(
             serve.deployment(
@@ -45,17 +46,15 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
                 health_check_timeout_s=5,
                 graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
                 graceful_shutdown_wait_loop_s=0.1,
-                ray_actor_options={"num_cpus": N_CPUS, "num_gpus": _n_gpus(place.settings, len(found))},
+                ray_actor_options={"num_cpus": N_CPUS, "num_gpus": shares[place.engine_id]},
             ),
-            version(place.settings),
+            version[place.deployment],
         ).bind(place.settings, place.engine_id)
         for place in found
     ]
-    told = for_ingress(settings)
-    served = served_by(found)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
-        name="ingress",
+        name=INGRESS,
         num_replicas=settings.n_ingress,
         max_ongoing_requests=MAX_ONGOING,
         health_check_period_s=2,
@@ -63,7 +62,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version(told, served, listens)).bind(engines, served, told, listens)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings), listens)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
@@ -71,10 +70,6 @@ def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
     return deployment.options(version=version, _internal=True)
 
 
-def _n_gpus(settings: EngineSettings, n_engines: int) -> float:
-    """Reserve a GPU, or a part of it, where the cluster has one and the settings do not decline it."""
-    if settings.gpu_share is not None:
-        return settings.gpu_share
-    if settings.n_gpu_layers == 0 or not ray.is_initialized():
-        return 0
-    return min(1.0, int(ray.cluster_resources().get("GPU", 0)) / n_engines)
+def _gpus() -> int:
+    """Return how many GPUs the cluster has."""
+    return int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0

@@ -80,7 +80,8 @@ class Ingress:
 
     async def drain(self, timeout_s: float) -> bool:
         """Let running requests finish and refuse new ones, then send viewers away; for a graceful stop."""
-        drained = await asyncio.gather(*(client.drain(timeout_s) for client in self._clients.values()))
+        there = [client for client in self._clients.values() if client.present]
+        drained = await asyncio.gather(*(client.drain(timeout_s) for client in there))
         for viewers in self._app.state.viewers.values():
             viewers.close()
         return all(drained)

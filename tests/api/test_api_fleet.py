@@ -214,3 +214,14 @@ async def test_the_metrics_of_all_engines_stand_together(engines, get):
     assert text.count("# TYPE cobali_engine_up gauge") == 1
     for engine_id in engines:
         assert f'cobali_engine_up{{engine="{engine_id}"}} 1.0\n' in text
+
+
+async def test_each_engine_has_viewers_of_its_own(app, engines):
+    engines["b0"].n_ticks, engines["b1"].n_ticks = 2, 5
+    for engine_id, last in (("b0", 1), ("b1", 4)):
+        wire = Wire(app, f"/debug/stream?engine={engine_id}", method="GET")
+        task = wire.start()
+        await asyncio.wait_for(wire.got_body.wait(), 10)
+        assert wire.events[0]["ticks"][-1] == last
+        wire.hang_up()
+        await task

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import yaml
 from rich.console import Console
 
 from cobali_ray.actors import node, serving
@@ -291,3 +292,38 @@ def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path
         "ready after",
     ]
     assert said.count("HAProxy is not installed here") == 1
+
+
+def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
+    def write(n_slots):
+        engines = {"a": {"model_id": "first", "n_slots": n_slots}, "b": {"model_id": "second"}}
+        application = {"args": {"scripted_tick_s": 0.005, "engines": engines}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
+
+    def said(process, words):
+        """Read what it says up to a line with these words, and return that line."""
+        return next(line for line in process.stdout if words in line)
+
+    write(2)
+    with serve("--config", str(tmp_path / "config.yaml")) as process:
+        said(process, "Ctrl-C stops it")
+
+        def seen(engine):
+            answer = httpx2.get(f"{process.url}/debug/ticks", params={"engine": engine}, timeout=30)
+            return answer.json().get("engine", {})
+
+        before = {engine: seen(engine) for engine in "ab"}
+        assert before["a"]["n_slots"] == 2
+        write("many")
+        process.send_signal(signal.SIGUSR1)
+        assert "engines.a.n_slots" in said(process, "stay as they were")
+        write(3)
+        process.send_signal(signal.SIGUSR1)
+        assert "changed: engine-a." in said(process, "read again")
+        until = time.monotonic() + 60
+        while seen("a").get("n_slots") != 3:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
+        process.send_signal(signal.SIGINT)
+        assert "Stopped." in process.communicate(timeout=60)[0]

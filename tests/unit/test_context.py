@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.engine.context import largest_context, settled
+from cobali_ray.engine.context import largest_context, needed_bytes, settled
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings, read_settings
@@ -85,3 +85,11 @@ def test_auto_comes_from_the_environment_too(monkeypatch):
     assert EngineSettings().n_ctx == "auto"
     monkeypatch.setenv("COBALI_N_CTX", "512")
     assert EngineSettings().n_ctx == 512
+
+
+def test_a_model_needs_its_weights_and_the_cells_of_all_slots():
+    path = resolve("builtin:tiny")
+    assert needed_bytes(EngineSettings(model="builtin:scripted"), None) == 0
+    one, two = (needed_bytes(EngineSettings(n_slots=n, n_ctx=1024), path) for n in (1, 2))
+    assert one - (two - one) == path.stat().st_size, "beside the cells of a slot"
+    assert needed_bytes(EngineSettings(n_slots=2, n_ctx=1024, kv_cells=1024, kv="unified"), path) == one

@@ -1,9 +1,17 @@
 """Several engines in the settings: who is told what, under which name."""
 
+import ast
+import warnings
+from pathlib import Path
+
 import pytest
 import yaml
 
-from cobali_ray.actors.layout import for_ingress, places, version
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
+
+from cobali_ray.actors import ingress
+from cobali_ray.actors.layout import for_ingress, gpu_shares, places, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
 
@@ -85,14 +93,8 @@ def test_cpus_are_listed_as_linux_does(text, found):
     assert cpus(text) == found
 
 
-def versions(values):
-    settings = read_settings(values)
-    told = {place.deployment: version(place.settings) for place in places(settings)}
-    return told | {"ingress": version(for_ingress(settings))}
-
-
 def changed(before, after):
-    before, after = versions(before), versions(after)
+    before, after = versions(read_settings(before)), versions(read_settings(after))
     return {name for name in before | after if before.get(name) != after.get(name)}
 
 
@@ -102,12 +104,44 @@ def test_a_change_concerns_only_whom_it_is_told():
     assert changed(TWO, TWO | {"engines": TWO["engines"] | {"big": big}}) == {"engine-big-0", "engine-big-1"}
     assert changed(TWO, TWO | {"n_slots": 9}) == {"engine-small"}, "big has its own"
     assert changed(TWO, TWO | {"api_keys": ["k"]}) == {"ingress"}
-    assert changed(TWO, TWO | {"log_level": "debug"}) == set(versions(TWO))
+    named = TWO["engines"] | {"small": {"model_id": "small"}}
+    assert changed(TWO, TWO | {"engines": named}) == {"engine-small", "ingress"}
+    assert changed(TWO, TWO | {"log_level": "debug"}) == set(versions(read_settings(TWO)))
 
 
 def test_no_engine_is_told_the_keys():
     settings = read_settings(TWO | {"api_keys": ["secret"]})
     assert all(place.settings.api_keys == () for place in places(settings))
     assert for_ingress(settings).api_keys == ("secret",)
-    assert "secret" not in str(versions(TWO | {"api_keys": ["secret"]}))
+    assert "secret" not in str(versions(settings))
     assert set(EngineSettings.model_fields) >= OF_ALL
+
+
+@pytest.mark.parametrize(
+    ("engines", "n_gpus", "shares"),
+    [
+        pytest.param({"a": {}}, 0, [0], id="none-there"),
+        pytest.param({"a": {}}, 1, [1], id="one-each"),
+        pytest.param({"a": {}}, 8, [1], id="one-model-on-one-gpu"),
+        pytest.param({"a": {}, "b": {"n_gpu_layers": 0}}, 1, [1, 0], id="one-on-the-cpu"),
+        pytest.param({"a": {}, "b": {}, "c": {}}, 2, [0.5, 0.5, 0.5], id="two-of-three-on-one"),
+        pytest.param({"a": {"gpu_share": 0.25}, "b": {}}, 2, [0.25, 1], id="as-told"),
+    ],
+)
+def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, shares):
+    named = {name: own | {"model_id": name} for name, own in engines.items()}
+    found = places(read_settings({"engines": named}))
+    assert list(gpu_shares(found, n_gpus).values()) == shares
+
+
+def test_what_the_ingress_reads_it_is_told():
+    tree = ast.parse(Path(ingress.__file__).read_text(encoding="utf-8"))
+    read = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in {"s", "settings"}
+    }
+    assert "api_keys" in read
+    assert read <= OF_ALL, "what is not told has its default there"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from machine_files import GB, v1, v2, write
 
-from cobali_ray.backend.memory import available_bytes
+from cobali_ray.backend.memory import available_bytes, most_bytes
 
 UNLIMITED_V1 = 2**63 - 4096
 
@@ -59,10 +59,32 @@ def test_available_bytes(tmp_path, own, mount, groups, expected_gb):
     assert free / GB == pytest.approx(expected_gb, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("own", "mount", "groups", "expected_gb"),
+    [
+        pytest.param("0::/a", v2(), {"a": group("max", GB)}, 64, id="no-limit"),
+        pytest.param("0::/a/b", v2(), {"a": TIGHT, "a/b": group("max", GB)}, 4, id="limit-of-a-parent"),
+        pytest.param("0::/a", v2(), {"a": group(500 * GB, GB)}, 64, id="limit-above-the-machine"),
+        pytest.param(
+            "4:memory:/docker/x",
+            v1("memory", "/docker/x"),
+            {"memory": old_group(8 * GB, GB)},
+            8,
+            id="version-1",
+        ),
+    ],
+)
+def test_most_bytes(tmp_path, own, mount, groups, expected_gb):
+    most = most_bytes(write(tmp_path, own, mount, groups))
+    assert most / GB == pytest.approx(expected_gb, abs=1e-3)
+
+
 def test_a_machine_without_proc_tells_nothing(tmp_path):
     assert available_bytes(tmp_path) is None
+    assert most_bytes(tmp_path) is None
 
 
 def test_this_machine_has_memory():
     n_most = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     assert 10**7 < available_bytes() <= n_most
+    assert most_bytes() <= n_most

@@ -17,7 +17,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401
 
 from cobali_ray.actors import client, engine_server, remote_wire, wire
-from cobali_ray.actors.client import ServeEngineClient
+from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.fleet import Model
 from cobali_ray.backend.scripted import ByteVocab
@@ -808,3 +808,30 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(slee
     monkeypatch.setattr(engine_server, "open_engine", real)
     await s.client.load()
     assert (await s.collect())[-1].finish_reason == "length"
+
+
+async def test_two_who_ask_at_once_load_it_once(sleeping, monkeypatch):
+    s = await sleeping()
+    opened, real = [], engine_server.open_engine
+    monkeypatch.setattr(engine_server, "open_engine", lambda *a, **k: opened.append(1) or real(*a, **k))
+    await asyncio.gather(*(s.handle.server.load() for _ in range(3)))
+    assert len(opened) == 1
+
+
+async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
+    monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
+    s = await make(n_ctx=64)
+    async with asyncio.timeout(WAIT_S):
+        while s.client._link._known is None:  # noqa: ASYNC110 no event to wait for
+            await asyncio.sleep(0.001)
+    old, s.handle.server = s.handle.server, EngineServer(EngineSettings(model="builtin:scripted", n_ctx=128))
+    async with asyncio.timeout(WAIT_S):
+        while s.client.card.n_ctx_slot != 128:  # noqa: ASYNC110 no event to wait for
+            await asyncio.sleep(0.001)
+    old.__del__()
+
+
+def test_engines_of_one_model_share_its_vocabulary():
+    vocabularies = Vocabularies()
+    assert vocabularies.load(None, None, 1) is vocabularies.load(None, None, 1)
+    assert vocabularies.load(None, None, 1) is not vocabularies.load(None, None, 2)

@@ -156,3 +156,10 @@ def test_only_a_key_that_was_meant_is_sent(watch, monkeypatch, exported, options
         monkeypatch.setenv(name, value)
     assert watch(Listening(), *options).exit_code == 0
     assert seen == {sent}
+
+
+@pytest.mark.parametrize(("options", "asked"), [((), None), (("--engine", "big-1"), "big-1")])
+def test_of_several_engines_one_is_watched(watch, options, asked):
+    server = Moody()
+    assert watch(server, *options).exit_code == 0
+    assert {params.get("engine") for params in server.asked} == {asked}
