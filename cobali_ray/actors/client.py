@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, ModelCa
 from cobali_ray.errors import (
     CobaliError,
     ConfigError,
+    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -55,6 +57,12 @@ def load_words(path: Path | None, chat_template: str | None) -> Words:
     return words
 
 
+def kill(pid: int) -> None:
+    """End a process at once, if it is there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class ServeEngineClient:
     """One per ingress process. `engine` is the Serve handle of an EngineServer."""
 
@@ -66,11 +74,11 @@ class ServeEngineClient:
         replays: bool = False,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         end_grace_s: float = END_GRACE_S,
-        kill: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
+        kill: Callable[[int], None] = kill,
     ) -> None:
         """`replays`: what was said before an engine died is computed again token by token."""
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
-        self._replays, self._kill = replays, kill
+        self._replays, self._kill, self._draining = replays, kill, False
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller()
@@ -161,7 +169,12 @@ class ServeEngineClient:
         try:
             while not ended:
                 events = await _next(stream, call, self._end_grace_s)
-                ended = isinstance(events[-1], End)
+                last = events[-1]
+                if isinstance(last, End):
+                    ended = True
+                    if isinstance(last.error, DrainingError) and not self._draining:
+                        # It stops alone, and another takes its place. What came last is drawn again there.
+                        raise EngineDiedError  # noqa: TRY301 the link hears of it below
                 yield events
         except EngineDiedError:
             self._link.lose(EngineStatus.RESTARTING)
@@ -243,6 +256,7 @@ class ServeEngineClient:
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""
+        self._draining = True
         return bool(await self._engine.drain.remote(timeout_s))
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     ConfigError,
     DeadlineExceededError,
+    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -77,7 +78,8 @@ class Setup:
             "n_ctx": 4096,
             "scripted_tick_s": 0.0005,
         } | settings
-        self.handle = Handle(EngineSettings(**values))
+        self.settings = EngineSettings(**values)
+        self.handle = Handle(self.settings)
         self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s, replays=replays)
 
     async def connect(self):
@@ -219,6 +221,33 @@ async def test_death_in_mid_stream_is_a_pause(make):
     assert (await s.handle.server.snapshot()).totals["continued"] == 2
     await s.idle()
     assert not s.client._puller._streams
+
+
+async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
+    s = await make()
+    alone = await s.collect("alone", max_tokens=300)
+    told, old = [], s.handle.server
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate(max_tokens=300):
+            if not told:
+                s.handle.server = EngineServer(s.settings)
+                old._loop.stop()
+                s.handle.kill()
+            told += events
+    old.__del__()
+    assert told[-1].finish_reason == "length"
+    assert tokens_of(told) == tokens_of(alone)
+
+
+async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    assert not await s.client.drain(0.0)
+    s.handle.server._loop.stop()
+    async with asyncio.timeout(WAIT_S):
+        rest = [event async for batch in events for event in batch]
+    assert isinstance(rest[-1].error, DrainingError)
 
 
 async def test_a_third_death_in_mid_stream_is_the_last_event(make):
