@@ -250,6 +250,21 @@ async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     assert isinstance(rest[-1].error, DrainingError)
 
 
+async def test_who_was_let_in_by_one_engine_is_not_refused_by_the_next(make):
+    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    running = s.generate("running", max_tokens=4000)
+    await anext(running)
+    with pytest.raises(QueueFullError):
+        await s.collect("new")
+    again = Request(request_id="again", prompt=(1, 2), max_tokens=5, attempt=1)
+    waiting = asyncio.ensure_future(anext(s.client._attempt(again)))
+    async with asyncio.timeout(WAIT_S):
+        while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
+            await asyncio.sleep(0)
+    await running.aclose()
+    assert text_of(await asyncio.wait_for(waiting, WAIT_S))
+
+
 async def test_a_third_death_in_mid_stream_is_the_last_event(make):
     s = await make()
     told = []
