@@ -34,6 +34,7 @@ from cobali_ray.errors import (
     EventsLostError,
     InternalError,
     LoadingError,
+    RequestCancelledError,
 )
 from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
@@ -88,7 +89,12 @@ class ServeEngineClient:
         self._connecting: asyncio.Task[None] | None = None
         self._trouble = ""
         self._link = EngineLink(
-            engine, engine_id, time.monotonic, stall_timeout_s=stall_timeout_s, give_up=self._give_up
+            engine,
+            engine_id,
+            time.monotonic,
+            stall_timeout_s=stall_timeout_s,
+            give_up=self._give_up,
+            succeed=self._leave,
         )
 
     def start(self) -> None:
@@ -154,9 +160,13 @@ class ServeEngineClient:
 
     def _give_up(self, engine: Attendance) -> None:
         """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
+        self._leave()
+        self._kill(engine.pid)
+
+    def _leave(self) -> None:
+        """Have all open requests go on elsewhere. A call may fail seconds after its engine's death."""
         for call in self._calls:
             call.cancel()
-        self._kill(engine.pid)
 
     async def _attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
@@ -172,7 +182,7 @@ class ServeEngineClient:
                 last = events[-1]
                 if isinstance(last, End):
                     ended = True
-                    if isinstance(last.error, DrainingError) and not self._draining:
+                    if isinstance(last.error, DrainingError | RequestCancelledError) and not self._draining:
                         # It stops alone, and another takes its place. What came last is drawn again there.
                         raise EngineDiedError  # noqa: TRY301 the link hears of it below
                 yield events

@@ -38,7 +38,8 @@ class EngineLink:
 
     With it go the values that clients of this process waited for: the engine counts those of all ingresses,
     so that they add up in whichever `/metrics` one asks. `now` is a monotonic clock. An engine that is silent
-    for `stall_timeout_s` is given up: `give_up` is called with what is known of it.
+    for `stall_timeout_s` is given up: `give_up` is called with what is known of it. `succeed` is called when
+    another one with the same model has taken its place.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class EngineLink:
         *,
         stall_timeout_s: float,
         give_up: Callable[[Attendance], None],
+        succeed: Callable[[], None],
     ) -> None:
         self._engine, self._engine_id, self._now = engine, engine_id, now
-        self._stall_timeout_s, self._give_up = stall_timeout_s, give_up
+        self._stall_timeout_s, self._give_up, self._succeed = stall_timeout_s, give_up, succeed
         self._log = _log.bind(engine_id=engine_id)
         self._values: dict[HttpTime, list[float]] = {}
         self._known: Attendance | None = None
@@ -176,6 +178,8 @@ class EngineLink:
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)
-        self._known, self._loss = found, None
+        before, self._known, self._loss = self._known, found, None
         self._lost.clear()
         self._there.set()
+        if before and before.incarnation_id != found.incarnation_id and before.model == found.model:
+            self._succeed()

@@ -54,20 +54,28 @@ class Engine(LocalHandle):
 class Setup:
     def __init__(self):
         self.clock, self.engine = FakeClock(), Engine()
-        self.given_up = []
+        self.given_up, self.n_successors = [], 0
         self.link = EngineLink(
-            self.engine, "0", self.clock.now, stall_timeout_s=5.0, give_up=self.given_up.append
+            self.engine,
+            "0",
+            self.clock.now,
+            stall_timeout_s=5.0,
+            give_up=self.given_up.append,
+            succeed=self.succeed,
         )
+
+    def succeed(self):
+        self.n_successors += 1
 
     async def begin(self):
         """Begin as every ingress does: the first answer comes at once, the second call stays open."""
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, incarnation_id, n_restarts=0):
+    async def answer(self, incarnation_id, n_restarts=0, model=""):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
-        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts))
+        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts, model))
         await self.engine.asked(max(n, 1) + 1)
 
 
@@ -155,6 +163,13 @@ async def test_an_engine_that_answers_late_is_not_given_up(make, monkeypatch):
             await asyncio.sleep(0.001)
     await s.answer("e1")
     assert not s.given_up
+
+
+async def test_a_successor_is_one_with_the_same_model(make):
+    s = await make()
+    for incarnation_id, model, n in (("e1", "", 0), ("e2", "", 1), ("e2", "", 1), ("e3", "b", 1)):
+        await s.answer(incarnation_id, 0, model)
+        assert s.n_successors == n
 
 
 async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatch):

@@ -223,6 +223,20 @@ async def test_death_in_mid_stream_is_a_pause(make):
     assert not s.client._puller._streams
 
 
+async def test_a_call_that_does_not_fail_though_its_engine_is_gone(make):
+    s = await make()
+    alone = await s.collect("alone", max_tokens=300)
+    told, old = [], s.handle.server
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate(max_tokens=300):
+            if not told:
+                old._pusher.send = lambda batch: set()  # nothing comes from it any more
+                s.handle.server = EngineServer(s.settings)
+            told += events
+    old.__del__()
+    assert tokens_of(told) == tokens_of(alone)
+
+
 async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
     s = await make()
     alone = await s.collect("alone", max_tokens=300)
