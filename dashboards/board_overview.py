@@ -148,6 +148,9 @@ def _trouble(made: dashboard.Dashboard) -> None:
     preempted = [(f"sum {EACH} ({rate('cobali_preemptions_total')})", EACH_LEGEND)]
     text = "Sequences sent back to the queue because the KV cache was full, per second."
     made.with_panel(lines("Preemptions", text, "ops", preempted, columns=4))
+    continued = [(f"sum {EACH} ({rate('cobali_continued_total')})", EACH_LEGEND)]
+    text = "Requests that went on here after an engine that had them died, per second."
+    made.with_panel(lines("Continued requests", text, "reqps", continued, columns=4))
     age = [(f"max {EACH} ({series('cobali_last_tick_age_seconds')})", EACH_LEGEND)]
     text = "Seconds since the last tick while there is work: above a few, the engine hangs."
     made.with_panel(lines("Age of the last tick", text, "s", age, columns=4))

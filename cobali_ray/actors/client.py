@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,12 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
+    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
     LoadingError,
+    RequestCancelledError,
     UnloadedError,
 )
 from cobali_ray.telemetry.exposition import Counts
@@ -70,6 +73,12 @@ class Vocabularies:
             return self._loaded[key]
 
 
+def kill(pid: int) -> None:
+    """End a process at once, if it is there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 class ServeEngineClient:
     """One per engine and ingress process. `engine` is the Serve handle of an EngineServer."""
 
@@ -81,10 +90,11 @@ class ServeEngineClient:
         *,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         end_grace_s: float = END_GRACE_S,
-        kill: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
+        kill: Callable[[int], None] = kill,
     ) -> None:
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
+        self._draining = False
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._puller = Puller(**where_am_i())
@@ -97,7 +107,7 @@ class ServeEngineClient:
             engine,
             engine_id,
             time.monotonic,
-            self._look,
+            self._succeeded,
             stall_timeout_s=stall_timeout_s,
             give_up=self._give_up,
             address=self._puller.address,
@@ -175,10 +185,20 @@ class ServeEngineClient:
 
     def _give_up(self, engine: Attendance) -> None:
         """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
-        for call in self._calls:
-            call.cancel()
+        self._leave()
         if not engine.wire_key:  # else it is a process of another machine
             self._kill(engine.pid)
+
+    def _succeeded(self, goes_on: bool) -> None:
+        """Take note of an engine's successor, which can go on with what was said if it has the same model."""
+        if goes_on:
+            self._leave()
+        self._look()
+
+    def _leave(self) -> None:
+        """Have all open requests go on elsewhere. A call may fail seconds after its engine's death."""
+        for call in self._calls:
+            call.cancel()
 
     async def attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
@@ -195,7 +215,12 @@ class ServeEngineClient:
         try:
             while not ended:
                 events = await _next(stream, call, self._end_grace_s)
-                ended = isinstance(events[-1], End)
+                last = events[-1]
+                if isinstance(last, End):
+                    ended = True
+                    if isinstance(last.error, DrainingError | RequestCancelledError) and not self._draining:
+                        # It stops alone, and another takes its place. What came last is drawn again there.
+                        raise EngineDiedError  # noqa: TRY301 the link hears of it below
                 yield events
         except EngineDiedError:
             self._link.lose(EngineStatus.RESTARTING)
@@ -298,6 +323,7 @@ class ServeEngineClient:
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""
+        self._draining = True
         return bool(await self._engine.drain.remote(timeout_s))
 
     def close(self) -> None:

@@ -49,14 +49,14 @@ class EngineLink:
         engine: Any,
         engine_id: str,
         now: Callable[[], float],
-        on_successor: Callable[[], None] = lambda: None,
+        on_successor: Callable[[bool], None],
         *,
         stall_timeout_s: float,
         give_up: Callable[[Attendance], None],
         address: str = "",
         admit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_successor` is called when another process has taken the engine's place."""
+        """`on_successor` hears of a process that has taken the engine's place: whether it has its model."""
         self._engine, self._engine_id, self._now = engine, engine_id, now
         self._stall_timeout_s, self._give_up = stall_timeout_s, give_up
         self._on_successor, self._address, self._admit = on_successor, address, admit
@@ -210,6 +210,6 @@ class EngineLink:
         if found.busy is not None:
             self.busy = found.busy, self._now()
         self._lost.clear()
-        if known is not None and known.incarnation_id != found.incarnation_id:
-            self._on_successor()
         self._there.set()
+        if known is not None and known.incarnation_id != found.incarnation_id:
+            self._on_successor(known.model == found.model)

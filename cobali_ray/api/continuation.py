@@ -95,7 +95,7 @@ class _Book:
     @property
     def begun(self) -> bool:
         """Whether the client was told something."""
-        return self._first is not None
+        return bool(self._said)
 
     async def find(self, choose: Choose) -> Offer:
         """Find the next engine, in the time that the request has."""

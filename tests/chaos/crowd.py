@@ -49,45 +49,80 @@ class Report:
         ]
 
 
+KINDS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.9, "seed": 7},
+    {"temperature": 0.9, "seed": 7, "n": 2, "logprobs": 1},
+    {"temperature": 0.9, "seed": 7, "stream": False},
+)
+
+
 def asked(number: int, n_tokens: int) -> dict[str, Any]:
-    """Return the body of one of many requests: half of them draw with a seed, others are greedy."""
-    body: dict[str, Any] = {
-        "prompt": f"stream {number}", "max_tokens": n_tokens, "ignore_eos": True, "stream": True,
-        "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    return body | ({"temperature": 0} if number % 2 else {"temperature": 0.9, "seed": number})
+    """Return the body of one of many requests: one answer or two, in pieces or in one, drawn or greedy."""
+    body = {"prompt": f"stream {number}", "max_tokens": n_tokens, "ignore_eos": True, "stream": True}
+    body |= KINDS[number % len(KINDS)]
+    return body | ({"stream_options": {"include_usage": True}} if body["stream"] else {})
 
 
-async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: str | None) -> str:
-    """Read one answer, and enter it in the report."""
-    text, usage, last_s, longest_s = [], None, time.monotonic(), 0.0
+class Answer:
+    """What came of one request, as far as it matters."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.n_logprobs = 0
+        self.usage: dict[str, Any] | None = None
+        self.longest_s = 0.0
+        self._last_s: float | None = None
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take a chunk, or a whole answer."""
+        self.usage = chunk.get("usage") or self.usage
+        now_s = time.monotonic()
+        for choice in chunk["choices"]:
+            self.texts[choice["index"]] = self.texts.get(choice["index"], "") + choice["text"]
+            self.n_logprobs += len((choice.get("logprobs") or {"tokens": ()})["tokens"])
+        if any(choice["text"] for choice in chunk["choices"]):
+            if self._last_s is not None:
+                self.longest_s = max(self.longest_s, now_s - self._last_s)
+            self._last_s = now_s
+
+    def flaws(self, body: dict[str, Any], expected: dict[int, str] | None) -> list[str]:
+        """Say what is wrong with it. A character is a token."""
+        found = []
+        if expected is not None and self.texts != expected:
+            n_chars = {index: len(text) for index, text in self.texts.items()}
+            found.append(f"{n_chars} characters that are not what was to come")
+        n_tokens = sum(map(len, self.texts.values()))
+        if self.usage is not None and self.usage["completion_tokens"] != n_tokens:
+            found.append(f"{self.usage} for {n_tokens} tokens")
+        if "logprobs" in body and self.n_logprobs != n_tokens:
+            found.append(f"{self.n_logprobs} logprobs for {n_tokens} tokens")
+        return found
+
+
+async def read(
+    http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: dict[int, str] | None
+) -> dict[int, str]:
+    """Ask for one answer, enter it in the report, and return its texts."""
+    answer, flaws = Answer(), []
     try:
         async with http.stream("POST", COMPLETIONS, json=body) as response:
             async for line in response.aiter_lines():
-                if not line.startswith("data: {"):
+                data = line.removeprefix("data: ")
+                if not data.startswith("{"):
                     continue
-                chunk = json.loads(line.removeprefix("data: "))
-                if "error" in chunk:
-                    report.wrong.append(f"{body['prompt']}: {chunk['error']}")
-                    break
-                usage = chunk.get("usage") or usage
-                if piece := "".join(choice["text"] for choice in chunk["choices"]):
-                    now_s = time.monotonic()
-                    if text:
-                        longest_s = max(longest_s, now_s - last_s)
-                    last_s = now_s
-                    text.append(piece)
+                if "error" in (chunk := json.loads(data)):
+                    flaws.append(str(chunk["error"]))
+                else:
+                    answer.add(chunk)
     except httpx2.HTTPError as error:
-        report.wrong.append(f"{body['prompt']}: {error!r}")
-    answer = "".join(text)
+        flaws.append(repr(error))
+    flaws += answer.flaws(body, expected)
     report.n_answers += 1
-    report.n_tokens += len(answer)
-    report.pauses_s.append(longest_s)
-    if expected is not None and answer != expected:
-        report.wrong.append(f"{body['prompt']}: {len(answer)} characters that are not what was to come")
-    if usage is not None and usage["completion_tokens"] != len(answer):
-        report.wrong.append(f"{body['prompt']}: {usage} for {len(answer)} tokens")
-    return answer
+    report.n_tokens += sum(map(len, answer.texts.values()))
+    report.pauses_s.append(answer.longest_s)
+    report.wrong += [f"{body['prompt']}: {flaw}" for flaw in flaws]
+    return answer.texts
 
 
 async def ready(http: httpx2.AsyncClient) -> bool:
@@ -165,8 +200,7 @@ async def leave(url: str, *, n_clients: int, at_once: int, seed: int) -> None:
 
     async def client(number: int, leaves_after_s: float) -> None:
         async with gate, httpx2.AsyncClient(base_url=url, timeout=HUNG_S) as http:
-            body = asked(number, 2000) | {"stream": bool(number % 3)}
-            task = asyncio.ensure_future(read(http, body | {"stream_options": None}, Report(), None))
+            task = asyncio.ensure_future(read(http, asked(number, 2000), Report(), None))
             await asyncio.wait({task}, timeout=leaves_after_s)
             task.cancel()
             await asyncio.wait({task})

@@ -55,3 +55,29 @@ def test_what_was_seen_before_changes_nothing(before, answer, stop):
         whole = b"".join(PIECES[token] for token in answer).decode("utf-8", "replace")
         assert "".join(delta.text for delta in deltas) == whole
         assert sum(delta.n_tokens for delta in deltas) <= len(answer)
+
+
+@given(answers, st.sampled_from([(), ("of",), ("a\n",), ("aab",), ("ofof\n",)]))
+@example([0, 0, 0, 1], ("aa off",))
+@example([7, 3, 0], ())
+@example([0, 0, 0, 8], ("aa\n",))
+def test_what_another_engine_said_is_taken_without_a_word(answer, stop):
+    events = said(new_emitter, answer, stop)
+    n_seen = 0
+    for place, (delta, _) in enumerate(events):
+        if delta is None or place == len(events) - 1:
+            continue
+        n_seen += len(delta.tokens)
+        begun = tuple(answer[:n_seen])
+        request = Request(request_id="a", prompt=(1,), max_tokens=99, stop=stop, said=begun)
+        sequence, emitter, rest = Sequence(request, arrived_s=0.0), new_emitter(), []
+        emitter.resume(sequence)
+        for at in range(n_seen, len(events)):
+            sequence.ending = "length" if at == len(answer) - 1 else None
+            rest.append(emitter.emit(sequence, answer[at], None))
+        assert [plain(event) for event in rest] == [plain(event) for event in events[place + 1 :]]
+
+
+def plain(event):
+    delta, hit = event
+    return None if delta is None else (delta.text, delta.tokens), hit

@@ -150,3 +150,20 @@ def test_a_first_delta_says_how_the_answer_began_and_the_others_do_not():
     assert first.stats.n_prompt == 7
     assert first.stats.ttft_s is not None
     assert all(delta.stats is None for delta in others)
+
+
+def test_what_was_said_is_no_cached_prompt():
+    recorder = Recorder()
+    limits = EngineLimits(
+        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
+    )
+    engine = Engine(ScriptedBackend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+    engine.submit(request())
+    while engine.has_work:
+        engine.tick()
+    said = tuple(token for delta in told(recorder.events["a"])[:20] for token in delta.tokens)
+    engine.submit(Request(**fields_of(request()) | {"request_id": "b", "said": said}))
+    while engine.has_work:
+        engine.tick()
+    (end,) = recorder.ends("b")
+    assert end.stats.n_cached == end.stats.n_prompt == 7

@@ -54,9 +54,14 @@ class Engine(LocalHandle):
 class Setup:
     def __init__(self):
         self.clock, self.engine = FakeClock(), Engine()
-        self.given_up = []
+        self.given_up, self.successors = [], []
         self.link = EngineLink(
-            self.engine, "0", self.clock.now, stall_timeout_s=5.0, give_up=self.given_up.append
+            self.engine,
+            "0",
+            self.clock.now,
+            self.successors.append,
+            stall_timeout_s=5.0,
+            give_up=self.given_up.append,
         )
 
     async def begin(self):
@@ -64,10 +69,10 @@ class Setup:
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, incarnation_id, n_restarts=0):
+    async def answer(self, incarnation_id, n_restarts=0, model=""):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
-        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts))
+        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts, model=model))
         await self.engine.asked(max(n, 1) + 1)
 
 
@@ -155,6 +160,13 @@ async def test_an_engine_that_answers_late_is_not_given_up(make, monkeypatch):
             await asyncio.sleep(0.001)
     await s.answer("e1")
     assert not s.given_up
+
+
+async def test_a_successor_has_the_same_model_or_another(make):
+    s = await make()
+    for incarnation_id, model in (("e1", ""), ("e2", ""), ("e2", ""), ("e3", "b")):
+        await s.answer(incarnation_id, 0, model)
+    assert s.successors == [True, False]
 
 
 async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatch):

@@ -136,6 +136,14 @@ def test_forced_tokens_count_as_sampled_ones():
     assert bytes(sample_rows(logits.copy(), [row]).tokens[0] for _ in range(5)) == b"</t>y"
 
 
+def test_what_came_in_place_of_a_closing_token_ends_the_closing():
+    """Seen by an engine that goes on with an answer whose grammar had refused that token."""
+    reasoning = Reasoning(budget(1, OPEN), lambda token: bytes([token]))
+    for token in b"a<x":
+        reasoning.take(token)
+    assert reasoning.forced is None
+
+
 def test_what_was_forced_leaves_every_place_its_random_number():
     """So the same seed draws the same at the same place of an answer, whatever was forced before."""
     params, rng = SamplingParams(seed=4), np.random.default_rng(2)

@@ -27,6 +27,7 @@ from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     ConfigError,
     DeadlineExceededError,
+    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -84,7 +85,8 @@ class Setup:
             "n_ctx": 4096,
             "scripted_tick_s": 0.0005,
         } | settings
-        self.handle = Handle(EngineSettings(**values))
+        self.settings = EngineSettings(**values)
+        self.handle = Handle(self.settings)
         self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s)
         self.model = Model({ONLY_ENGINE: self.client}, replays=replays)
 
@@ -227,6 +229,62 @@ async def test_death_in_mid_stream_is_a_pause(make):
     assert (await s.handle.server.snapshot()).totals["continued"] == 2
     await s.idle()
     assert not s.client._puller._streams
+
+
+async def test_a_call_that_does_not_fail_though_its_engine_is_gone(make):
+    s = await make()
+    alone = await s.collect("alone", max_tokens=300)
+    told, old = [], s.handle.server
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate(max_tokens=300):
+            if not told:
+                old._pusher.send = lambda batch: set()  # nothing comes from it any more
+                s.handle.server = EngineServer(s.settings)
+            told += events
+    old.__del__()
+    assert tokens_of(told) == tokens_of(alone)
+
+
+async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
+    s = await make()
+    alone = await s.collect("alone", max_tokens=300)
+    told, old = [], s.handle.server
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate(max_tokens=300):
+            if not told:
+                s.handle.server = EngineServer(s.settings)
+                old._loop.stop()
+                s.handle.kill()
+            told += events
+    old.__del__()
+    assert told[-1].finish_reason == "length"
+    assert tokens_of(told) == tokens_of(alone)
+
+
+async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    assert not await s.client.drain(0.0)
+    s.handle.server._loop.stop()
+    async with asyncio.timeout(WAIT_S):
+        rest = [event async for batch in events for event in batch]
+    assert isinstance(rest[-1].error, DrainingError)
+
+
+async def test_who_was_let_in_by_one_engine_is_not_refused_by_the_next(make):
+    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    running = s.generate("running", max_tokens=4000)
+    await anext(running)
+    with pytest.raises(QueueFullError):
+        await s.collect("new")
+    again = Request(request_id="again", prompt=(1, 2), max_tokens=5, attempt=1)
+    waiting = asyncio.ensure_future(anext(s.client.attempt(again)))
+    async with asyncio.timeout(WAIT_S):
+        while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
+            await asyncio.sleep(0)
+    await running.aclose()
+    assert text_of(await asyncio.wait_for(waiting, WAIT_S))
 
 
 async def test_a_third_death_in_mid_stream_is_the_last_event(make):

@@ -7,11 +7,12 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 import httpx2
 
-from cobali_ray.bench.load.reply import Exchange, timeline_of
+from cobali_ray.bench.load.reply import Exchange, read_reply, timeline_of
 from cobali_ray.bench.load.sender import LoopTimer, Sender
 from cobali_ray.bench.load.target import Job, connect
 from cobali_ray.bench.report.rounds import Figures
@@ -21,7 +22,7 @@ from cobali_ray.errors import ConfigError
 ENGINE: Final = "ray::ServeReplica:cobali:engine"
 """What Ray calls the engine's process."""
 MOMENTS: Final = {
-    "stream_s": "the streams' clients are told",
+    "stream_s": "the last of the streams goes on",
     "unready_s": "/ready says 503",
     "process_s": "a process is the new engine's",
     "ready_s": "/ready says 200",
@@ -29,7 +30,7 @@ MOMENTS: Final = {
 }
 LOOK_S: Final = 0.02
 TIMEOUT_S: Final = 120.0
-_LONG = Job(prompt="tell me something", n_output=3000)
+_LONG = Job(prompt="tell me something", n_output=1000)
 _SHORT = Job(prompt="tell me something", n_output=1)
 
 
@@ -64,14 +65,25 @@ async def kill(url: str, root: int, *, n_streams: int) -> Figures:
 
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(
-                _told(streams, note), _answered(send, note), _taken(root, pid, note), _watched(http, note)
+                _gone_on(streams, seen, killed_s),
+                _answered(send, note),
+                _taken(root, pid, note),
+                _watched(http, note),
             )
     return seen
 
 
-async def _told(streams: list[asyncio.Task[Exchange]], note: Callable[[str], None]) -> None:
-    await asyncio.gather(*streams)
-    note("stream_s")
+async def _gone_on(streams: list[asyncio.Task[Exchange]], seen: dict[str, float], killed_s: float) -> None:
+    seen["stream_s"] = max(pause_end_s(exchange) for exchange in await asyncio.gather(*streams)) - killed_s
+
+
+def pause_end_s(exchange: Exchange) -> float:
+    """Return when the longest pause of a stream was over. Raises ConfigError if the stream failed."""
+    reply = read_reply(exchange.pieces)
+    if not reply.finished or reply.error:
+        raise ConfigError("restart", f"a stream failed: {reply.error or exchange.error}")
+    arrivals = [at_s for at_s, _ in reply.deltas]
+    return max(pairwise(arrivals), key=lambda pair: pair[1] - pair[0])[1]
 
 
 async def _answered(send: Sender, note: Callable[[str], None]) -> None:
