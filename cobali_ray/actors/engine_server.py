@@ -20,7 +20,7 @@ from cobali_ray import __version__
 from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
-from cobali_ray.actors.where import where_am_i
+from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.events import End, Event
@@ -73,6 +73,7 @@ class EngineServer:
         # Serve buffers sys.stderr.
         configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
+        stay_here()
         self._settings, self._engine_id = settings, engine_id
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.tracing import open_tracing
+from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
@@ -26,6 +27,7 @@ class Ingress:
     ) -> None:
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
+        stay_here()
         self._settings, self._listens = settings, listens
         self._client = ServeEngineClient(engine, engine_id)
         self._client.start()
