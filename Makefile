@@ -38,6 +38,9 @@ browser: ## install Chromium, which the live page's tests drive, by apt-get; ask
 	$(SUDO) apt-get update -q
 	$(SUDO) apt-get install -y --no-install-recommends chromium
 
+cluster: install-dev ## three machines in network namespaces: links cut, a machine killed; Linux, root, five minutes
+	$(BIN)/python -m pytest -s -m cluster tests/cluster $(ARGS)
+
 fuzz: install-dev ## fuzz a running server beside eight streams for two minutes; ARGS="--url ... --seed 2"
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
@@ -63,4 +66,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser fuzz chaos boards monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards monitoring-tools clients train constraints clean

@@ -22,6 +22,8 @@ class _Commands(LazyGroup):
     places = {  # noqa: RUF012
         "models": "cobali_ray.models.commands:app",
         "trace": "cobali_ray.trace.command:trace",
+        "env": "cobali_ray.actors.cluster:env",
+        "ps": "cobali_ray.actors.listening:ps",
         "bench": "cobali_ray.bench.commands:app",
     }
 

@@ -22,7 +22,7 @@ from cobali_ray import __version__
 from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
-from cobali_ray.actors.where import where_am_i
+from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
@@ -93,6 +93,7 @@ class EngineServer:
         # Serve buffers sys.stderr.
         configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
+        stay_here()
         self._settings, self._engine_id = settings, engine_id
         if settings.cores is not None:
             _pin(settings.cores)

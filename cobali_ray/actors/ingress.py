@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import Served
 from cobali_ray.actors.tracing import open_tracing
+from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
@@ -35,6 +36,7 @@ class Ingress:
         """Look for the engines. `served` tells of each."""
         configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
+        stay_here()
         self._settings, self._listens = settings, listens
         vocabularies = Vocabularies()
         self._clients = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from functools import partial
+from typing import Any, TypedDict
 
 import ray
+from ray.serve._private import replica
 
 
 class Place(TypedDict):
@@ -20,3 +22,16 @@ def where_am_i() -> Place:
         return Place(host="", node_id="")
     node_id = str(ray.get_runtime_context().get_node_id())
     return Place(host=str(ray.util.get_node_ip_address()), node_id=node_id)
+
+
+def stay_here() -> None:
+    """Have Serve's gRPC server of this replica, which starts later, listen on the node's address alone.
+
+    Serve itself has it listen on all addresses of the machine.
+    """
+    if host := where_am_i()["host"]:
+        replica.add_port_to_grpc_server = partial(_listen_on, host, replica.add_port_to_grpc_server)
+
+
+def _listen_on(host: str, listen: Any, server: Any, address: str) -> Any:
+    return listen(server, address.replace("[::]", f"[{host}]" if ":" in host else host))

@@ -18,6 +18,7 @@ import yaml
 from rich.console import Console
 
 from cobali_ray.actors import node, serving
+from cobali_ray.actors.cluster import cluster_environment
 from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
@@ -172,7 +173,7 @@ def test_every_flag_is_one_that_ray_reads(tmp_path):
         folder / "serve/_private/constants.py",
     ]
     known = b"".join(path.read_bytes() for path in files)
-    environ = {}
+    environ = cluster_environment(tmp_path)
     serving.set_environment(environ, tmp_path)
     assert [name for name in environ if name.encode() not in known] == []
 

@@ -7,26 +7,23 @@ import os
 import re
 import secrets
 import time
-from pathlib import Path
 
 import aiohttp
 import grpc
 import httpx2
 import openai as sdk
+import psutil
 import pytest
 import requests
 from conftest import FOLDER, until
 
+from cobali_ray.actors.listening import OWNERS, listeners
 from cobali_ray.actors.processes import descendants
 
 pytestmark = pytest.mark.ray
 
 PATIENCE_S = 0.5
 IGNORE_EOS = {"ignore_eos": True}
-OPEN_PORTS = {
-    "ray::ServeReplica:": "Serve's gRPC between replicas: its code names every interface",
-}
-"""Processes that may listen for other machines, and why. What they serve asks for the cluster's token."""
 
 
 class Segments:
@@ -212,45 +209,32 @@ async def test_where_no_application_is_the_server_is_loading(server):
     assert (response.status_code, response.json()["error"]["code"]) == (503, "loading")
 
 
-def listening():
-    """Return (address, port) of each listening socket by its inode."""
-    found = {}
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            fields = line.split()
-            address, _, port = fields[1].rpartition(":")
-            if fields[3] == "0A":
-                found[fields[9]] = (address, int(port, 16))
-    return found
+async def test_nothing_listens_for_other_machines(server):
+    ours = [psutil.Process(pid) for pid in (os.getpid(), *descendants(os.getpid()))]
+    found = list(listeners(ours))
+    assert [one for one in found if one.reach != "this machine"] == []
+    (front,) = [one for one in found if one.what == "HTTP"]
+    assert (front.process, front.port) == ("HAProxy", httpx2.URL(server.url).port)
+    replicas = {one.pid: set() for one in found if one.process.startswith(("main:", "narrow:"))}
+    for one in found:
+        if one.pid in replicas and one.who == OWNERS:
+            replicas[one.pid].add(await asyncio.to_thread(answer_to_a_stranger, one.port))
+    assert len(replicas) == 5, "two engines, three ingresses"
+    refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
+    for answers in replicas.values():
+        assert grpc.StatusCode.UNAUTHENTICATED in answers, "Serve's own way to it"
+        assert answers <= refused
 
 
-def is_loopback(address):
-    return address in {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+def answer_to_a_stranger(port):
+    """Return what a port says to somebody with another token, and to somebody without one."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+        (answer,) = {refusal(call, ()), refusal(call, (("authorization", "Bearer " + 64 * "0"),))}
+        return answer
 
 
-def open_ports(pids):
-    """Return (process, port) of whatever listens for other machines."""
-    sockets, found = listening(), set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
-            for handle in Path(f"/proc/{pid}/fd").iterdir():
-                inode = str(handle.readlink()).removeprefix("socket:[").removesuffix("]")
-                if inode in sockets and not is_loopback(sockets[inode][0]):
-                    found.add((command, sockets[inode][1]))
-    return found
-
-
-async def test_nothing_listens_for_other_machines_but_what_is_named(server):
-    ports = open_ports({os.getpid(), *descendants(os.getpid())})
-    unknown = {port for port in ports if not port[0].startswith(tuple(OPEN_PORTS))}
-    assert not unknown
-    replicas = [port for command, port in ports if command.startswith("ray::ServeReplica:")]
-    assert replicas, "one that is loopback by now is no exception any more"
-    for port in replicas:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
-            for token in ((), (("authorization", "Bearer " + 64 * "0"),)):
-                with pytest.raises(grpc.RpcError) as refused:
-                    await asyncio.to_thread(call, b"", timeout=10, metadata=token)
-                assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+def refusal(call, metadata):
+    with pytest.raises(grpc.RpcError) as refused:
+        call(b"", timeout=10, metadata=metadata)
+    return refused.value.code()

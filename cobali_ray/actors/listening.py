@@ -1,0 +1,158 @@
+"""`cobali ps`: the processes of servers on this machine, and every TCP port on which they listen."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cobali_ray.actors.ports import FIRST, LAST, authority
+
+ROOTS: Final = re.compile(r"cobali serve|/raylet/raylet |/gcs/gcs_server |/ray start ")
+"""Commands below which everything belongs to a server, or to Ray's node that it runs on."""
+PARTS: Final = (
+    (re.compile(r"haproxy .*-f (\S+)"), "front end"),
+    (re.compile(r"ray::ServeReplica:(\S+)"), "replica"),
+    (re.compile(r"ray::(ProxyActor)"), "proxy"),
+    (re.compile(r"ray::(\w+)|/(raylet|gcs_server) |/dashboard/(agent|dashboard)\.py"), "Ray"),
+    (re.compile(r"/(log_monitor|monitor)\.py|util\.client\.(server)"), "Ray"),
+    (re.compile(r"(cobali serve|ray start|fork_server)"), "other"),
+)
+"""By a process's command: its name, and what kind of process it is."""
+OWNERS: Final = "those who have Ray's token"
+KEYS: Final = "those who have an API key, or all if there are none"
+ADMITTED: Final = "engines that the ingress knows, by their keys; encrypted"
+ALL: Final = "all, but it only shows numbers"
+
+
+class Part(NamedTuple):
+    """What a process is, its name, and HAProxy's configuration."""
+
+    kind: str
+    name: str
+    config: str = ""
+
+
+class Listener(NamedTuple):
+    """A port, whose it is, and who may use it, of those who reach its address."""
+
+    host: str
+    port: int
+    pid: int
+    process: str
+    what: str
+    who: str
+
+    @property
+    def reach(self) -> str:
+        """Say from where it can be reached."""
+        address = ip_address(self.host)
+        if (getattr(address, "ipv4_mapped", None) or address).is_loopback:
+            return "this machine"
+        return "all networks" if address.is_unspecified else "the network of this address"
+
+
+def ps(
+    ports: Annotated[bool, typer.Option("--ports", help="Show the ports they listen on.")] = False,
+) -> None:
+    """Show the processes of servers on this machine; with --ports where each listens, and for whom."""
+    console = Console()
+    processes = server_processes()
+    if not processes:
+        console.print("No server runs here, as far as this account may see.")
+        return
+    table = Table(box=None, pad_edge=False)
+    if ports:
+        for name in ("address", "process", "what", "reached from", "used by"):
+            table.add_column(name, overflow="fold")
+        for found in sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port)):
+            whose = f"{found.process} ({found.pid})"
+            table.add_row(authority(found.host, found.port), whose, found.what, found.reach, found.who)
+    else:
+        for name in ("pid", "process", "MiB"):
+            table.add_column(name)
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                mib = process.memory_info().rss >> 20
+                table.add_row(str(process.pid), _part(process).name, str(mib))
+    console.print(table)
+
+
+def server_processes() -> list[psutil.Process]:
+    """Return the processes of all servers here and of Ray's nodes, as far as this account may see them."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = _command(process)
+            if ROOTS.search(command) or command.startswith("ray::"):
+                found |= {child.pid: child for child in (process, *process.children(recursive=True))}
+    return [found[pid] for pid in sorted(found)]
+
+
+def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
+    """Yield every port on which one of them listens."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            part = _part(process)
+            for found in process.net_connections(kind="tcp"):
+                if found.status == psutil.CONN_LISTEN:
+                    host, port = found.laddr
+                    what, who = _purpose(process, part, host, port)
+                    yield Listener(host, port, process.pid, part.name, what, who)
+
+
+def _command(process: psutil.Process) -> str:
+    return " ".join(process.cmdline()) + " "
+
+
+def _part(process: psutil.Process) -> Part:
+    command = _command(process)
+    for pattern, kind in PARTS:
+        if match := pattern.search(command):
+            name = next((group for group in match.groups() if group), kind)
+            return Part(kind, "HAProxy", name) if kind == "front end" else Part(kind, name)
+    return Part("other", process.name())
+
+
+def _purpose(process: psutil.Process, part: Part, host: str, port: int) -> tuple[str, str]:
+    """Return what a port is for, and who may use it."""
+    told = process.environ()
+    match part.kind:
+        case "front end":
+            section = _section(Path(part.config), port)
+            return ("HTTP", KEYS) if section == "http_frontend" else (f"HAProxy's {section}", ALL)
+        case "proxy" if str(port) == told.get("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"):
+            return "HTTP, behind the front end", KEYS
+        case "replica" if port in _replica_ports(told):
+            return "HTTP, behind the front end", KEYS
+        case "replica" if part.name.endswith(":ingress") and FIRST <= port < LAST:
+            return "tokens from engines of other machines", ADMITTED
+        case _ if part.name in {"dashboard", "monitor", "DashboardAgent"} and host == "0.0.0.0":  # noqa: S104
+            return "metrics of Ray", ALL
+    return "gRPC or HTTP of Ray", OWNERS
+
+
+def _replica_ports(told: dict[str, str]) -> range:
+    """Return the ports from which Serve was told to take those of replicas."""
+    first, last = (told.get(f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT", "0") for end in ("MIN", "MAX"))
+    return range(int(first), int(last) + 1)
+
+
+def _section(path: Path, port: int) -> str:
+    """Return the section of HAProxy's configuration that listens on a port."""
+    section = ""
+    with contextlib.suppress(OSError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line[:1].strip():
+                section = line.split()[-1]
+            elif re.search(rf"^\s+bind \S*:{port}\b", line):
+                return section
+    return "statistics"
