@@ -298,6 +298,24 @@ class QueueFullError(RefusedError):
         )
 
 
+class WaitTooLongError(RefusedError):
+    """The request could not begin in the time that it or the operator allows; it was not let in."""
+
+    status = 429
+    code = "wait_too_long"
+
+    def __init__(self, predicted_s: float, allowed_s: float, allowed_by: str) -> None:
+        super().__init__(predicted_s, allowed_s, allowed_by)
+        self.predicted_s, self.allowed_s, self.allowed_by = predicted_s, allowed_s, allowed_by
+        self.retry_after_s = predicted_s - allowed_s
+
+    def __str__(self) -> str:
+        return (
+            f"The answer could not begin within {self.allowed_s:g} s ({self.allowed_by}): "
+            f"it is predicted to begin in {self.predicted_s:.1f} s."
+        )
+
+
 class DrainingError(RefusedError):
     """The server is shutting down: running requests finish, new ones are refused."""
 

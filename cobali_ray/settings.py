@@ -89,6 +89,8 @@ class EngineSettings(BaseSettings):
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
     """Waiting prompt tokens before 429."""
+    max_predicted_ttft_s: float | None = Field(default=None, gt=0)
+    """429 where the answer is predicted to begin later; None takes whatever the queue has room for."""
 
     # -- llama.cpp
     kv: Literal["auto", "split", "unified"] = "auto"

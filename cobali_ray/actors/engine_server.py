@@ -85,7 +85,11 @@ class EngineServer:
         self._lost: set[str] = set()
         """Open requests of which an event did not get out; of the tick thread."""
         self._loop = EngineLoop(
-            self._open, self._clock, self._publish, stall_timeout_s=settings.stall_timeout_s
+            self._open,
+            self._clock,
+            self._publish,
+            stall_timeout_s=settings.stall_timeout_s,
+            max_predicted_ttft_s=settings.max_predicted_ttft_s,
         )
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
         self._slot_files = SlotFiles(

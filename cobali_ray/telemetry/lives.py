@@ -31,25 +31,27 @@ class Lives:
 
     def __init__(self, ring: int) -> None:
         self._open: dict[str, Sequence] = {}
-        self._silent: dict[str, Sequence] = {}
-        """Of those, who has no first token yet, as far as was told. Readers do not look at it."""
+        self._silent: dict[tuple[int, str], dict[str, Sequence]] = {}
+        """Of those, who has no first token yet, as far as was told, by class and tenant. Not for readers."""
         self._ring: list[tuple[int, Life] | None] = [None] * ring
         self._n_ended = 0
 
     def enter(self, sequence: Sequence) -> None:
         """Remember an open request."""
-        self._open[sequence.request_id] = self._silent[sequence.request_id] = sequence
+        self._open[sequence.request_id] = sequence
+        self._silent.setdefault(_line(sequence), {})[sequence.request_id] = sequence
 
     def first_tokens(self) -> list[float]:
         """Return the TTFT of each open request that has got its first token since the last call."""
         spoke = []
-        for sequence in self._silent.values():
-            if sequence.first_token_s is not None:
-                spoke.append(sequence)
-            elif sequence.assigned_s is None and sequence.status is Status.QUEUED:
-                break  # slots are given in the order of arrival, so the rest of the queue has none either
+        for line in self._silent.values():
+            for sequence in line.values():
+                if sequence.first_token_s is not None:
+                    spoke.append(sequence)
+                elif sequence.assigned_s is None and sequence.status is Status.QUEUED:
+                    break  # in a line slots are given in the order of arrival: the rest of it has none either
         for sequence in spoke:
-            del self._silent[sequence.request_id]
+            self._hear(sequence)
         return [s.first_token_s - s.arrived_s for s in spoke if s.first_token_s is not None]
 
     def end(self, end: End, tick_id: int) -> float | None:
@@ -58,11 +60,19 @@ class Lives:
         Returns its TTFT unless `first_tokens` told it: the first token may have come in its last tick.
         """
         sequence = self._open.pop(end.request_id, None)
-        told = self._silent.pop(end.request_id, None) is None and sequence is not None
+        told = sequence is not None and not self._hear(sequence)
         if sequence is not None:
             self._ring[self._n_ended % len(self._ring)] = (tick_id, ended_life(sequence, end))
             self._n_ended += 1
         return None if told else end.stats.ttft_s
+
+    def _hear(self, sequence: Sequence) -> bool:
+        """Take somebody from among the silent; say whether it was one of them."""
+        line = self._silent.get(_line(sequence), {})
+        known = line.pop(sequence.request_id, None) is not None
+        if known and not line:
+            del self._silent[_line(sequence)]
+        return known
 
     def open(self) -> list[Sequence]:
         """Return the open requests, oldest first."""
@@ -78,3 +88,7 @@ class Lives:
             if record[0] < before:
                 found.append(record[1])
         return found[::-1]
+
+
+def _line(sequence: Sequence) -> tuple[int, str]:
+    return sequence.priority, sequence.account.tenant
