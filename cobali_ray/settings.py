@@ -116,6 +116,8 @@ class EngineSettings(BaseSettings):
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
     """What is excluded stands in no message, report or repr."""
+    api_keys_file: Path | None = None
+    """YAML with keys by name, what each may do and how much; read again when it changes."""
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Further origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False

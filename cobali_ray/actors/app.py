@@ -8,6 +8,7 @@ from ray.serve import Application
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
 from cobali_ray.actors.tracing import require_tracing
+from cobali_ray.api.keyring import read_keys
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
@@ -29,6 +30,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     `listens` is the address where clients reach it; None: Serve's own proxy, which knows its address.
     """
     require_tracing(settings)
+    if settings.api_keys_file is not None:
+        read_keys(settings.api_keys_file)  # what is wrong with it is said here and now
     engine = serve.deployment(
         EngineServer,
         name="engine",

@@ -37,6 +37,8 @@ class Ingress:
         api = ApiSettings(
             model_aliases=s.model_aliases,
             api_keys=s.api_keys,
+            api_keys_file=s.api_keys_file,
+            n_ingress=s.n_ingress,
             allowed_origins=s.allowed_origins,
             listens=self._listens,
             strict=s.strict,

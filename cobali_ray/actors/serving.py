@@ -208,8 +208,11 @@ def _wait_ready(url: str, folder: Path) -> None:
 def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     with httpx2.Client(timeout=5.0) as http:
         headers = {"authorization": f"Bearer {settings.api_keys[0]}"} if settings.api_keys else {}
-        model = http.get(f"{url}/v1/models", headers=headers).json()["data"][0]
-    key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys else ""
+        models = http.get(f"{url}/v1/models", headers=headers).json()
+    # With a file of keys alone, which need not hold them in the clear, the server tells us nothing either.
+    unknown: dict[str, Any] = {"id": settings.model, "max_model_len": settings.n_ctx, "default_sampling": {}}
+    model = models["data"][0] if "data" in models else unknown
+    key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys or settings.api_keys_file else ""
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
     auto = ", by n_ctx: auto" if settings.n_ctx == "auto" else ""

@@ -56,7 +56,7 @@ from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan, Span, lay_out
-from cobali_ray.core.queue import WaitingQueue
+from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.ticktime import Shape
@@ -453,7 +453,8 @@ class Scheduler:
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
-        victim.n_parked += victim is not self.slots.running[-1]
+        if victim is not self.slots.running[-1]:
+            victim.n_parked = min(victim.n_parked + 1, MOST_PARKED)
         self._preempt(victim, now_s)
 
     def _preempt(self, victim: Sequence, now_s: float) -> None:

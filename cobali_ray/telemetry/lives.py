@@ -54,6 +54,11 @@ class Lives:
             self._hear(sequence)
         return [s.first_token_s - s.arrived_s for s in spoke if s.first_token_s is not None]
 
+    def whose(self, request_id: str) -> tuple[str, int]:
+        """Return tenant and class of an open request; of one that was never seen, nobody's."""
+        sequence = self._open.get(request_id)
+        return ("", 0) if sequence is None else (sequence.account.tenant, sequence.priority)
+
     def end(self, end: End, tick_id: int) -> float | None:
         """Keep what was of a request that ended in a tick; one that was never seen is none of ours.
 
