@@ -180,6 +180,21 @@ class UnknownModelError(BadRequestError):
         return f"The model '{self.asked}' does not exist here; this server serves '{self.served}'."
 
 
+class ModelNotAllowedError(BadRequestError):
+    """A model that the request's key may not use."""
+
+    status = 403
+    param = "model"
+    code = "model_not_allowed"
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+    def __str__(self) -> str:
+        return f"This API key may not use the model '{self.asked}'."
+
+
 class WrongKeyError(BadRequestError):
     """A missing or wrong API key."""
 
@@ -309,6 +324,41 @@ class QueueFullError(RefusedError):
         return (
             f"The queue is full ({self.limit} {self.what}, setting {setting}); "
             f"try again in {self.retry_after_s:.0f} s."
+        )
+
+
+class RateLimitError(RefusedError):
+    """The request's key has used up one of its limits."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, what: str, limit: int, retry_after_s: float) -> None:
+        super().__init__(what, limit, retry_after_s)
+        self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
+
+    def __str__(self) -> str:
+        return (
+            f"Rate limit reached for this API key: {self.limit} {self.what}; "
+            f"try again in {max(self.retry_after_s, 1):.0f} s."
+        )
+
+
+class WaitTooLongError(RefusedError):
+    """The request could not begin in the time that it or the operator allows; it was not let in."""
+
+    status = 429
+    code = "wait_too_long"
+
+    def __init__(self, predicted_s: float, allowed_s: float, allowed_by: str) -> None:
+        super().__init__(predicted_s, allowed_s, allowed_by)
+        self.predicted_s, self.allowed_s, self.allowed_by = predicted_s, allowed_s, allowed_by
+        self.retry_after_s = predicted_s - allowed_s
+
+    def __str__(self) -> str:
+        return (
+            f"The answer could not begin within {self.allowed_s:g} s ({self.allowed_by}): "
+            f"it is predicted to begin in {self.predicted_s:.1f} s."
         )
 
 

@@ -33,7 +33,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
 
 OF_INGRESS = frozenset({
     "api_keys", "allowed_origins", "strict", "max_body_bytes", "default_max_tokens", "default_timeout_s",
-    "min_stream_gap_s", "n_ingress",
+    "min_stream_gap_s", "n_ingress", "api_keys_file",
 })  # fmt: skip
 """What only the HTTP layer reads; no engine has its own, or is told."""
 OF_ALL = OF_INGRESS | {"engines", "log_level", "drain_timeout_s", "otlp_endpoint"}
@@ -120,6 +120,8 @@ class EngineSettings(BaseSettings):
     """Waiting requests before 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
     """Waiting prompt tokens before 429."""
+    max_predicted_ttft_s: float | None = Field(default=None, gt=0)
+    """429 where the answer is predicted to begin later; None takes whatever the queue has room for."""
 
     # -- llama.cpp
     kv: Literal["auto", "split", "unified"] = "auto"
@@ -145,6 +147,8 @@ class EngineSettings(BaseSettings):
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
     """What is excluded stands in no message, report or repr."""
+    api_keys_file: Path | None = None
+    """YAML with keys by name, what each may do and how much; read again when it changes."""
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Further origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False

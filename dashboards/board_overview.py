@@ -27,7 +27,7 @@ from panels import (
 def build() -> dashboard.Dashboard:
     """Return the board `overview.json`."""
     made = board("cobali-overview", "cobali_ray / Overview", "Latency, throughput, queue and cache.")
-    for add in (_now, _latency, _throughput, _sizes, _cache, _capacity, _trouble):
+    for add in (_now, _latency, _throughput, _sizes, _cache, _capacity, _tenants, _trouble):
         add(made)
     return made
 
@@ -140,13 +140,28 @@ def _capacity(made: dashboard.Dashboard) -> None:
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
 
 
+def _tenants(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Tenants"))
+    computed, said = (rate(f"cobali_tenant_{what}_tokens_total") for what in ("prompt", "output"))
+    served = [(f"sum by (tenant) ({computed}) + 2 * sum by (tenant) ({said})", "{{tenant}}")]
+    text = "What ended requests took per second, output tokens counted twice, as fairness counts."
+    made.with_panel(stacked("Served by tenant", text, TOKEN_RATE, served, columns=3))
+    waited, ended = (rate(f"cobali_tenant_{what}_total") for what in ("queue_seconds", "requests"))
+    waits = [(f"sum by (tenant) ({waited}) / sum by (tenant) ({ended})", "{{tenant}}")]
+    text = "Mean wait of ended requests for their first slot."
+    made.with_panel(lines("Wait by tenant", text, "s", waits, columns=3))
+    parked = [(f"sum by (priority) ({rate('cobali_class_preemptions_total')})", "{{priority}}")]
+    text = "Preemptions of ended requests per second: those of worse classes make room for better ones."
+    made.with_panel(lines("Preemptions by class", text, "ops", parked, columns=3))
+
+
 def _trouble(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Trouble"))
     refused = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Requests refused at the door, per second."
     made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=4))
     preempted = [(f"sum {EACH} ({rate('cobali_preemptions_total')})", EACH_LEGEND)]
-    text = "Sequences sent back to the queue because the KV cache was full, per second."
+    text = "Sequences sent back to the queue per second: the KV cache was full, or others were due."
     made.with_panel(lines("Preemptions", text, "ops", preempted, columns=4))
     continued = [(f"sum {EACH} ({rate('cobali_continued_total')})", EACH_LEGEND)]
     text = "Requests that went on here after an engine that had them died, per second."

@@ -9,6 +9,7 @@ from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
 from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
+from cobali_ray.api.keyring import read_keys
 from cobali_ray.settings import EngineSettings
 
 MAX_ONGOING = 100_000
@@ -33,6 +34,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     Deployed again, only those parts are restarted that are told something else than before.
     """
     require_tracing(settings)
+    if settings.api_keys_file is not None:
+        read_keys(settings.api_keys_file)  # what is wrong with it is said here and now
     found, version = places(settings), versions(settings, listens)
     shares = gpu_shares(found, _gpus())
     engines = [

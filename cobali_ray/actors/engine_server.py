@@ -126,7 +126,11 @@ class EngineServer:
     def _new_loop(self) -> EngineLoop:
         """Return a loop that holds nothing yet and refuses all."""
         return EngineLoop(
-            self._open, self._clock, self._publish, stall_timeout_s=self._settings.stall_timeout_s
+            self._open,
+            self._clock,
+            self._publish,
+            stall_timeout_s=self._settings.stall_timeout_s,
+            max_predicted_ttft_s=self._settings.max_predicted_ttft_s,
         )
 
     def _open_loop(self) -> None:

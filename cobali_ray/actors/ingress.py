@@ -67,6 +67,8 @@ class Ingress:
         s = self._settings
         api = ApiSettings(
             api_keys=s.api_keys,
+            api_keys_file=s.api_keys_file,
+            n_ingress=s.n_ingress,
             allowed_origins=s.allowed_origins,
             listens=self._listens,
             strict=s.strict,

@@ -14,6 +14,8 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.answer import Times, slowest_of
 from cobali_ray.api.faults import Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
+from cobali_ray.api.keys import NOBODY, Holder
+from cobali_ray.api.quota import Quota
 from cobali_ray.api.spans import HttpSpan
 from cobali_ray.core.events import End
 
@@ -32,8 +34,12 @@ class Account:
     received_s: float
     """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
-    salt: str = ""
-    """Of the key it came with; see salts.py."""
+    holder: Holder = NOBODY
+    """Whose key it came with."""
+    quota: Quota | None = None
+    """What that one may still do."""
+    admitted: bool = False
+    """Whether the quota counts it."""
     route: str = "unmatched"
     status: int | None = None
     stream: bool = False
@@ -48,11 +54,23 @@ class Account:
     cancelled: bool = False
     ignored: tuple[str, ...] = ()
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
+    def enter(self, now_s: float) -> None:
+        """Count it against its key's limits. Raises RateLimitError."""
+        if self.quota is not None:
+            self.quota.begin(now_s)
+            self.admitted = True
+
+    def leave(self, now_s: float) -> None:
+        """Note its end there."""
+        if self.quota is not None and self.admitted:
+            self.quota.end(self.n_output or 0, now_s)
+
+    def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what an answer carries beside its own headers and its id."""
-        if not self.ignored:
-            return []
-        return [(b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1"))]
+        found = [] if self.quota is None else self.quota.headers(now_s)
+        if self.ignored:
+            found.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
+        return found
 
     def ignore(self, names: tuple[str, ...]) -> None:
         """Note fields that changed nothing: in a header and in the log."""

@@ -18,9 +18,11 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
+from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
+from cobali_ray.api.quota import RATE_HEADERS
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.viewers import Viewers
@@ -49,14 +51,15 @@ def build_api(
     app.add_exception_handler(HTTPException, _on_http_error)
     # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
     # at all may read why a key is wrong.
-    app.add_middleware(Lock, api_keys=settings.api_keys)
+    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
+    app.add_middleware(Lock, keyring=keyring)
     app.add_middleware(
         CORSMiddleware,
         allow_origin_regex=".*",  # the frame has sent the others away
         allow_methods=("GET", "HEAD", "POST"),
         allow_headers=("*",),
         allow_private_network=True,
-        expose_headers=("retry-after", "x-cobali-ignored-fields", "x-request-id"),
+        expose_headers=("retry-after", "x-cobali-ignored-fields", "x-request-id", *RATE_HEADERS),
     )
     app.add_middleware(
         Frame,
@@ -66,7 +69,7 @@ def build_api(
         clock=clock,
         tracer=tracer,
     )
-    describe(app, keyed=bool(settings.api_keys), is_open=is_open)
+    describe(app, keyed=keyring.locked, is_open=is_open)
     return app
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -15,8 +14,8 @@ from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.ids import request_id_of
+from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.origins import Origins, is_loopback
-from cobali_ray.api.salts import key_salt
 from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import ForeignHostError, ForeignOriginError, WrongKeyError
 
@@ -37,42 +36,23 @@ def fault_response(fault: Fault) -> Response:
     )
 
 
-def key_shown(headers: Mapping[str, str], api_keys: Sequence[str]) -> str | None:
-    """Return which of the keys a request carries, found in a time that tells nothing about them."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    shown = [headers.get("x-api-key", "")]
-    if scheme.lower() == "bearer":
-        shown.append(token.strip())
-    found = None
-    for key in api_keys:
-        for one in shown:
-            if hmac.compare_digest(one.encode(), key.encode()):
-                found = key
-    return found
-
-
 class Lock:
     """ASGI middleware that lets nobody pass without a key."""
 
-    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
-        self._app, self._salts = app, {key: key_salt(key) for key in api_keys}
+    def __init__(self, app: ASGIApp, *, keyring: Keyring) -> None:
+        self._app, self._keyring = app, keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer that it needs a key."""
         app = self._app
-        if scope["type"] == "http" and not self._opens(scope):
+        if scope["type"] == "http" and not is_open(_path_in_app(scope)):
             account: Account = scope[SCOPE_KEY]
-            app = fault_response(account.blame(WrongKeyError()))
+            await self._keyring.refresh()
+            if (holder := self._keyring.ring.find(Headers(scope=scope))) is None:
+                app = fault_response(account.blame(WrongKeyError()))
+            else:
+                account.holder, account.quota = holder, self._keyring.quota(holder)
         await app(scope, receive, send)
-
-    def _opens(self, scope: Scope) -> bool:
-        if not self._salts or is_open(_path_in_app(scope)):
-            return True
-        if (key := key_shown(Headers(scope=scope), tuple(self._salts))) is None:
-            return False
-        account: Account = scope[SCOPE_KEY]
-        account.salt = self._salts[key]
-        return True
 
 
 class Frame:
@@ -108,7 +88,10 @@ class Frame:
         async def send_framed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 account.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *named, *account.headers()]}
+                message = {
+                    **message,
+                    "headers": [*message.get("headers", ()), *named, *account.headers(self._clock.now())],
+                }
             try:
                 await send(message)
             except OSError:
@@ -130,6 +113,7 @@ class Frame:
         finally:
             # The path as declared, never as sent: a log field must not take any value a client invents.
             account.route = getattr(scope.get("route"), "path", account.route)
+            account.leave(self._clock.now())
             account.write(self._clock.now() - account.received_s)
 
     def _check_page(self, headers: Mapping[str, str], scope: Scope) -> None:

@@ -30,6 +30,7 @@ from cobali_ray.api.translate import (
     Origin,
     bad_words_of,
     chat_call,
+    check_allowed,
     check_tokens,
     completion_call,
     prompts_of,
@@ -83,7 +84,10 @@ class Generation:
         self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
     ) -> Response:
         account = account_of(http)
+        account.enter(self._clock.now())
         call = await self._intake.take(http, partial(translate, account))
+        if account.quota is not None:
+            account.quota.read(call.n_prompt, self._clock.now())
         return self._reply(call, account, frames, answer)
 
     # -- in a thread of the intake
@@ -143,6 +147,7 @@ class Generation:
         return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
 
     def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
+        check_allowed(body.model or source.card.model_id, source.account.holder.terms)
         source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
@@ -191,7 +196,7 @@ class Generation:
             card=source.card,
             settings=self._settings,
             received_s=source.account.received_s,
-            key_salt=source.account.salt,
+            holder=source.account.holder,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )

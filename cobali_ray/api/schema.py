@@ -143,6 +143,9 @@ class GenerationBody(Shape):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
+    priority: int | None = Field(
+        None, description="Class of the request: the lower number goes first, as far as the key allows."
+    )
     cache_salt: Annotated[
         str | None,
         Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from cobali_ray.errors import ConfigError
 
@@ -12,7 +13,11 @@ class ApiSettings:
     """How the HTTP side behaves; the engine has its own settings."""
 
     api_keys: tuple[str, ...] = ()
-    """Accepted keys; empty means that nobody is asked for one."""
+    """Accepted keys; without any, also in the file, nobody is asked for one."""
+    api_keys_file: Path | None = None
+    """Keys with names and terms; see keys.py."""
+    n_ingress: int = 1
+    """How many processes share what the keys may do."""
     allowed_origins: tuple[str, ...] = ()
     """Further origins of web pages that may use the server; `*` allows all."""
     listens: str | None = None

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cobali_ray.api.keys import NOBODY, Holder, Terms
 from cobali_ray.api.params import (
     asked_max_tokens,
     chat_logprobs,
@@ -29,7 +30,7 @@ from cobali_ray.core.request import (
     TraceLink,
 )
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import InvalidParameterError, ModelNotAllowedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,8 @@ class Origin:
     speech: Speech | None = None
     reasoning_budget: ReasoningBudget | None = None
     shown_tokens: tuple[int, ...] = ()
-    key_salt: str = ""
-    """Of the key that the request came with."""
+    holder: Holder = NOBODY
+    """Whose key the request came with."""
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -92,6 +93,22 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
     tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
     return tuple(dict.fromkeys(tokens))
+
+
+def check_allowed(model: str, terms: Terms) -> None:
+    """Raise ModelNotAllowedError for a model that a key does not open."""
+    if terms.models and model not in terms.models:
+        raise ModelNotAllowedError(model)
+
+
+def priority_of(body: GenerationBody, terms: Terms) -> int:
+    """Return the class of a request. Raises InvalidParameterError for a better one than its key allows."""
+    if body.priority is None:
+        return terms.priority
+    if body.priority < terms.best:
+        message = f"priority must be {terms.best} or a higher number with this key, got {body.priority}"
+        raise InvalidParameterError("priority", message)
+    return body.priority
 
 
 def fingerprint(card: ModelCard) -> str:
@@ -140,7 +157,8 @@ def _call(
     sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
     asked = asked_max_tokens(body)
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
-    salt = _cache_salt(body, origin.key_salt)
+    salt = _cache_salt(body, origin.holder.salt)
+    terms, priority = origin.holder.terms, priority_of(body, origin.holder.terms)
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
@@ -152,7 +170,7 @@ def _call(
             Request(
                 request_id=origin.call_id if n_choices == 1 else f"{origin.call_id}-{choice}",
                 prompt=prompt,
-                max_tokens=_max_tokens(asked, len(prompt), card, settings),
+                max_tokens=_max_tokens(asked, len(prompt), card, settings, terms.max_tokens),
                 sampling=sampling if seed == sampling.seed else replace(sampling, seed=seed),
                 stop=body.stop,
                 include_stop=bool(body.include_stop_str_in_output),
@@ -163,6 +181,9 @@ def _call(
                 trace=origin.trace,
                 cache_salt=salt,
                 received_s=origin.received_s,
+                tenant=origin.holder.tenant,
+                weight=terms.weight,
+                priority=priority,
             ),
             card.n_ctx_slot,
         )
@@ -194,7 +215,10 @@ def _cache_salt(body: GenerationBody, key_salt: str) -> str | None:
     return key_salt if body.cache_salt is None else own_salt(body.cache_salt, key_salt)
 
 
-def _max_tokens(asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings) -> int:
-    if asked is not None:
-        return max(asked, 1)
-    return settings.default_max_tokens or max(card.n_ctx_slot - n_prompt, 1)
+def _max_tokens(
+    asked: int | None, n_prompt: int, card: ModelCard, settings: ApiSettings, most: int | None
+) -> int:
+    if asked is None:
+        asked = settings.default_max_tokens or card.n_ctx_slot - n_prompt
+    asked = max(asked, 1)
+    return asked if most is None else min(asked, most)

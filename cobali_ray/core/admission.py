@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from cobali_ray.core.fair import used
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
-from cobali_ray.errors import PromptTooLongError, QueueFullError
+from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongError
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -20,6 +23,46 @@ class Occupancy(NamedTuple):
     n_free_slots: int
     drain_rps: float
     """Requests that leave the queue per second; 0 when unknown."""
+    lines: Sequence[Line] = ()
+    """The same requests by class and tenant."""
+    prefill_s: float = 0.0
+    """What the prompt of whoever asks takes at least; 0 when unknown."""
+
+
+class Line(NamedTuple):
+    """Who of one tenant is inside the door in one class, but never had a slot yet."""
+
+    priority: int
+    tenant: str
+    weight: float
+    n: int
+    n_tokens: int
+
+
+class Entered:
+    """Counts who went in through the door, by class and tenant. Of one thread."""
+
+    def __init__(self) -> None:
+        self._n: Counter[tuple[int, str]] = Counter()
+        self._n_tokens: Counter[tuple[int, str]] = Counter()
+        self._weights: dict[str, float] = {}
+
+    def note(self, request: Request) -> None:
+        """Count a request that was let in."""
+        line = (request.priority, request.tenant)
+        self._n[line] += 1
+        self._n_tokens[line] += request.n_prompt
+        self._weights[request.tenant] = request.weight
+
+    def lines(
+        self, left: Mapping[tuple[int, str], int], left_tokens: Mapping[tuple[int, str], int]
+    ) -> list[Line]:
+        """Return who is left of them, given how many left the queue, and with how many prompt tokens."""
+        return [
+            Line(*line, self._weights[line[1]], n_left, self._n_tokens[line] - left_tokens.get(line, 0))
+            for line, n in self._n.items()
+            if (n_left := n - left.get(line, 0)) > 0
+        ]
 
 
 def fit(request: Request, n_most: int) -> Request:
@@ -40,25 +83,67 @@ def check_request(request: Request, limits: EngineLimits, n_vocab: int) -> Reque
     return request
 
 
-def admit(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:
-    """Let the request in by counting, never by waiting. Raises QueueFullError.
+def admit(
+    request: Request, occupancy: Occupancy, limits: EngineLimits, *, max_ttft_s: float | None = None
+) -> None:
+    """Let the request in by counting, never by waiting. Raises QueueFullError or WaitTooLongError.
 
-    Requests that a free slot will take at the next tick do not count against the queue.
+    Requests that a free slot will take at the next tick do not count against the queue. A full queue still
+    takes what is of a better class than some in it, or below its tenant's share: another goes for it, but
+    nobody who is next of its tenant and class. Who could not begin in time is refused at once.
     """
+    lines = occupancy.lines
+    worse = any(x.priority > request.priority and x.n > 1 for x in lines)
+    if not worse and not _below_share(request, lines, limits):
+        _check_room(request, occupancy, limits)
+    if occupancy.drain_rps > 0:
+        wait_s = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0) / occupancy.drain_rps
+        if request.timeout_s is not None and wait_s > request.timeout_s:
+            raise WaitTooLongError(wait_s, request.timeout_s, "timeout_s")
+        if max_ttft_s is not None and wait_s and wait_s + occupancy.prefill_s > max_ttft_s:
+            raise WaitTooLongError(wait_s + occupancy.prefill_s, max_ttft_s, "max_predicted_ttft_s")
+
+
+def n_ahead(request: Request, lines: Sequence[Line]) -> float:
+    """Return how many requests will get a slot before this one, if nobody comes after it.
+
+    All of better classes, all of its own tenant's, and of other tenants' at most as many as it has in line
+    itself, by weight.
+    """
+    mine = sum([x.n for x in lines if (x.priority, x.tenant) == (request.priority, request.tenant)])
+    better = sum([x.n for x in lines if x.priority < request.priority])
+    peers = [x for x in lines if x.priority == request.priority and x.tenant != request.tenant]
+    return mine + better + sum([min(x.n, (mine + 1) * x.weight / request.weight) for x in peers])
+
+
+def _below_share(request: Request, lines: Sequence[Line], limits: EngineLimits) -> bool:
+    """Whether the queue's bounds, shared by weight, still have room for a tenant beside others."""
+    mine = [line for line in lines if line.tenant == request.tenant]
+    weights = {line.tenant: line.weight for line in lines} | {request.tenant: request.weight}
+    if len(weights) < 2:
+        return False
+    n, n_tokens = 1 + sum([x.n for x in mine]), request.n_prompt + sum([x.n_tokens for x in mine])
+    share = request.weight / sum(weights.values())
+    return used(n, n_tokens, limits.max_queue, limits.max_queue_tokens) <= share
+
+
+def _check_room(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:
     n_ahead = occupancy.n_queued - occupancy.n_free_slots
     if n_ahead >= limits.max_queue:
-        raise QueueFullError("requests", limits.max_queue, retry_after_s(1, occupancy))
+        raise QueueFullError("requests", limits.max_queue, retry_after_s(1, occupancy.drain_rps))
     over = occupancy.n_queued_tokens + request.n_prompt - limits.max_queue_tokens
     if over > 0 and occupancy.n_queued > 0 and n_ahead >= 0:
         n_must_leave = over * occupancy.n_queued / max(occupancy.n_queued_tokens, 1)
-        raise QueueFullError("tokens", limits.max_queue_tokens, retry_after_s(n_must_leave, occupancy))
+        raise QueueFullError(
+            "tokens", limits.max_queue_tokens, retry_after_s(n_must_leave, occupancy.drain_rps)
+        )
 
 
-def retry_after_s(n_must_leave: float, occupancy: Occupancy) -> float:
+def retry_after_s(n_must_leave: float, drain_rps: float) -> float:
     """Return seconds until `n_must_leave` requests will have left the queue, within sane bounds."""
-    if occupancy.drain_rps <= 0:
+    if drain_rps <= 0:
         return MIN_RETRY_S
-    return min(max(n_must_leave / occupancy.drain_rps, MIN_RETRY_S), MAX_RETRY_S)
+    return min(max(n_must_leave / drain_rps, MIN_RETRY_S), MAX_RETRY_S)
 
 
 class DrainRate:

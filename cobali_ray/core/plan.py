@@ -9,10 +9,13 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import MIN_PRIORITY
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
 
+MOST_PASSED = 8
 _NO_DRAFTS: Mapping[int, array[int]] = MappingProxyType({})
 
 
@@ -90,6 +93,8 @@ class Prompt(Protocol):
     def n_pending(self) -> int: ...
     @property
     def n_passed(self) -> int: ...
+    @property
+    def rank(self) -> tuple[int, float]: ...
 
 
 def plan_chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> list[Span]:
@@ -106,8 +111,30 @@ def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Se
 
     shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
     that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
-    is passed by more than its own length and one tick.
+    is passed by more than its own length and one tick. Before all that go better classes, and tenants that
+    were served less; who was passed by `MOST_PASSED` times its length goes first all the same.
     """
+    first = prompts[0].rank if prompts else None
+    if all(p.rank == first for p in prompts):
+        return _in_order(prompts, limits, budget)
+    of_rank: dict[tuple[int, float], list[Prompt]] = {}
+    for prompt in prompts:
+        rank = (MIN_PRIORITY - 1, 0.0) if _overdue(prompt) else prompt.rank
+        of_rank.setdefault(rank, []).append(prompt)
+    return [p for _, some in sorted(of_rank.items()) for p in _in_order(some, limits, budget)]
+
+
+def who_is_due(prompts: Seq[Prompt]) -> Seq[Prompt]:
+    """Return the prompts that yield to none of the others, and those that were passed too often."""
+    first = min([p.rank for p in prompts])
+    return [p for p in prompts if not yields(p.rank, first) or _overdue(p)]
+
+
+def _overdue(prompt: Prompt) -> bool:
+    return prompt.n_passed >= MOST_PASSED * prompt.n_pending
+
+
+def _in_order(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Prompt]:
     if limits.prefill_order == "packed":
         return pack(prompts, limits.prefill_chunk, budget)
     if limits.prefill_order == "shortest" and len(prompts) > 1:

@@ -20,6 +20,7 @@ MAX_TRIGGERS = 128
 """Of one grammar. Each is looked for in every token until one is found."""
 MAX_SHOWN_TOKENS = 128
 MAX_CLOSING_TOKENS = 128
+MIN_PRIORITY, MAX_PRIORITY = -9, 9
 
 
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
@@ -242,6 +243,12 @@ class Request:
     """These are computed one by one, as they were then, and not like a prompt."""
     attempt: int = 0
     """Engines that did not finish it."""
+    tenant: str = ""
+    """Whose it is: slots and the queue are shared fairly between tenants."""
+    weight: float = 1.0
+    """How much its tenant is to get, beside others."""
+    priority: int = 0
+    """Its class; the lower number goes first."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -249,6 +256,8 @@ class Request:
         _require("max_tokens", self.max_tokens, low=1, high=2**31 - 1)
         if self.timeout_s is not None:
             _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
+        _require("weight", self.weight, low=0, high=1e6, open_low=True)
+        _require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
         if len(self.stop) > MAX_STOP_STRINGS:
             n_stop = len(self.stop)
             raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {n_stop}")

@@ -14,14 +14,16 @@ decides nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
 from typing import Any, TypeAlias
 
-from cobali_ray.core.admission import DrainRate
+from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.fair import Accounts, used
 from cobali_ray.core.goodput import MOST_STREAMS, Speculation
 from cobali_ray.core.instructions import (
     Assign,
@@ -54,7 +56,7 @@ from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan, Span, lay_out
-from cobali_ray.core.queue import WaitingQueue
+from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.ticktime import Shape
@@ -65,6 +67,7 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvariantError,
+    QueueFullError,
     RequestCancelledError,
 )
 
@@ -104,7 +107,7 @@ class Scheduler:
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
         self.slots = self.tiers.slots
-        self.queue = WaitingQueue()
+        self.queue, self.accounts = WaitingQueue(), Accounts()
         self._open: dict[str, Sequence] = {}
         self._deadlines = Deadlines()
         self._streams: list[Sequence] = []
@@ -132,6 +135,11 @@ class Scheduler:
         """How long a request has its slot, as a mean of the last ones."""
         self.n_left_queue = self.n_left_queue_tokens = 0
         """Requests and prompt tokens that ever left the queue for good."""
+        self.n_left_line: Counter[tuple[int, str]] = Counter()
+        self.n_left_line_tokens: Counter[tuple[int, str]] = Counter()
+        """The same by class and tenant."""
+        self.n_preempted_class: Counter[int] = Counter()
+        """Preemptions so far, by the class of who was preempted."""
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -182,7 +190,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything; a request that is not ready gives none."""
-        return bool(self.slots.running or self._emit or self.queue.head())
+        return bool(self.slots.running or self._emit or self.queue.has_ready)
 
     @property
     def n_open(self) -> int:
@@ -199,6 +207,11 @@ class Scheduler:
     def target_s(self) -> float:
         """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
         return self._pacer.target_s
+
+    def prefill_s(self, n_tokens: int) -> float:
+        """Return what computing a prompt takes by itself; 0 while too little is known. For any thread."""
+        model = self._pacer.model
+        return model.chunk_s(0, n_tokens) if model.knows_prefill else 0.0
 
     @property
     def n_prefilling(self) -> int:
@@ -223,15 +236,42 @@ class Scheduler:
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
         sequence = Sequence(
-            request, event.row, arrived_s=event.now_s, ready=event.ready, end_tokens=self._end_tokens
+            request,
+            event.row,
+            arrived_s=event.now_s,
+            ready=event.ready,
+            end_tokens=self._end_tokens,
+            account=self.accounts.enter(request),
         )
         self._open[request.request_id] = sequence
         self.tiers.look_on_disk(sequence, event.now_s)
         if request.said:  # its reader waits in the middle of an answer
-            self.queue.push_front(sequence)
+            self.queue.push_front(sequence, event.now_s)
         else:
-            self.queue.push(sequence)
+            self.queue.push(sequence, event.now_s)
         self._deadlines.add(sequence)
+        if self.accounts.several:
+            self._displace(sequence, event.now_s)
+
+    def _displace(self, sequence: Sequence, now_s: float) -> None:
+        """Keep the queue's bounds where the door let somebody in although it is full; see `admit`.
+
+        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives.
+        """
+        most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
+        n_free = 0 if self.head_waits else self.slots.n_idle
+        while len(self.queue) > max(n_free, 1) and (
+            used(len(self.queue) - n_free, self.queue.n_tokens, most, most_tokens) > 1
+        ):
+            newest = self.queue.newest_worse(sequence.priority)
+            if newest is None and (
+                account := self.accounts.most_waiting(sequence.account, most, most_tokens)
+            ):
+                newest = self.queue.newest(account)
+            if newest is None:
+                return
+            retry_s = retry_after_s(1, self.drain_rate.rps)
+            self._end(newest, now_s, QueueFullError("requests", most, retry_s))
 
     def _ready(self, event: Ready) -> None:
         sequence = self._open.get(event.request_id)
@@ -253,7 +293,7 @@ class Scheduler:
             sequence.status = Status.ENDED
             self._tell_end(sequence, event.now_s, event.error)
         self._open.clear()
-        self.queue, self._deadlines = WaitingQueue(), Deadlines()
+        self.queue, self.accounts, self._deadlines = WaitingQueue(), Accounts(), Deadlines()
         self.tiers.clear()
         self.slots = self.tiers.slots
         self._pass = self._emit = None
@@ -275,6 +315,7 @@ class Scheduler:
             if status is Status.RUNNING:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
             sequence.change(Change.END)
+        self.accounts.leave(sequence)
         del self._open[sequence.request_id]  # last: whatever raises above, its end is still owed
         self._tell_end(sequence, now_s, why)
 
@@ -289,6 +330,9 @@ class Scheduler:
     def _leave_queue(self, sequence: Sequence) -> None:
         self.n_left_queue += 1
         self.n_left_queue_tokens += sequence.n_prompt
+        line = (sequence.priority, sequence.request.tenant)
+        self.n_left_line[line] += 1
+        self.n_left_line_tokens[line] += sequence.n_prompt
 
     def _computes_for(self, sequence: Sequence) -> bool:
         return self._pass is not None and any(s is sequence for s in self._pass.sequences)
@@ -319,20 +363,26 @@ class Scheduler:
 
     def _assign(self, now_s: float) -> None:
         n_assigned = 0
+        if self.accounts.several:
+            for running in self.slots.running:
+                self.accounts.settle(running)
         for _ in range(MOST_PLACED):
-            if (sequence := self._next()) is None or not self.slots.fits(sequence):
-                self.head_waits = sequence is not None
-                break
-            if (place := self.tiers.place(sequence)) is None:
+            sequence = self._next(now_s)
+            if sequence is not None and not self.slots.fits(sequence):
                 self.head_waits = True
+                if (sequence := self._claim(now_s)) is None:
+                    break
+            if sequence is None or (place := self.tiers.place(sequence)) is None:
+                self.head_waits = sequence is not None
                 break
             self._out.append(Assign(place.slot_id, sequence.row))
             self.slots.assign(sequence, place)
-            self.queue.remove(sequence)
+            self.queue.take(sequence, now_s)
             sequence.change(Change.ASSIGN)
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
                 sequence.assigned_s, sequence.n_cached = now_s, min(place.n_keep, sequence.n_prompt)
+                sequence.account.charge(sequence.n_prompt - sequence.n_cached)
                 if not (place.from_host and sequence.cached_from == "disk"):
                     sequence.cached_from = place.tier
                 self._leave_queue(sequence)
@@ -340,18 +390,35 @@ class Scheduler:
             self._sorted = False
         else:
             self.head_waits = False  # as far as was looked, everybody found room
-        self.drain_rate.note(n_assigned, now_s, waiting=self.queue.head() is not None)
+        self.drain_rate.note(n_assigned, now_s, waiting=self.queue.has_ready)
 
-    def _next(self) -> Sequence | None:
+    def _next(self, now_s: float) -> Sequence | None:
         """Return who gets the next slot: the head of the queue, past those who had better wait.
 
         A prompt whose beginning is being computed for another waits until it can be copied. That is no
         later than to compute it beside the other, for the two would share what a tick computes.
         """
+        ready = self.queue.ready(now_s)
         if not self.slots.n_idle:
-            return self.queue.head()
-        first = islice((s for s in self.queue if s.status is Status.QUEUED), MOST_PLACED)
-        return next((s for s in first if not self.slots.n_coming(s)), None)
+            return next(ready, None)
+        return next((s for s in islice(ready, MOST_PLACED) if not self.slots.n_coming(s)), None)
+
+    def _claim(self, now_s: float) -> Sequence | None:
+        """Return who gets a slot that others had to leave for it, if its class or its tenant's share says so.
+
+        It is whoever is next by class alone: having waited long gives a free slot, not another's.
+        """
+        if not self.accounts.several:
+            return None
+        claimant = next(self.queue.ready(), None)
+        if claimant is None:
+            return None
+        for victim in self.slots.victims(claimant, self.accounts.weights(claimant.priority)):
+            victim.n_parked += 1
+            self._preempt(victim, now_s)
+            if self.slots.fits(claimant):
+                return claimant
+        return claimant if self.slots.fits(claimant) else None
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
@@ -395,20 +462,24 @@ class Scheduler:
             self._sorted = True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
-        """Send the sequence assigned last back to the head of the queue; host memory keeps what is computed.
-
-        The only one ends with `error`: its room cannot be had.
-        """
+        """Preempt for want of cells; the only one ends with `error`: its room cannot be had."""
         victim = self.slots.youngest()
         if victim is None:
             self._end(self.slots.running[0], now_s, error)
             return
+        if victim is not self.slots.running[-1]:
+            victim.n_parked = min(victim.n_parked + 1, MOST_PARKED)
+        self._preempt(victim, now_s)
+
+    def _preempt(self, victim: Sequence, now_s: float) -> None:
+        """Send a sequence back to the head of its line; host memory keeps what is computed."""
         self.tiers.save(victim.slot_id, victim.tokens, victim.n_computed, victim.salt)
         self._release(victim, now_s, victim.n_computed, keep=False)
         victim.change(Change.PREEMPT)
-        self.queue.push_front(victim)
+        self.queue.push_front(victim, now_s)
         victim.n_preempted += 1
         self.n_preempted += 1
+        self.n_preempted_class[victim.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
 

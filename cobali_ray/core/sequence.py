@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 from cobali_ray.core.events import FinishReason, RequestStats, Tier, TokenLogprob
+from cobali_ray.core.fair import Account
 from cobali_ray.core.life import Stay
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
@@ -19,10 +20,11 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding", "earlier", "end_tokens",
-        "ending", "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited", "n_cached",
-        "n_most", "n_muted", "n_passed", "n_preempted", "n_prefilled", "n_prompt", "n_unsaid", "plain",
-        "request", "request_id", "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "account", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding", "earlier",
+        "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited",
+        "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted", "n_prefilled",
+        "n_prompt", "n_unsaid", "plain", "priority", "request", "request_id", "row", "salt", "slot_id",
+        "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -33,8 +35,11 @@ class Sequence:
         arrived_s: float,
         ready: bool = True,
         end_tokens: frozenset[int] = frozenset(),
+        account: Account | None = None,
     ) -> None:
         self.request = request
+        self.account = account or Account(request.tenant, request.weight)
+        self.priority = request.priority
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.request_id = request.request_id
@@ -68,6 +73,10 @@ class Sequence:
         self.n_passed = 0
         """Tokens of later prompts that were computed ahead of this one's."""
         self.n_preempted = 0
+        self.n_parked = 0
+        """How often it was preempted for others, and not because it was the youngest."""
+        self.n_charged = 0 if request.replays else len(request.said)
+        """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
         self.text = TextStream()
@@ -96,6 +105,11 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens still to be computed."""
         return len(self.tokens) - self.n_computed
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Its class, and what its tenant was served: the least goes first."""
+        return self.priority, self.account.served
 
     def wait(self) -> None:
         """Wait for one more thing; only before it is queued."""

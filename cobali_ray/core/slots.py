@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 
+from cobali_ray.core.fair import yields
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
+from cobali_ray.core.queue import MOST_PARKED
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.sharing import Sharing
 from cobali_ray.errors import InvariantError
@@ -55,17 +60,18 @@ class Slots:
         """Return how many cells `n_tokens` need beyond those that are free; negative or 0 if they fit."""
         return n_tokens + self.n_used() - self._limits.n_cells
 
-    def fits(self, sequence: Sequence) -> bool:
-        """Say whether a waiting sequence can get a slot now.
+    def fits(self, sequence: Sequence, without: Seq[Sequence] = ()) -> bool:
+        """Say whether a waiting sequence can get a slot now, or could `without` some of the running ones.
 
         Its known tokens must fit beside all tokens known of the running ones, with one cell of growth
         for each, so that only decode growth ever preempts. Idle prefixes count as free: they are dropped.
         What it will share with others is counted all the same: they may end before it has begun.
         """
-        if not self.n_idle:
+        if not self.n_idle and not without:
             return False
-        committed = sum([len(s.tokens) for s in self.running]) - self._n_twice_running()
-        return committed + len(self.running) + len(sequence.tokens) <= self._limits.n_cells
+        committed = sum([len(s.tokens) + 1 for s in self.running]) - self._n_twice_running()
+        freed = sum([len(s.tokens) + 1 for s in without])
+        return committed - freed + len(sequence.tokens) <= self._limits.n_cells
 
     def held(self, slot_id: int) -> Held:
         """Return what an idle slot holds."""
@@ -186,8 +192,34 @@ class Slots:
         self._sharing.cut(sequence.slot_id, 0)
 
     def youngest(self) -> Sequence | None:
-        """Return the sequence to preempt: the one assigned last, never the only one."""
-        return self.running[-1] if len(self.running) > 1 else None
+        """Return the sequence to preempt for want of cells, never the only one.
+
+        It is the one assigned last of the worst class, as long as there is one that was not parked too often.
+        """
+        if len(self.running) < 2:
+            return None
+        return max(reversed(self.running), key=lambda s: (s.n_parked < MOST_PARKED, s.priority))
+
+    def victims(self, claimant: Sequence, weights: Mapping[str, float]) -> list[Sequence]:
+        """Return who must leave its slot for a claimant, in this order, until that fits; newest first.
+
+        Those of worse classes, the worst first. Else one of a tenant that was served far more and has more
+        than its share of the slots, if the claimant's has less; shares are by `weights`, of the slots that
+        their class has. Nobody is parked more than `MOST_PARKED` times.
+        """
+        mine, tenant = claimant.priority, claimant.account.tenant
+        may = [s for s in reversed(self.running) if s.n_parked < MOST_PARKED]
+        if worse := sorted((s for s in may if s.priority > mine), key=lambda s: -s.priority):
+            return worse if self.fits(claimant, worse) else []
+        peers = [s for s in self.running if s.priority == mine]
+        each = len(peers) / sum(weights.values())
+        n_slots = Counter(s.account.tenant for s in peers)
+        over = {one: n - each * weights.get(one, 1.0) for one, n in n_slots.items()}
+        if n_slots[tenant] + 1 > each * weights[tenant]:
+            return []
+        most = max(over, key=over.__getitem__, default="")
+        theirs = [s for s in may if s.priority == mine and s.account.tenant == most and over[most] >= 1]
+        return [s for s in theirs if yields(s.rank, claimant.rank)][:1]
 
     def problems(self) -> list[str]:
         """Return what does not balance."""

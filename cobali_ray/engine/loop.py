@@ -13,7 +13,7 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core.admission import Occupancy, admit, check_request
+from cobali_ray.core.admission import Entered, Occupancy, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
@@ -61,9 +61,17 @@ class EngineLoop:
     with an error, until `stop`: whoever slips in before the failure shows gets an end event too.
     """
 
-    def __init__(self, build: Build, clock: Clock, sink: Sink, *, stall_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        build: Build,
+        clock: Clock,
+        sink: Sink,
+        *,
+        stall_timeout_s: float = 60.0,
+        max_predicted_ttft_s: float | None = None,
+    ) -> None:
         self._build, self._clock, self._sink = build, clock, sink
-        self._stall_timeout_s = stall_timeout_s
+        self._stall_timeout_s, self._max_predicted_ttft_s = stall_timeout_s, max_predicted_ttft_s
         self._mailbox: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
         self._engine: Engine | None = None
         self._observer: Observer | None = None
@@ -72,6 +80,7 @@ class EngineLoop:
         self._failure: Exception | None = None
         self._n_failures = 0
         self._n_entered = self._n_entered_tokens = 0
+        self._entered = Entered()
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
         self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar", initializer=give_way)
@@ -100,6 +109,7 @@ class EngineLoop:
             raise
         self._n_entered += 1
         self._n_entered_tokens += request.n_prompt
+        self._entered.note(request)
         self._mailbox.put(lambda engine: self._enter(engine, request))
 
     def _enter(self, engine: Engine, request: Request) -> None:
@@ -130,16 +140,23 @@ class EngineLoop:
             raise LoadingError
         request = check_request(request, engine.limits, engine.backend.n_vocab)
         if not request.attempt:  # else it was let in before
-            admit(request, self._occupancy(engine), engine.limits)
+            admit(
+                request,
+                self._occupancy(engine, request.n_prompt),
+                engine.limits,
+                max_ttft_s=self._max_predicted_ttft_s,
+            )
         return request
 
-    def _occupancy(self, engine: Engine) -> Occupancy:
+    def _occupancy(self, engine: Engine, n_prompt: int) -> Occupancy:
         scheduler = engine.scheduler
         return Occupancy(
             n_queued=self._n_entered - scheduler.n_left_queue,
             n_queued_tokens=self._n_entered_tokens - scheduler.n_left_queue_tokens,
             n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
             drain_rps=scheduler.drain_rate.rps,
+            lines=self._entered.lines(scheduler.n_left_line, scheduler.n_left_line_tokens),
+            prefill_s=scheduler.prefill_s(n_prompt),
         )
 
     def cancel(self, request_id: str) -> None:

@@ -16,6 +16,7 @@ from cobali_ray.telemetry.lives import Lives, Seen
 from cobali_ray.telemetry.names import HISTOGRAMS, ONLY_ENGINE, OUTCOMES, REFUSALS, HttpTime, outcome_of
 from cobali_ray.telemetry.pauses import Pauses
 from cobali_ray.telemetry.snapshot import Levels, Snapshot
+from cobali_ray.telemetry.tenants import Tenants
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class Collector:
         self._itl, self._ttft = pick(("itl_seconds", "")), pick(("engine_ttft_seconds", ""))
         self._error = pick(("tick_prediction_error_ratio", ""))
         self._ring: list[TickStats | None] = [None] * ring
-        self._lives = Lives(ring)
+        self._lives, self._tenants = Lives(ring), Tenants()
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = self._n_continued = 0
         self._n_prompt = self._n_cached = self._n_tokens_max = 0
         self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
@@ -169,6 +170,7 @@ class Collector:
         stats = end.stats
         self._version += 1
         try:
+            self._tenants.add(*self._lives.whose(end.request_id), stats)
             untold_s = self._lives.end(end, self._n_ticks)
             self._requests[outcome_of(end)] += 1
             if stats.ttft_s is not None:  # its prompt was computed
@@ -294,6 +296,8 @@ class Collector:
             },
             tier_requests=dict(self._tier_requests),
             tier_tokens=dict(self._tier_tokens),
+            tenants=self._tenants.counts(),
+            class_preemptions=self._tenants.preemptions(),
             requests=dict(self._requests),
             refusals=dict(self._refusals),
             n_tokens_max=self._n_tokens_max,

@@ -16,6 +16,7 @@ from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
+from cobali_ray.telemetry.tenants import MEASURES
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
@@ -99,6 +100,10 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield counter("cobali_prefix_tokens", text, "tier", snapshot.tier_tokens)
     yield counter("cobali_requests", "Ended requests.", "outcome", snapshot.requests)
     yield counter("cobali_refusals", "Requests refused at the door.", "reason", snapshot.refusals)
+    for name, text in MEASURES.items():
+        yield counter(f"cobali_{name}", text, "tenant", snapshot.tenants[name])
+    text = "Preemptions of ended requests, by the class of who was preempted."
+    yield counter("cobali_class_preemptions", text, "priority", snapshot.class_preemptions)
     for name, text in TOTALS.items():
         yield CounterMetricFamily(f"cobali_{name}", text, snapshot.totals[name])
 

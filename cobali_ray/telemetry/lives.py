@@ -31,8 +31,8 @@ class Lives:
 
     def __init__(self, ring: int) -> None:
         self._open: dict[str, Sequence] = {}
-        self._silent: dict[str, Sequence] = {}
-        """Of those, who has no first token yet, as far as was told. Readers do not look at it."""
+        self._silent: dict[tuple[int, str], dict[str, Sequence]] = {}
+        """Of those, who has no first token yet, as far as was told, by class and tenant. Not for readers."""
         self._ring: list[tuple[int, Life] | None] = [None] * ring
         self._n_ended = 0
 
@@ -40,19 +40,25 @@ class Lives:
         """Remember an open request."""
         self._open[sequence.request_id] = sequence
         if not sequence.request.said:  # else its first token came elsewhere
-            self._silent[sequence.request_id] = sequence
+            self._silent.setdefault(_line(sequence), {})[sequence.request_id] = sequence
 
     def first_tokens(self) -> list[float]:
         """Return the TTFT of each open request that has got its first token since the last call."""
         spoke = []
-        for sequence in self._silent.values():
-            if sequence.first_token_s is not None:
-                spoke.append(sequence)
-            elif sequence.assigned_s is None and sequence.status is Status.QUEUED:
-                break  # slots are given in the order of arrival, so the rest of the queue has none either
+        for line in self._silent.values():
+            for sequence in line.values():
+                if sequence.first_token_s is not None:
+                    spoke.append(sequence)
+                elif sequence.assigned_s is None and sequence.status is Status.QUEUED:
+                    break  # in a line slots are given in the order of arrival: the rest of it has none either
         for sequence in spoke:
-            del self._silent[sequence.request_id]
+            self._hear(sequence)
         return [s.first_token_s - s.arrived_s for s in spoke if s.first_token_s is not None]
+
+    def whose(self, request_id: str) -> tuple[str, int]:
+        """Return tenant and class of an open request; of one that was never seen, nobody's."""
+        sequence = self._open.get(request_id)
+        return ("", 0) if sequence is None else (sequence.account.tenant, sequence.priority)
 
     def end(self, end: End, tick_id: int) -> float | None:
         """Keep what was of a request that ended in a tick; one that was never seen is none of ours.
@@ -60,11 +66,19 @@ class Lives:
         Returns its TTFT unless `first_tokens` told it: the first token may have come in its last tick.
         """
         sequence = self._open.pop(end.request_id, None)
-        told = self._silent.pop(end.request_id, None) is None and sequence is not None
+        told = sequence is not None and not self._hear(sequence)
         if sequence is not None:
             self._ring[self._n_ended % len(self._ring)] = (tick_id, ended_life(sequence, end))
             self._n_ended += 1
         return None if told else end.stats.ttft_s
+
+    def _hear(self, sequence: Sequence) -> bool:
+        """Take somebody from among the silent; say whether it was one of them."""
+        line = self._silent.get(_line(sequence), {})
+        known = line.pop(sequence.request_id, None) is not None
+        if known and not line:
+            del self._silent[_line(sequence)]
+        return known
 
     def open(self) -> list[Sequence]:
         """Return the open requests, oldest first."""
@@ -80,3 +94,7 @@ class Lives:
             if record[0] < before:
                 found.append(record[1])
         return found[::-1]
+
+
+def _line(sequence: Sequence) -> tuple[int, str]:
+    return sequence.priority, sequence.account.tenant

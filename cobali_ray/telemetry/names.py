@@ -16,6 +16,7 @@ OUTCOMES = (*get_args(FinishReason), *get_args(Outcome))
 REFUSALS = (
     "queue_full_requests",
     "queue_full_tokens",
+    "wait_too_long",
     "draining",
     "loading",
     "context_length_exceeded",

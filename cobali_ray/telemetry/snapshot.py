@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cobali_ray.core.stats import TickStats
@@ -96,6 +97,10 @@ class Snapshot:
     """Requests whose prompt was computed, by where its beginning came from."""
     tier_tokens: dict[str, int]
     """Their prompt tokens; `none`: those that were computed."""
+    tenants: dict[str, Mapping[str, float]]
+    """What tenants took: by measure, by name."""
+    class_preemptions: dict[str, int]
+    """Preemptions of ended requests, by class."""
     requests: dict[str, int]
     """By outcome."""
     refusals: dict[str, int]

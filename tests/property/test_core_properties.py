@@ -18,6 +18,7 @@ class View:
     n_computed: int
     n_pending: int
     n_passed: int = 0
+    rank: tuple[int, float] = (0, 0.0)
 
 
 @st.composite

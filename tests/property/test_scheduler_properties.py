@@ -35,6 +35,7 @@ from cobali_ray.core.instructions import (
 )
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
+from cobali_ray.core.queue import MOST_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.story import Story, replay, tell
@@ -58,8 +59,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         copies=st.booleans(),
         dense=st.booleans(),
         grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1), Grain(pass_cells=100)]),
+        mixed=st.booleans(),
+        max_queue=st.sampled_from([128, 3]),
     )
-    def open(self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, grain):
+    def open(
+        self,
+        n_slots,
+        share,
+        chunk,
+        order,
+        target_s,
+        min_prefix,
+        n_host_cells,
+        copies,
+        dense,
+        grain,
+        mixed,
+        max_queue,
+    ):
+        self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(
             n_slots=n_slots,
             n_ctx_slot=N_CTX,
@@ -73,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             copies=copies,
             dense=dense,
             grain=grain,
+            max_queue=max_queue,
         )
         self.target_s = target_s
         self.scheduler = self.new_scheduler()
@@ -174,8 +193,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout_s=st.sampled_from([None, None, 0.3]),
         ready=st.sampled_from([True, True, False]),
         salt=st.sampled_from(["", "", "other", None]),
+        tenant=st.sampled_from("abc"),
+        priority=st.sampled_from([0, 0, 1, 2]),
     )
-    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt):
+    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
         self.requests[request_id] = one = Request(
@@ -184,6 +205,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens=max_tokens,
             timeout_s=timeout_s,
             cache_salt=salt,
+            tenant=tenant if self.mixed else "",
+            weight=2.0 if self.mixed and tenant == "c" else 1.0,
+            priority=priority if self.mixed else 0,
         )
         self.do(Submitted(one, self.now_s, ready=ready))
 
@@ -273,9 +297,21 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_passed_by_more_than_its_own_length(self):
-        if hasattr(self, "limits") and self.limits.prefill_order == "shortest":
+        if hasattr(self, "limits") and self.limits.prefill_order == "shortest" and not self.mixed:
             for s in self.scheduler.slots.running:
                 assert s.n_passed <= (len(s.tokens) + self.limits.token_budget) * (1 + s.n_preempted)
+
+    @invariant()
+    def nobody_loses_its_slot_to_others_more_than_twice(self):
+        if hasattr(self, "limits"):
+            assert all(s.n_parked <= MOST_PARKED for s in self.scheduler.slots.running)
+
+    @invariant()
+    def the_accounts_know_who_is_where(self):
+        if hasattr(self, "limits"):
+            waiting = Counter(s.account.tenant for s in self.scheduler.queue)
+            for s in self.scheduler.queue:
+                assert s.account.n_waiting == waiting[s.account.tenant] <= s.account.n_open
 
     def teardown(self):
         if not hasattr(self, "limits"):

@@ -41,6 +41,7 @@ class View:
     n_computed: int
     n_pending: int
     n_passed: int = 0
+    rank: tuple[int, float] = (0, 0.0)
 
 
 def prompt(slot_id, n, done=0):

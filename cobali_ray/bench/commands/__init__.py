@@ -10,10 +10,9 @@ from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
-    "serve", "peers", "modes", "chats", "keep", "prefill", "pace", "depth", "overlap", "gaps", "tick",
-    "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery", "viewers",
-    "footprint",
-    "restart", "engines",
+    "serve", "peers", "modes", "chats", "keep", "tenants", "prefill", "pace", "depth", "overlap", "gaps",
+    "tick", "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery",
+    "viewers", "footprint", "restart", "engines",
 )  # fmt: skip
 
 

@@ -1,0 +1,110 @@
+"""Fairness: what every tenant was served, by virtual token counters, so that who had least goes next. Pure.
+
+A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, and output
+tokens twice. Of those who wait, the one with the least is served; so two that always wait differ by a few
+requests at most, however many one of them sends. Who did not wait has no claim from that: coming back, it
+begins where the others are (Sheng et al., "Fairness in Serving Large Language Models", OSDI '24), less a
+small credit, so that who asks little need not wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cobali_ray.core.request import Request
+
+if TYPE_CHECKING:  # it holds an Account, which is ours
+    from cobali_ray.core.sequence import Sequence
+
+OUTPUT_COST = 2.0
+"""What an output token counts, in prompt tokens."""
+CREDIT = 4096.0
+"""How far behind the others a tenant begins that had nothing waiting."""
+
+
+def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether one rank makes room for another: its class is worse, or its tenant was served far more."""
+    return rank[0] > other[0] or rank[1] > other[1] + CREDIT / 2
+
+
+class Account:
+    """One tenant's counter, and where its open requests are."""
+
+    __slots__ = ("n_open", "n_waiting", "n_waiting_tokens", "served", "tenant", "weight")
+
+    def __init__(self, tenant: str, weight: float) -> None:
+        self.tenant, self.weight = tenant, weight
+        self.served = 0.0
+        """Tokens computed for it, divided by its weight."""
+        self.n_open = self.n_waiting = self.n_waiting_tokens = 0
+
+    def charge(self, n_tokens: float) -> None:
+        """Count service."""
+        self.served += n_tokens / self.weight
+
+
+class Accounts:
+    """All tenants that were ever seen; there are as many as the operator gave keys to."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._lines: Counter[tuple[int, str]] = Counter()
+        """Open requests by class and tenant."""
+        self._left = 0.0
+        """The counter of whoever was last to have nothing open any more."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there is anything to be fair about: open requests of more than one tenant or class."""
+        return len(self._lines) > 1
+
+    def enter(self, request: Request) -> Account:
+        """Take a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
+        account = self._accounts.get(request.tenant)
+        if account is None:
+            account = self._accounts[request.tenant] = Account(request.tenant, request.weight)
+        account.weight = request.weight
+        if not account.n_waiting and len(self._accounts) > 1:
+            others = [one for one in self._accounts.values() if one.n_open and one is not account]
+            served = [one.served for one in others if one.n_waiting] or [one.served for one in others]
+            behind = min(served, default=self._left)
+            account.served = max(account.served, behind - CREDIT / account.weight)
+        account.n_open += 1
+        self._lines[request.priority, request.tenant] += 1
+        return account
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let an ended request go, after a last charge."""
+        account, line = sequence.account, (sequence.priority, sequence.request.tenant)
+        self.settle(sequence)
+        account.n_open -= 1
+        self._lines[line] -= 1
+        if not self._lines[line]:
+            del self._lines[line]
+        if not account.n_open:
+            self._left = max(self._left, account.served)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Charge the output tokens since the last time; counting every token as it comes would cost."""
+        n_output = len(sequence.tokens) - sequence.n_prompt
+        sequence.account.charge(OUTPUT_COST * (n_output - sequence.n_charged))
+        sequence.n_charged = n_output
+
+    def weights(self, priority: int) -> dict[str, float]:
+        """Return the weights of the tenants with open requests of a class."""
+        return {tenant: self._accounts[tenant].weight for one, tenant in self._lines if one == priority}
+
+    def most_waiting(self, beside: Account, most: int, most_tokens: int) -> Account | None:
+        """Return whose requests fill the queue's bounds most, by weight, if they do more than this one's."""
+
+        def use(one: Account) -> float:
+            return used(one.n_waiting, one.n_waiting_tokens, most, most_tokens) / one.weight
+
+        account = max(self._accounts.values(), key=use)
+        return account if use(account) > use(beside) else None
+
+
+def used(n: int, n_tokens: int, most: int, most_tokens: int) -> float:
+    """Return what share of the queue's bounds some requests fill."""
+    return max(n / max(most, 1), n_tokens / max(most_tokens, 1))

@@ -1,0 +1,49 @@
+"""What ended requests of every tenant took, and how often every class was preempted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cobali_ray.core.events import RequestStats
+
+MOST_TENANTS = 50
+"""Names that have series of their own; whoever comes later is counted with the others."""
+ANYONE, OTHERS = "anyone", "others"
+"""Who needs no key, and who came too late for series of their own."""
+MEASURES = {
+    "tenant_requests": "Ended requests, by tenant.",
+    "tenant_prompt_tokens": "Prompt tokens of ended requests that were computed, by tenant.",
+    "tenant_output_tokens": "Output tokens of ended requests, by tenant.",
+    "tenant_queue_seconds": "Time that ended requests waited for their first slot, by tenant.",
+}
+
+
+class Tenants:
+    """Counters by tenant and by class, of a bounded number of names."""
+
+    def __init__(self) -> None:
+        self._by_measure: dict[str, dict[str, float]] = {name: {} for name in MEASURES}
+        self._preemptions: dict[str, int] = {"0": 0}
+
+    def add(self, tenant: str, priority: int, stats: RequestStats) -> None:
+        """Count a request that ended."""
+        name, known = tenant or ANYONE, self._by_measure["tenant_requests"]
+        if name not in known and len(known) >= MOST_TENANTS:
+            name = OTHERS
+        values = (
+            1.0,
+            0.0 if stats.ttft_s is None else stats.n_prompt - stats.n_cached,
+            stats.n_output,
+            stats.e2e_s if stats.queue_s is None else stats.queue_s,
+        )
+        for counts, value in zip(self._by_measure.values(), values, strict=True):
+            counts[name] = counts.get(name, 0.0) + value
+        self._preemptions[str(priority)] = self._preemptions.get(str(priority), 0) + stats.n_preempted
+
+    def counts(self) -> dict[str, Mapping[str, float]]:
+        """Return a copy: by measure, by tenant."""
+        return {name: dict(counts) for name, counts in self._by_measure.items()}
+
+    def preemptions(self) -> dict[str, int]:
+        """Return a copy: by class."""
+        return dict(self._preemptions)

@@ -1,0 +1,158 @@
+"""A file of keys: who may do what, how much of it, and from when on."""
+
+import asyncio
+
+import pytest
+from fake_client import says
+
+from cobali_ray.errors import ConfigError
+
+pytestmark = pytest.mark.anyio
+
+CHAT, ASK = "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class Keys:
+    """A file of keys, and requests with them."""
+
+    def __init__(self, path, make_app, post):
+        self.path, self._post, self._make_app = path, post, make_app
+        self.app = None
+
+    def write(self, **terms):
+        lines = [f"  {name}: {{key: {name}-key, {more}}}" for name, more in terms.items()]
+        self.put("keys:\n" + "\n".join(lines))
+
+    def put(self, text):
+        new = self.path.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.path)
+
+    def serve(self, **settings):
+        self.app = self._make_app(api_keys_file=self.path, **settings)
+
+    async def ask(self, name, **fields):
+        headers = [("authorization", f"Bearer {name}-key")]
+        return await self._post(CHAT, ASK | fields, app=self.app, headers=headers)
+
+
+@pytest.fixture
+def keys(tmp_path, make_app, post):
+    return Keys(tmp_path / "keys.yaml", make_app, post)
+
+
+async def test_terms_reach_the_engine(keys, client):
+    keys.write(alice="weight: 3, priority: 2, max_tokens: 5", bob="best_priority: -1")
+    keys.serve()
+    await keys.ask("alice")
+    await keys.ask("bob", priority=-1, max_tokens=9)
+    await keys.ask("alice", priority=7, max_tokens=3)
+    said = [(r.tenant, r.weight, r.priority, r.max_tokens) for r in client.requests]
+    assert said == [("alice", 3.0, 2, 5), ("bob", 1.0, -1, 9), ("alice", 3.0, 7, 3)]
+
+
+async def test_a_better_class_than_the_key_allows_is_refused(keys, post):
+    keys.write(alice="priority: 2")
+    keys.serve()
+    wire = await keys.ask("alice", priority=1)
+    assert (wire.status, wire.json["error"]["param"]) == (400, "priority")
+    assert (await post(CHAT, ASK | {"priority": -1})).status == 400, "without keys either"
+    assert (await post(CHAT, ASK | {"priority": 3})).status == 200
+
+
+async def test_models_are_named(keys):
+    keys.write(alice="models: [other]", bob="models: [fake]")
+    keys.serve(model_aliases=("other",))
+    assert (await keys.ask("alice", model="other")).status == (await keys.ask("bob")).status == 200
+    wire = await keys.ask("alice")
+    assert (wire.status, wire.json["error"]["code"]) == (403, "model_not_allowed")
+
+
+async def test_who_asks_too_often_hears_when_to_come_back(keys, clock):
+    keys.write(alice="requests_per_minute: 2, tokens_per_minute: 600", bob="weight: 1")
+    keys.serve()
+    wires = [await keys.ask("alice") for _ in range(3)]
+    assert [wire.status for wire in wires] == [200, 200, 429]
+    assert [wire.headers["x-ratelimit-remaining-requests"] for wire in wires] == ["1", "0", "0"]
+    error, last = wires[2].json["error"], wires[2].headers
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert last["retry-after"] == "30"
+    assert last["x-ratelimit-limit-tokens"] == "600"
+    assert not [name for name in (await keys.ask("bob")).headers if name.startswith("x-ratelimit")]
+    clock.time_s += 30
+    assert (await keys.ask("alice")).status == 200
+
+
+async def test_output_tokens_count_at_the_end(keys, client):
+    client.script = says(*["word "] * 20)
+    keys.write(alice="tokens_per_minute: 60")
+    keys.serve()
+    first, second = await keys.ask("alice"), await keys.ask("alice")
+    n_prompt = first.json["usage"]["prompt_tokens"]
+    assert first.headers["x-ratelimit-remaining-tokens"] == str(60 - n_prompt)
+    assert second.headers["x-ratelimit-remaining-tokens"] == str(60 - 2 * n_prompt - 20)
+
+
+async def test_concurrent_requests_end_with_their_answers(keys, client):
+    entered, gate = asyncio.Event(), asyncio.Event()
+    plain = client.script
+
+    def script(request):
+        entered.set()
+        yield gate
+        yield from plain(request)
+
+    client.script = script
+    keys.write(alice="concurrent_requests: 1")
+    keys.serve()
+    first = asyncio.ensure_future(keys.ask("alice"))
+    await entered.wait()
+    assert (await keys.ask("alice")).status == 429
+    gate.set()
+    assert (await first).status == 200
+    assert (await keys.ask("alice", n="x")).status == 400
+    assert (await keys.ask("alice")).status == 200, "what was refused holds no place"
+
+
+async def test_a_changed_file_is_read_within_a_second(keys, clock):
+    keys.write(alice="weight: 1")
+    keys.serve()
+    keys.write(bob="weight: 1")
+    assert (await keys.ask("bob")).status == 401, "looked at once a second"
+    clock.time_s += 1.0
+    assert (await keys.ask("bob")).status == 200
+    assert (await keys.ask("alice")).status == 401
+
+
+async def test_a_broken_file_keeps_the_old_keys_and_says_so_once(keys, clock, capsys):
+    keys.write(alice="weight: 1")
+    keys.serve()
+    keys.put("keys: {alice: {key: top-secret, weight: -1}}")
+    for _ in range(3):
+        clock.time_s += 1.0
+        assert (await keys.ask("alice")).status == 200
+    keys.path.unlink()
+    clock.time_s += 1.0
+    assert (await keys.ask("alice")).status == 200
+    log = "".join(capsys.readouterr())
+    assert log.count("api_keys_not_reloaded") == 2
+    assert "keys.alice.weight" in log
+    assert "top-secret" not in log
+    assert "alice-key" not in log
+
+
+async def test_a_server_does_not_start_with_a_broken_file(keys):
+    with pytest.raises(ConfigError, match="api_keys_file"):
+        keys.serve()
+    keys.put("keys: 5")
+    with pytest.raises(ConfigError, match="keys"):
+        keys.serve()
+
+
+async def test_a_limit_that_changes_begins_anew(keys, clock):
+    keys.write(alice="requests_per_minute: 1")
+    keys.serve()
+    assert [(await keys.ask("alice")).status for _ in range(2)] == [200, 429]
+    keys.write(alice="requests_per_minute: 2")
+    clock.time_s += 1.0
+    assert [(await keys.ask("alice")).status for _ in range(3)] == [200, 200, 429]

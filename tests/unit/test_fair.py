@@ -1,0 +1,316 @@
+"""Tenants and classes: who goes next, whose slot is taken, who is let in. The scheduler alone."""
+
+import pytest
+
+from cobali_ray.bench.commands.tenants import LOADS, figures
+from cobali_ray.bench.inside.tenants import LIMITS, Load, play, traffic
+from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
+from cobali_ray.core.fair import Accounts
+from cobali_ray.core.instructions import (
+    Assign,
+    Compute,
+    Emit,
+    Emitted,
+    Finish,
+    Sampled,
+    Submitted,
+    TickBegun,
+    TickEnded,
+)
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.queue import AGEING_S, MOST_PARKED
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.errors import InvalidParameterError, QueueFullError, WaitTooLongError
+
+
+def ask(request_id, tenant="a", n_prompt=8, max_tokens=100, **kwargs):
+    first = sum(map(ord, request_id))
+    prompt = tuple(range(first, first + n_prompt))
+    return Request(request_id=request_id, prompt=prompt, max_tokens=max_tokens, tenant=tenant, **kwargs)
+
+
+class Setup:
+    """A scheduler with few slots; `tick` does a tick of `tick_s` and returns who got a slot and who ended."""
+
+    def __init__(self, n_slots=2, *, tick_s=0.1, **changes):
+        base = {
+            "n_slots": n_slots, "n_ctx_slot": 256, "n_cells": 256 * n_slots, "token_budget": 64,
+            "prefill_chunk": 64, "min_prefix": 0, "max_queue": 8,
+        }  # fmt: skip
+        self.scheduler = Scheduler(EngineLimits(**(base | changes)), check_every=1)
+        self.now_s, self.tick_s = 0.0, tick_s
+        self.placed, self.ends = [], {}
+
+    def take(self, out):
+        for one in out:
+            if isinstance(one, Finish):
+                self.ends[one.end.request_id] = one.end
+            elif isinstance(one, Assign):
+                self.placed.append(self.scheduler.slots.by_slot[one.slot_id])
+        return out
+
+    def submit(self, *requests):
+        for one in requests:
+            self.take(self.scheduler.handle(Submitted(one, self.now_s)))
+
+    def tick(self, n=1):
+        for _ in range(n):
+            self.now_s += self.tick_s
+            before = len(self.placed)
+            out = self.scheduler.handle(TickBegun(self.now_s))
+            for one in out:
+                if isinstance(one, Assign):
+                    self.placed.append(one)
+            plans = [one.plan for one in out if isinstance(one, Compute)]
+            by_slot = self.scheduler.slots.by_slot
+            self.placed[before:] = [by_slot[one.slot_id].request_id for one in self.placed[before:]]
+            self.take([one for one in out if isinstance(one, Finish)])
+            if plans:
+                after = self.take(self.scheduler.handle(Sampled([7] * len(plans[0].rows), {}, self.now_s)))
+                if any(isinstance(one, Emit) for one in after):
+                    self.take(self.scheduler.handle(Emitted([], self.now_s)))
+                self.scheduler.handle(TickEnded(self.now_s))
+        return self
+
+    def running(self):
+        return [s.request_id for s in self.scheduler.slots.running]
+
+
+def test_one_tenant_is_served_in_the_order_of_arrival():
+    s = Setup(n_slots=1)
+    s.submit(*[ask(f"r{i}", max_tokens=2, n_prompt=9 - i) for i in range(8)])
+    s.tick(30)
+    assert s.placed == [f"r{i}" for i in range(8)]
+
+
+def test_turns_go_to_who_was_served_least():
+    s = Setup(n_slots=1, max_queue=99)
+    s.submit(*[ask(f"a{i}", max_tokens=4) for i in range(9)])
+    s.tick(20)
+    s.submit(*[ask(f"b{i}", "b", max_tokens=4) for i in range(3)])
+    s.tick(60)
+    first = s.placed.index("b0")
+    assert "".join(name[0] for name in s.placed[first : first + 3]) == "bbb", (
+        "a small credit for who was away"
+    )
+
+
+def test_weights_share_what_is_served():
+    run = play(traffic(LOADS["two floods, weights 3 and 1"], 150, 1), 150)
+    assert run.served["calm"] / run.served["flood"] == pytest.approx(3.0, rel=0.1)
+
+
+def test_who_was_away_has_no_claim_from_that():
+    accounts = Accounts()
+    a = accounts.enter(ask("a"))
+    a.n_waiting = 1
+    a.charge(1_000_000)
+    assert accounts.enter(ask("b", "b")).served == pytest.approx(a.served, abs=5_000)
+
+
+def test_coming_back_after_everybody_left_begins_where_they_were():
+    s = Setup(n_slots=1)
+    s.submit(ask("a", n_prompt=100, max_tokens=100))
+    s.tick(200)
+    assert s.scheduler.accounts.enter(ask("a")).served == 300
+    assert not s.scheduler.accounts.several
+
+
+def test_a_better_class_goes_first():
+    s = Setup(n_slots=1)
+    s.submit(ask("now", max_tokens=3), ask("late", priority=3), ask("early", priority=-1, max_tokens=3))
+    s.tick(9)
+    assert s.placed == ["early", "now", "late"]
+
+
+def test_a_better_class_takes_the_newest_slot_of_the_worst():
+    s = Setup(n_slots=3)
+    s.submit(ask("a", priority=1), ask("b", priority=2), ask("c", priority=2))
+    s.tick(2)
+    s.submit(ask("first"))
+    s.tick()
+    assert s.running() == ["a", "b", "first"]
+    assert [one.request_id for one in s.scheduler.queue] == ["c"]
+    assert s.scheduler.n_preempted_class == {2: 1}
+    s.tick(400)
+    assert {end.finish_reason for end in s.ends.values()} == {"length"}
+    assert all(end.stats.n_output == 100 for end in s.ends.values()), "who was parked lost nothing"
+
+
+def test_nobody_is_parked_more_than_twice():
+    s = Setup(n_slots=1, max_queue=99)
+    s.submit(ask("patient", priority=5))
+    for i in range(6):
+        s.tick(6)
+        s.submit(ask(f"urgent{i}", max_tokens=3))
+    s.tick(300)
+    assert s.ends["patient"].stats.n_preempted == MOST_PARKED
+    assert s.ends["patient"].stats.n_output == 100
+
+
+def test_equals_take_nobodys_slot():
+    s = Setup(n_slots=2)
+    s.submit(ask("a"), ask("b"))
+    s.tick(2)
+    s.submit(ask("c"))
+    s.tick(2)
+    assert s.running() == ["a", "b"]
+
+
+def test_a_tenant_takes_its_share_of_the_slots_and_no_more():
+    s = Setup(
+        n_slots=8, max_queue=99, n_ctx_slot=4096, n_cells=8 * 4096, token_budget=9000, prefill_chunk=600
+    )
+    s.submit(*[ask(f"a{i}", n_prompt=600) for i in range(9)])
+    s.tick(2)
+    s.submit(*[ask(f"b{i}", "b", n_prompt=500) for i in range(6)])
+    s.tick(6)
+    assert "".join(sorted(name[0] for name in s.running())) == "aaaabbbb"
+    assert s.scheduler.n_preempted == 4
+
+
+def test_who_was_served_alike_takes_nobodys_slot():
+    s = Setup(n_slots=2)
+    s.submit(ask("a0"), ask("a1"))
+    s.tick(2)
+    s.submit(ask("b", "b"))
+    s.tick(2)
+    assert s.running() == ["a0", "a1"]
+
+
+def test_a_class_that_waits_long_gets_a_turn():
+    """The better class alone is more than the server can do; the worse one begins all the same."""
+    s = Setup(n_slots=1, max_queue=999)
+    s.submit(ask("patient", priority=1, max_tokens=2))
+    for i in range(300):
+        s.submit(ask(f"urgent{i}", max_tokens=2))
+        s.tick()
+        if "patient" in s.ends:
+            break
+    assert s.ends["patient"].stats.ttft_s < AGEING_S + 3 * s.tick_s
+    assert s.placed.index("patient") > 0.8 * AGEING_S / (2 * s.tick_s), "not before its time"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_starves(seed):
+    """Three classes of three tenants, each alone too much for the server."""
+    loads = [
+        Load(f"{t}{p}", 4.0, t, priority=p, weight=w) for t, w in (("a", 1), ("b", 5)) for p in (0, 1, 9)
+    ]
+    run = play(traffic(loads, 40, seed), 40)
+    for load in loads:
+        lives = run.of(load.name)
+        assert all(isinstance(x.error, QueueFullError) or x.n_output for x in lives), "let in is served"
+        assert max(x.n_preempted for x in lives) <= MOST_PARKED
+        assert any(x.n_output for x in lives), load.name
+
+
+def test_a_full_queue_takes_who_is_below_the_share_of_it():
+    s = Setup(n_slots=1, max_queue=4)
+    s.submit(*[ask(f"a{i}") for i in range(5)])
+    s.tick()
+    s.submit(ask("b", "b"))
+    assert list(s.ends) == ["a4"], "the newest of whoever has most"
+    assert isinstance(s.ends["a4"].error, QueueFullError)
+    assert len(s.scheduler.queue) == 4
+
+
+def test_a_full_queue_takes_a_better_class():
+    s = Setup(n_slots=1, max_queue=5)
+    s.submit(*[ask(f"a{i}", priority=i // 2) for i in range(5)], ask("a5", priority=2))
+    s.tick()
+    s.submit(ask("now", priority=1), ask("too"))
+    assert list(s.ends) == ["a5", "now"], "whoever is next stays"
+
+
+def at_door(request, lines, *, n_free=0, drain_rps=1.0, max_queue=4, **kwargs):
+    n, n_tokens = sum(line.n for line in lines), sum(line.n_tokens for line in lines)
+    occupancy = Occupancy(n, n_tokens, n_free, drain_rps, lines, prefill_s=2.0)
+    limits = EngineLimits(
+        n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=8, prefill_chunk=8, max_queue=max_queue
+    )
+    admit(request, occupancy, limits, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("request_", "lines", "refused"),
+    [
+        pytest.param(ask("x"), [Line(0, "a", 1.0, 4, 32)], True, id="full"),
+        pytest.param(ask("x", "b"), [Line(0, "a", 1.0, 4, 32)], False, id="another-fills-it"),
+        pytest.param(ask("x", "b"), [Line(0, "a", 1.0, 2, 9), Line(0, "b", 1.0, 2, 9)], True, id="both-do"),
+        pytest.param(
+            ask("x", "b", weight=3.0), [Line(0, "a", 1.0, 2, 9), Line(0, "b", 3.0, 2, 9)], False, id="weight"
+        ),
+        pytest.param(ask("x"), [Line(1, "a", 1.0, 4, 32)], False, id="a-worse-class-fills-it"),
+        pytest.param(ask("x"), [Line(0, "a", 1.0, 3, 9), Line(1, "a", 1.0, 1, 9)], True, id="but-one"),
+        pytest.param(ask("x", priority=2), [Line(1, "a", 1.0, 4, 32)], True, id="a-better-class-fills-it"),
+    ],
+)
+def test_a_full_queue_at_the_door(request_, lines, refused):
+    if refused:
+        with pytest.raises(QueueFullError):
+            at_door(request_, lines)
+    else:
+        at_door(request_, lines)
+
+
+def test_others_count_at_most_as_much_as_oneself():
+    lines = [
+        Line(0, "a", 1.0, 50, 0),
+        Line(0, "b", 1.0, 2, 0),
+        Line(0, "c", 2.0, 50, 0),
+        Line(-1, "d", 1.0, 7, 0),
+    ]
+    assert n_ahead(ask("x", "b"), lines) == 2 + 3 + 6 + 7
+    assert n_ahead(ask("x", "b", priority=-2), lines) == 0
+
+
+def test_who_could_not_begin_in_time_is_refused_with_the_time():
+    lines = [Line(0, "a", 1.0, 9, 72)]
+    with pytest.raises(WaitTooLongError) as error:
+        at_door(ask("x", timeout_s=4.0), lines, drain_rps=2.0, max_queue=99)
+    assert (error.value.predicted_s, error.value.retry_after_s) == (4.5, 0.5)
+    with pytest.raises(WaitTooLongError, match="max_predicted_ttft_s"):
+        at_door(ask("x"), lines, drain_rps=2.0, max_queue=99, max_ttft_s=6.0)
+    at_door(ask("x", timeout_s=5.0), lines, drain_rps=2.0, max_queue=99, max_ttft_s=7.0)
+    at_door(ask("x", "b", timeout_s=1.0), lines, drain_rps=2.0, max_queue=99)
+    at_door(ask("x", timeout_s=1.0), lines, drain_rps=0.0, max_queue=99)
+    at_door(ask("x"), [], n_free=1, max_ttft_s=1.0)
+
+
+def test_the_door_forgets_who_left():
+    entered = Entered()
+    for i in range(3):
+        entered.note(ask(f"a{i}"))
+    assert entered.lines({(0, "a"): 2}, {(0, "a"): 16}) == [Line(0, "a", 1.0, 1, 8)]
+    assert entered.lines({(0, "a"): 3}, {(0, "a"): 24}) == []
+
+
+def test_a_class_has_bounds():
+    for wrong in ({"priority": 10}, {"priority": -10}, {"weight": 0.0}):
+        with pytest.raises(InvalidParameterError):
+            ask("x", **wrong)
+
+
+def played(name, seconds=120):
+    loads = LOADS[name]
+    return figures(play(traffic(loads, seconds, 0), seconds), loads[0].name)
+
+
+def test_a_tenant_hardly_notices_anothers_flood():
+    alone, beside = played("a quarter of its share, alone"), played("beside a flood of another tenant")
+    assert beside["ttft_p99_s"] <= 1.5 * alone["ttft_p99_s"]
+    assert beside["finished"] == alone["finished"] == alone["asked"]
+    assert played("two floods", 60)["share"] >= 0.95 * 0.5
+
+
+def test_a_class_hardly_notices_a_worse_ones_flood():
+    seconds, name = 300, "beside a worse class, together twice the server"
+    alone = played("a better class, alone", seconds)
+    run = play(traffic(LOADS[name], seconds, 0), seconds)
+    better, worse = figures(run, "calm"), figures(run, "flood")
+    assert better["ttft_p99_s"] <= 1.2 * alone["ttft_p99_s"]
+    assert better["finished"] == better["asked"]
+    assert worse["finished"] > 0.3 * worse["asked"]
+    assert LIMITS.n_slots == 16
