@@ -23,6 +23,7 @@ class _Commands(LazyGroup):
         "models": "cobali_ray.models.commands:app",
         "trace": "cobali_ray.trace.command:trace",
         "bench": "cobali_ray.bench.commands:app",
+        "simulate": "cobali_ray.bench.commands.simulate:simulate",
     }
 
 

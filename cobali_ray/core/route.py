@@ -28,10 +28,10 @@ GUESS_S = 0.001
 
 
 class LoadView(NamedTuple):
-    """What an engine publishes of its load, in seconds of its own tick-time model."""
+    """What an engine publishes of its load. 0 seconds: too little was computed to tell."""
 
-    ahead_s: Sequence[float]
-    """Prefill that is not computed yet, of each prompt inside."""
+    ahead: Sequence[tuple[int, int]]
+    """The tokens `start .. end` of each prompt inside that are not computed yet."""
     shortest: bool
     """Whether a shorter prompt is computed before longer ones that came before it."""
     n_free: int
@@ -39,7 +39,7 @@ class LoadView(NamedTuple):
     slot_s: float
     """How long until one more slot becomes free while all are busy."""
     token_s: float
-    """What a prompt token takes beside the streams that run now; 0 where too little was computed to tell."""
+    """What a prompt token takes beside the streams that run now."""
     depth_s: float
     """What it takes more for each position of its depth."""
     n_kept: int
@@ -50,9 +50,8 @@ def load_of(scheduler: Scheduler) -> LoadView:
     """Return what an engine publishes, from its scheduler between two ticks."""
     slots, queue, limits = scheduler.slots, scheduler.queue, scheduler.limits
     token_s, depth_s = scheduler.prefill_pace() or (0.0, 0.0)
-    left = [(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding]
     return LoadView(
-        ahead_s=[_prefill_s(start, end, token_s, depth_s) for start, end in left],
+        ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
         shortest=limits.prefill_order == "shortest",
         n_free=slots.n_idle - len(queue),
         slot_s=scheduler.stay_s / limits.n_slots,
@@ -60,10 +59,6 @@ def load_of(scheduler: Scheduler) -> LoadView:
         depth_s=depth_s,
         n_kept=limits.n_cells + limits.n_host_cells,
     )
-
-
-def _prefill_s(start: int, end: int, token_s: float, depth_s: float) -> float:
-    return (end - start) * (token_s + depth_s * (start + end) / 2)
 
 
 def names_of(tokens: Sequence[int], salt: str | None) -> list[bytes]:
@@ -103,6 +98,17 @@ class _Booking(NamedTuple):
     """When what is held was used last."""
 
 
+class _Pace(NamedTuple):
+    """How fast an engine is."""
+
+    token_s: float
+    depth_s: float
+    slot_s: float
+
+    def prefill_s(self, start: int, end: int) -> float:
+        return (end - start) * (self.token_s + self.depth_s * (start + end) / 2)
+
+
 @dataclass(slots=True)
 class _Engine:
     """What is known of one engine."""
@@ -117,13 +123,14 @@ class _Engine:
     since: dict[str, float] = field(default_factory=dict)
     """Requests sent there that its view does not know of, and the seconds of prefill that each takes."""
 
-    def ttft_s(self, own_s: float, now_s: float) -> float:
+    def ttft_s(self, own_s: float, now_s: float, pace: _Pace) -> float:
         """Return how long a prompt that takes `own_s` would wait for its first token."""
         view = self.view
         most_s = own_s if view.shortest else inf
-        ahead_s = sum([s for s in (*view.ahead_s, *self.since.values()) if s <= most_s])
+        inside_s = [pace.prefill_s(start, end) for start, end in view.ahead]
+        ahead_s = sum([s for s in (*inside_s, *self.since.values()) if s <= most_s])
         n_waiting = len(self.since) + 1 - view.n_free
-        return max(n_waiting, 0) * view.slot_s + max(ahead_s - (now_s - self.seen_s), 0.0) + own_s
+        return max(n_waiting, 0) * pace.slot_s + max(ahead_s - (now_s - self.seen_s), 0.0) + own_s
 
     def n_blocks(self, names: Sequence[bytes]) -> int:
         """Return how many of a prompt's blocks it holds, by bisection."""
@@ -191,16 +198,19 @@ class Router:
         """Return the engine with the least predicted time to first token; equal ones take turns."""
         names, n = names_of(tokens, salt), len(tokens)
         # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
-        least_s = min([e.view.token_s for e in self._engines.values() if e.view.token_s], default=GUESS_S)
+        views = [engine.view for engine in self._engines.values()]
+        token_s = min([view.token_s for view in views if view.token_s], default=GUESS_S)
+        slot_s = min([view.slot_s for view in views if view.slot_s], default=0.0)
         best: tuple[float, float] | None = None
         route = None
         for engine_id, engine in self._engines.items():
             if engine_id in without:
                 continue
             view = engine.view
+            pace = _Pace(view.token_s or token_s, view.depth_s, view.slot_s or slot_s)
             n_held = BLOCK * engine.n_blocks(names)
-            own_s = _prefill_s(n_held, n, view.token_s or least_s, view.depth_s)
-            ttft_s = engine.ttft_s(own_s, now_s)
+            own_s = pace.prefill_s(n_held, n)
+            ttft_s = engine.ttft_s(own_s, now_s, pace)
             if best is None or (ttft_s, engine.used_s) < best:
                 best = (ttft_s, engine.used_s)
                 route = Route(engine_id, ttft_s, n_held, own_s, names)

@@ -13,7 +13,7 @@ NAMES = (
     "serve", "peers", "modes", "chats", "keep", "prefill", "pace", "depth", "overlap", "gaps", "tick",
     "constrained", "speculation", "micro", "select", "stable", "threads", "overhead", "delivery", "viewers",
     "footprint",
-    "restart",
+    "restart", "route", "foresight",
 )  # fmt: skip
 
 
