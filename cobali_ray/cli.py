@@ -25,6 +25,7 @@ class _Commands(LazyGroup):
         "env": "cobali_ray.actors.cluster:env",
         "ps": "cobali_ray.actors.listening:ps",
         "bench": "cobali_ray.bench.commands:app",
+        "simulate": "cobali_ray.bench.commands.simulate:simulate",
     }
 
 

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,7 @@ class EngineServer:
                 "n_ctx_slot": limits.n_ctx_slot,
                 "token_budget": limits.token_budget,
                 "overlaps": backend.overlaps,
+                "limits": asdict(limits),
             },
             itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
             words=backend.words if self._settings.log_prompts else None,

@@ -32,9 +32,8 @@ def load_of(scheduler: Scheduler) -> LoadView:
     """Return what an engine publishes, from its scheduler between two ticks."""
     slots, queue, limits = scheduler.slots, scheduler.queue, scheduler.limits
     token_s, depth_s = scheduler.prefill_pace() or (0.0, 0.0)
-    left = [(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding]
     return LoadView(
-        ahead_s=[_prefill_s(start, end, token_s, depth_s) for start, end in left],
+        ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
         shortest=limits.prefill_order == "shortest",
         n_free=slots.n_idle - len(queue),
         slot_s=scheduler.stay_s / limits.n_slots,
@@ -42,10 +41,6 @@ def load_of(scheduler: Scheduler) -> LoadView:
         depth_s=depth_s,
         n_kept=limits.n_cells + limits.n_host_cells,
     )
-
-
-def _prefill_s(start: int, end: int, token_s: float, depth_s: float) -> float:
-    return (end - start) * (token_s + depth_s * (start + end) / 2)
 
 
 def names_of(tokens: Sequence[int], salt: str | None) -> list[bytes]:
@@ -85,6 +80,17 @@ class _Booking(NamedTuple):
     """When what is held was used last."""
 
 
+class _Pace(NamedTuple):
+    """How fast an engine is."""
+
+    token_s: float
+    depth_s: float
+    slot_s: float
+
+    def prefill_s(self, start: int, end: int) -> float:
+        return (end - start) * (self.token_s + self.depth_s * (start + end) / 2)
+
+
 @dataclass(slots=True)
 class _Engine:
     """What is known of one engine."""
@@ -99,18 +105,18 @@ class _Engine:
     since: dict[str, _Booking] = field(default_factory=dict)
     """Requests sent there that its view does not know of, in the order of time."""
 
-    def ttft_s(self, own_s: float, now_s: float) -> float:
+    def ttft_s(self, own_s: float, now_s: float, pace: _Pace) -> float:
         """Return how long a prompt that takes `own_s` would wait for its first token."""
         view = self.view
         most_s = own_s if view.shortest else inf
-        ahead_s, at_s = sum([s for s in view.ahead_s if s <= most_s]), self.seen_s
+        ahead_s, at_s = sum(s for span in view.ahead if (s := pace.prefill_s(*span)) <= most_s), self.seen_s
         for booking in self.since.values():
             ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0)
             at_s = booking.booked_s
             if booking.own_s <= most_s:
                 ahead_s += booking.own_s
         n_waiting = len(self.since) + 1 - view.n_free
-        return max(n_waiting, 0) * view.slot_s + max(ahead_s - (now_s - at_s), 0.0) + own_s
+        return max(n_waiting, 0) * pace.slot_s + max(ahead_s - (now_s - at_s), 0.0) + own_s
 
     def n_blocks(self, names: Sequence[bytes]) -> int:
         """Return how many of a prompt's blocks it holds, by bisection."""
@@ -178,16 +184,19 @@ class Router:
         """Return the engine with the least predicted time to first token; equal ones take turns."""
         names, n = names_of(tokens, salt), len(tokens)
         # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
-        least_s = min([e.view.token_s for e in self._engines.values() if e.view.token_s], default=GUESS_S)
+        views = [engine.view for engine in self._engines.values()]
+        token_s = min([view.token_s for view in views if view.token_s], default=GUESS_S)
+        slot_s = min([view.slot_s for view in views if view.slot_s], default=0.0)
         best: tuple[float, float] | None = None
         route = None
         for engine_id, engine in self._engines.items():
             if engine_id in without:
                 continue
             view = engine.view
+            pace = _Pace(view.token_s or token_s, view.depth_s, view.slot_s or slot_s)
             n_held = BLOCK * engine.n_blocks(names)
-            own_s = _prefill_s(n_held, n, view.token_s or least_s, view.depth_s)
-            ttft_s = engine.ttft_s(own_s, now_s)
+            own_s = pace.prefill_s(n_held, n)
+            ttft_s = engine.ttft_s(own_s, now_s, pace)
             if best is None or (ttft_s, engine.used_s) < best:
                 best = (ttft_s, engine.used_s)
                 route = Route(engine_id, ttft_s, n_held, own_s, names)

@@ -128,10 +128,10 @@ class EngineState:
 
 
 class LoadView(NamedTuple):
-    """What an engine publishes of its load, in seconds of its own tick-time model."""
+    """What an engine publishes of its load. 0 seconds: too little was computed to tell."""
 
-    ahead_s: Sequence[float]
-    """Prefill that is not computed yet, of each prompt inside."""
+    ahead: Sequence[tuple[int, int]]
+    """The tokens `start .. end` of each prompt inside that are not computed yet."""
     shortest: bool
     """Whether a shorter prompt is computed before longer ones that came before it."""
     n_free: int
@@ -139,7 +139,7 @@ class LoadView(NamedTuple):
     slot_s: float
     """How long until one more slot becomes free while all are busy."""
     token_s: float
-    """What a prompt token takes beside the streams that run now; 0 where too little was computed to tell."""
+    """What a prompt token takes beside the streams that run now."""
     depth_s: float
     """What it takes more for each position of its depth."""
     n_kept: int

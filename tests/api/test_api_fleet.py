@@ -142,11 +142,11 @@ async def test_a_conversation_goes_where_it_was_until_another_engine_is_faster(e
     await collect(model, ask("first turn", n_prompt=500))
     await collect(model, ask("second turn", n_prompt=700))
     assert [request.request_id for request in start] == ["first turn", "second turn"]
-    busy = IDLE._replace(ahead_s=(0.4,))
+    busy = IDLE._replace(ahead=((0, 400),))
     engines["b1"].busy = busy, time.monotonic()
     await collect(model, ask("third turn", n_prompt=900))
     assert len(start) == 3, "0.4 s of waiting cost less than 700 tokens computed again"
-    engines["b1"].busy = busy._replace(ahead_s=(5.0,)), time.monotonic()
+    engines["b1"].busy = busy._replace(ahead=((0, 5000),)), time.monotonic()
     await collect(model, ask("fourth turn", n_prompt=1100))
     assert [request.request_id for request in engines["b0"].requests] == ["other", "fourth turn"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick
 from cobali_ray.bench.commands.serve_report import figures_of, samples_of, tables_of
+from cobali_ray.bench.inside.record import RunRecord
 from cobali_ray.bench.load.options import LoadOptions, Workload
 from cobali_ray.bench.load.run import ServeResult, run_serve
 from cobali_ray.bench.load.target import connect, parse_target
@@ -83,6 +85,12 @@ def serve(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of lengths, times and texts.")] = None,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for one answer.")] = 600.0,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the first target's ticks in this file, for cobali simulate and cobali trace."
+        ),
+    ] = None,
     rounds: NRounds = 3,
     quick: Quick = False,
     out: Out = OUT,
@@ -106,7 +114,9 @@ def serve(
         connect(name, url, endpoint=endpoint, model=model, api_key=api_key)  # type: ignore[arg-type]
         for name, url in named
     ]
-    result = run_serve(workload, targets, n_rounds=1 if quick else rounds, timeout_s=timeout_s)
+    recording = RunRecord(record, targets[0].url, api_key) if record else nullcontext()
+    with recording:
+        result = run_serve(workload, targets, n_rounds=1 if quick else rounds, timeout_s=timeout_s)
     report = report_of(result, f"serve-{workload.shape.name}", f"Serving {workload.shape.name}")
     deliver(report, out)
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from cobali_ray.bench.inside.oracle import Visit
+from cobali_ray.bench.load.workload import TRACE_BLOCK
 from cobali_ray.core.host_tier import Block, HostTier
 from cobali_ray.core.placement import n_shared, recompute_cost
 from cobali_ray.errors import ConfigError
@@ -26,8 +27,6 @@ DOCUMENTS = 0.4
 """Share of those that are one question about a text of their own."""
 THINK_S = 60.0
 N_TURNS, N_MESSAGE, N_ANSWER, N_DOCUMENT = (1, 10), (20, 200), (30, 300), (100, 4000)
-TRACE_BLOCK = 512
-"""Tokens that a hash of a public trace stands for."""
 
 
 class Trace(NamedTuple):
@@ -165,7 +164,15 @@ def play(trace: Trace, rule: Rule, n_cells: int) -> Kept:
     return Kept(computed / total, n_cached / n_prompt, n_most / n_cells)
 
 
-def generated(seconds: float, seed: int) -> Trace:
+class Chat(NamedTuple):
+    """A conversation, or a document with one question."""
+
+    began_s: float
+    turns: Sequence[tuple[Visit, float]]
+    """What is asked and answered, and how long after that the next turn comes."""
+
+
+def chats(seconds: float, seed: int, per_s: float = ARRIVE_PER_S) -> Iterable[Chat]:
     """Make up chats with a few apps, each message a while after the last answer, and lone documents."""
     rng = Random(seed)
 
@@ -173,18 +180,28 @@ def generated(seconds: float, seed: int) -> Trace:
         return array("i", [number % N_VOCAB for number in memoryview(rng.randbytes(4 * n)).cast("I")])
 
     apps = [tokens(n) for n in APPS]
-    asked: list[tuple[float, Visit]] = []
-    began_s = rng.expovariate(ARRIVE_PER_S)
+    began_s = rng.expovariate(per_s)
     while began_s < seconds:
-        at_s, said, n_turns, n_message = began_s, apps[_app(rng)], rng.randint(*N_TURNS), N_MESSAGE
+        said, n_turns, n_message = apps[_app(rng)], rng.randint(*N_TURNS), N_MESSAGE
         if rng.random() < DOCUMENTS:
             said, n_turns, n_message = tokens(0), 1, N_DOCUMENT
+        turns = []
         for _ in range(n_turns):
             prompt = said + tokens(rng.randint(*n_message))
             said = prompt + tokens(rng.randint(*N_ANSWER))
-            asked.append((at_s, Visit(len(prompt), said)))
-            at_s += rng.expovariate(1 / THINK_S)
-        began_s += rng.expovariate(ARRIVE_PER_S)
+            turns.append((Visit(len(prompt), said), rng.expovariate(1 / THINK_S)))
+        yield Chat(began_s, turns)
+        began_s += rng.expovariate(per_s)
+
+
+def generated(seconds: float, seed: int) -> Trace:
+    """Return made-up chats as a trace in which answers take no time."""
+    asked: list[tuple[float, Visit]] = []
+    for began_s, turns in chats(seconds, seed):
+        at_s = began_s
+        for visit, pause_s in turns:
+            asked.append((at_s, visit))
+            at_s += pause_s
     asked.sort(key=lambda one: one[0])
     visits = [visit for at_s, visit in asked if at_s < seconds]
     return Trace(f"generated, {seconds / 60:.0f} minutes", visits, block=64)

@@ -16,13 +16,16 @@ TIMES = ("timestamp", "time_s", "arrived_at", "TIMESTAMP")
 INPUTS = ("input_length", "prompt_tokens", "ContextTokens", "num_prefill_tokens")
 OUTPUTS = ("output_length", "output_tokens", "GeneratedTokens", "num_decode_tokens")
 
+MILLISECONDS = 1e-3
+
 
 def read_trace(text: str, *, speed: float = 1.0, unit_s: float = 1.0) -> list[Arrival]:
     """Read the arrivals of a trace, in order of time and from zero, `speed` times as fast as recorded.
 
     Lines that begin with `{` are JSON objects, anything else is CSV with a header. Numbers in the time
-    column count `unit_s` seconds each; ISO dates are understood too. Column names are those of the public
-    traces: see `TIMES`, `INPUTS`, `OUTPUTS`. What cannot be read is a ConfigError with its line.
+    column count `unit_s` seconds each, milliseconds where there are `hash_ids`, as in the Mooncake project's
+    traces; ISO dates are understood too. Column names are those of the public traces: see `TIMES`, `INPUTS`,
+    `OUTPUTS`. What cannot be read is a ConfigError with its line.
     """
     found = sorted(_arrival(number, row, unit_s) for number, row in _rows(text))
     if not found:
@@ -52,11 +55,19 @@ def _json_row(number: int, line: str) -> Mapping[str, Any]:
 
 
 def _arrival(number: int, row: Mapping[str, Any], unit_s: float) -> Arrival:
+    hash_ids = row.get("hash_ids") or ()
     return Arrival(
-        _time(number, _pick(number, row, TIMES), unit_s),
+        _time(number, _pick(number, row, TIMES), MILLISECONDS if hash_ids else unit_s),
         _tokens(number, _pick(number, row, INPUTS)),
         _tokens(number, _pick(number, row, OUTPUTS)),
+        _hashes(number, hash_ids),
     )
+
+
+def _hashes(number: int, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, int) for value in values):
+        raise ConfigError("trace", f"line {number}: hash_ids are whole numbers, got {values!r}")
+    return tuple(values)
 
 
 def _pick(number: int, row: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -22,6 +22,12 @@ class Arrival(NamedTuple):
     time_s: float
     prompt_tokens: int | None
     output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+    """What its prompt is made of, where a trace says so: a name for each `TRACE_BLOCK` tokens."""
+
+
+TRACE_BLOCK = 512
+"""Tokens that a hash of a public trace stands for."""
 
 
 def sizes(shape: Shape, n_requests: int) -> list[Size]:

@@ -1,0 +1,85 @@
+"""An engine of which only the deciding is real: the product's Scheduler, told of passes nobody computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from cobali_ray.core import instructions as told
+from cobali_ray.core.admission import Occupancy, admit
+from cobali_ray.core.events import End
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.errors import InvariantError
+from cobali_ray.simulate.ticks import PER_BYTE_S, Dice, TickTimes
+
+
+class Said(NamedTuple):
+    """What a tick gave: who got a token, and who ended."""
+
+    streams: Seq[Sequence]
+    ends: Seq[End]
+
+
+class SimulatedEngine:
+    """Ticks in two steps, because a simulated pass lasts: `begin` says how long, `end` what came of it."""
+
+    def __init__(self, times: TickTimes, pacer: Pacer, seed: int = 0) -> None:
+        self.scheduler = Scheduler(times.limits, pacer=pacer)
+        self._dice = Dice(times, seed)
+        self._plan: Plan | None = None
+        self._ends: list[End] = []
+        self.n_ticks = 0
+
+    def submit(self, request: Request, answer: Seq[int], now_s: float) -> None:
+        """Let a request in whose answer is known. Raises QueueFullError as the engine's own door does."""
+        scheduler = self.scheduler
+        occupancy = Occupancy(
+            n_queued=len(scheduler.queue),
+            n_queued_tokens=scheduler.queue.n_tokens,
+            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
+            drain_rps=scheduler.drain_rate.rps,
+        )
+        admit(request, occupancy, scheduler.limits)
+        self._tell(told.Submitted(request, now_s, answer))
+
+    def begin(self, now_s: float) -> float | None:
+        """Begin a tick; return how long it takes. None: there is nothing to compute."""
+        self._plan = None
+        moved_s = self._tell(told.TickBegun(now_s))
+        return None if self._plan is None else moved_s + self._dice.roll(self.scheduler.shape)
+
+    def end(self, now_s: float) -> Said:
+        """End the tick."""
+        if (plan := self._plan) is None:
+            raise InvariantError("no tick was begun")
+        # Each row's sequence carries its answer.
+        tokens = [s.row[s.n_output] for s in plan.rows]
+        self._tell(told.Sampled(tokens, {}, now_s))
+        if plan.rows:
+            self._tell(told.Emitted((), now_s))
+        self._tell(told.TickEnded(now_s))
+        self.n_ticks += 1
+        ends, self._ends = self._ends, []
+        return Said(plan.rows, ends)
+
+    def _tell(self, event: told.Event) -> float:
+        """Tell the scheduler what happened; return how long moving the cells that it names takes."""
+        n_moved = 0
+        for one in self.scheduler.handle(event):
+            if isinstance(one, told.Compute):
+                self._plan = one.plan
+            elif isinstance(one, told.Finish):
+                self._ends.append(one.end)
+            elif isinstance(one, told.Save):
+                n_moved += one.blocks[-1][2]
+            elif isinstance(one, told.Restore):
+                n_moved += one.n_keep
+        if not n_moved:
+            return 0.0
+        moved_s = n_moved * self.scheduler.limits.cell_bytes * PER_BYTE_S
+        self._tell(told.Moved(n_moved, moved_s, ()))
+        return moved_s
