@@ -293,11 +293,11 @@ class EngineSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _keeps_its_promise(self) -> EngineSettings:
-        needed = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0}
-        wrong = [f"{name}: {value}" for name, value in needed.items() if getattr(self, name) != value]
-        if self.continuation == "exact" and (wrong or self.unified):
-            wrong += ["kv: split"] if self.unified else []
-            raise ValueError(f"continuation: exact needs {', '.join(wrong)}")
+        needed = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0, "unified": False}
+        if self.continuation == "exact" and any(getattr(self, name) != needed[name] for name in needed):
+            raise ValueError(
+                "continuation: exact needs flash_attn: off, itl_target_ms: off, min_prefix: 0, kv: split"
+            )
         return self
 
     @property

@@ -10,6 +10,7 @@ from test_engine import Setup as EngineSetup
 
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.core.events import End
 from cobali_ray.core.life import Stay
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
@@ -52,7 +53,7 @@ class Setup(EngineSetup):
 
         def watch(batch):
             for _, event in batch:
-                if hasattr(event, "stats"):
+                if isinstance(event, End):
                     self.collector.on_end(event)
             sink(batch)
 
