@@ -115,12 +115,7 @@ class Machines:
         words = [
             *("ip", "netns", "exec", self._space(i), BIN / "ray", "start", "--block", "--num-cpus=4"),
             *("--disable-usage-stats", "--object-store-memory=100000000"),
-            *(
-                f"--node-ip-address={self.address(i)}",
-                "--resources",
-                json.dumps({f"machine-{i}": 1, "engine": int(i > 1)}),
-                *where,
-            ),
+            *(f"--node-ip-address={self.address(i)}", "--resources", json.dumps(resources), *where),
         ]
         log = self._folder / f"ray-start-{i}.log"
         for _ in range(TRIES):
