@@ -105,16 +105,17 @@ class Machines:
         )
 
     def start(self, i):
-        """Start Ray on a machine, with a resource `machine-i` by which actors can be put there."""
+        """Start Ray on a machine, with resources by which actors can be put there."""
         where = (
             ["--head", "--port=6379", f"--temp-dir={self._folder}/ray", "--dashboard-host=127.0.0.1"]
             if i == 1
             else [f"--address={self.address(1)}:6379"]
         )
+        resources = {f"machine-{i}": 1} | ({"engine": 1} if i > 1 else {})
         words = [
             *("ip", "netns", "exec", self._space(i), BIN / "ray", "start", "--block", "--num-cpus=4"),
             *("--disable-usage-stats", "--object-store-memory=100000000"),
-            *(f"--node-ip-address={self.address(i)}", "--resources", json.dumps({f"machine-{i}": 1}), *where),
+            *(f"--node-ip-address={self.address(i)}", "--resources", json.dumps(resources), *where),
         ]
         log = self._folder / f"ray-start-{i}.log"
         for _ in range(TRIES):

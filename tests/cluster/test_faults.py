@@ -3,13 +3,16 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 
 import httpx2
 import pytest
+import yaml
 from machines import Machines, missing
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(580)]
 
+EXAMPLE = Path(__file__).parents[2] / "serve_config.cluster.yaml"
 TICK_S = 0.02
 SETTINGS = {
     "model": "builtin:scripted",
@@ -182,3 +185,26 @@ async def test_a_machine_that_dies_takes_its_own_streams_along_and_comes_back(se
         )
     assert noticed_s < 3
     assert gap_s < 1
+
+
+async def test_the_example_serves_on_each_machine_with_an_ingress(served):
+    config = yaml.safe_load(EXAMPLE.read_text())
+    (example,) = config["applications"]
+    example["args"] |= SETTINGS
+    await asyncio.to_thread(served.deploy, config)
+    serving = set()
+    async with asyncio.timeout(BACK_S):
+        while len(serving) < 2:
+            await asyncio.sleep(0.5)
+            serving |= {i for i in (1, 2, 3) if await status(served.address(i)) == 200}
+    answers = [await status(served.address(i)) for i in serving for _ in range(20)]
+    assert answers == [200] * 40
+
+
+async def status(address):
+    """Ask a machine's front end; return the status of its answer, 0 if there was none."""
+    async with httpx2.AsyncClient(timeout=10.0) as http:
+        try:
+            return (await http.post(f"http://{address}:8000{CHAT}", json=ASK | {"max_tokens": 3})).status_code
+        except httpx2.TransportError:
+            return 0

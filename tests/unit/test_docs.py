@@ -295,8 +295,9 @@ def test_the_python_example_compiles():
     assert names == {"openai"}
 
 
-def test_serve_config_holds_valid_settings():
-    config = yaml.safe_load(read("serve_config.yaml"))
+@pytest.mark.parametrize("name", ["serve_config.yaml", "serve_config.cluster.yaml"])
+def test_serve_configs_hold_valid_settings(name):
+    config = yaml.safe_load(read(name))
     (application,) = config["applications"]
     read_settings(application["args"])
     assert application["import_path"] == "cobali_ray.actors.app:build"
