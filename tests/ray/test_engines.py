@@ -1,4 +1,4 @@
-"""Two engines in one application: both answer, and a change of one leaves the other alone."""
+"""Several engines in one application: all answer, and a change of one leaves the others alone."""
 
 import asyncio
 import warnings
@@ -22,7 +22,11 @@ def deploy(**of_a):
 
         from cobali_ray.actors.app import build
 
-        engines = {"a": {"model_id": "first", "n_slots": 2} | of_a, "b": {"model_id": "second"}}
+        engines = {
+            "a": {"model_id": "first", "n_slots": 2} | of_a,
+            "b": {"model_id": "second"},
+            "c": {"model_id": "rare", "load": "on_demand"},
+        }
         settings = EngineSettings(**SCRIPTED | {"n_ctx": 2048, "engines": engines})
         target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
         serve.run_many([target], wait_for_applications_running=True)
@@ -43,7 +47,11 @@ async def several(cluster):
 async def all_ready(server):
     async with server.http() as http:
         answer = await http.get("/ready")
-    return answer.status_code == 200 and {e["status"] for e in answer.json()["engines"]} == {"ready"}
+    return answer.status_code == 200 and [engine["status"] for engine in answer.json()["engines"]] == [
+        "ready",
+        "ready",
+        "unloaded",
+    ]
 
 
 async def pid_of(server, engine):
@@ -89,3 +97,21 @@ async def test_a_change_of_one_engine_restarts_that_engine_alone(several):
         assert again.choices[0].message.content == answers[0].choices[0].message.content
         text = (await http.get("/metrics")).text
         assert {f'cobali_engine_up{{engine="{engine}"}} 1.0' for engine in "ab"} <= set(text.splitlines())
+
+
+async def test_a_model_on_demand_is_loaded_by_the_first_request_for_it(several):
+    async with several.openai() as openai, several.http() as http:
+
+        async def status():
+            return (await http.get("/v1/models/rare")).json()["status"]["value"]
+
+        assert await status() == "unloaded"
+        pid = await pid_of(several, "c")
+        answer = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4)
+        assert answer.usage.completion_tokens == 4
+        assert await status() == "loaded"
+        unloaded = await http.post("/v1/models/unload", json={"model": "rare"})
+        assert (unloaded.status_code, await status()) == (200, "unloaded")
+        answer = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4)
+        assert answer.usage.completion_tokens == 4
+        assert await pid_of(several, "c") == pid, "the process is the same all the while"
