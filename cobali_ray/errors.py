@@ -3,6 +3,7 @@
 What a client is told of an error and what the metrics call it stand with its class, and nowhere else.
 """
 
+import math
 from typing import Literal, TypeAlias
 
 Outcome: TypeAlias = Literal["cancelled", "deadline", "bad_request", "refused", "error"]
@@ -340,7 +341,7 @@ class RateLimitError(RefusedError):
     def __str__(self) -> str:
         return (
             f"Rate limit reached for this API key: {self.limit} {self.what}; "
-            f"try again in {max(self.retry_after_s, 1):.0f} s."
+            f"try again in {max(math.ceil(self.retry_after_s), 1)} s."
         )
 
 

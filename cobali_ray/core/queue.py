@@ -33,6 +33,10 @@ class _Line:
         return last if len(self.sequences) > 1 and not began else None
 
 
+def _served(line: _Line) -> float:
+    return line.account.served
+
+
 class _Class:
     """Who waits of one class, by tenant."""
 
@@ -47,9 +51,12 @@ class _Class:
         return self.priority - (now_s - self.since_s) / AGEING_S
 
     def __iter__(self) -> Iterator[Sequence]:
-        lines: Iterable[_Line] = self.lines.values()
-        if len(self.lines) > 1:
-            lines = sorted(lines, key=lambda line: line.account.served)
+        lines = list(self.lines.values())
+        if len(lines) > 1:  # mostly nobody asks further than for the first
+            first = min(lines, key=_served)
+            yield from first.sequences.values()
+            lines.remove(first)
+            lines.sort(key=_served)
         for line in lines:
             yield from line.sequences.values()
 
@@ -102,7 +109,8 @@ class WaitingQueue:
     @property
     def has_ready(self) -> bool:
         """Whether somebody could get a slot."""
-        return next(self.ready(), None) is not None
+        lines = (line for of_class in self._classes.values() for line in of_class.lines.values())
+        return any(s.status is Status.QUEUED for line in lines for s in line.sequences.values())
 
     def newest(self, account: Account) -> Sequence | None:
         """Return who of a tenant came last and never had a slot, of its worst class first."""

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, FinishReason
-from cobali_ray.core.fair import Accounts, used
+from cobali_ray.core.fair import Accounts, used, yields
 from cobali_ray.core.goodput import MOST_STREAMS, Speculation
 from cobali_ray.core.instructions import (
     Assign,
@@ -411,7 +411,7 @@ class Scheduler:
         if not self.accounts.several:
             return None
         claimant = next(self.queue.ready(), None)
-        if claimant is None:
+        if claimant is None or not any(yields(s.rank, claimant.rank) for s in self.slots.running):
             return None
         for victim in self.slots.victims(claimant, self.accounts.weights(claimant.priority)):
             victim.n_parked += 1

@@ -1,7 +1,11 @@
 """Tenants and classes: who goes next, whose slot is taken, who is let in. The scheduler alone."""
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from cobali_ray.bench.commands import app
 from cobali_ray.bench.commands.tenants import LOADS, figures
 from cobali_ray.bench.inside.tenants import LIMITS, Load, play, traffic
 from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
@@ -314,3 +318,13 @@ def test_a_class_hardly_notices_a_worse_ones_flood():
     assert better["finished"] == better["asked"]
     assert worse["finished"] > 0.3 * worse["asked"]
     assert LIMITS.n_slots == 16
+
+
+def test_the_command(tmp_path):
+    command = ["tenants", "--seconds", "10", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "tenants.json").read_text())
+    assert {row[0] for row in report["tables"][0]["rows"]} == set(LOADS)
+    again = {name: played(name, 10) for name in list(LOADS)[:3]}
+    assert again == {name: report["samples"][name]["calm"] for name in again}, "the same everywhere"

@@ -103,9 +103,11 @@ class Setup:
         self.loop.wait_open()
         return self
 
-    def submit(self, *request_ids, max_tokens=3):
+    def submit(self, *request_ids, max_tokens=3, **kwargs):
         for request_id in request_ids:
-            self.loop.submit(Request(request_id=request_id, prompt=(1, 2, 3), max_tokens=max_tokens))
+            self.loop.submit(
+                Request(request_id=request_id, prompt=(1, 2, 3), max_tokens=max_tokens, **kwargs)
+            )
 
     def submit_into_a_tick(self, *request_ids, **kwargs):
         """Submit, and come back when the thread stands in a forward pass."""
@@ -316,6 +318,18 @@ def test_the_door_refuses_by_count(make):
     assert s.end("fourth").finish_reason == "length"
     assert s.finish() == {"running": 1, "first": 1, "second": 1, "fourth": 1}
     assert s.seen.refusals == ["queue_full_requests"]
+
+
+def test_a_full_queue_still_takes_another_tenants_request(make):
+    s = make(n_slots=1, max_queue=2).open()
+    s.submit_into_a_tick("a", tenant="flood")
+    s.submit("b", "c", tenant="flood")
+    with pytest.raises(QueueFullError):
+        s.submit("d", tenant="flood")
+    s.submit("e", tenant="calm")
+    s.let_go()
+    assert isinstance(s.end("c").error, QueueFullError)
+    assert s.end("e").finish_reason == s.end("b").finish_reason == "length"
 
 
 def test_what_asks_for_the_impossible_is_counted_at_the_door(make):
