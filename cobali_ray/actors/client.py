@@ -97,6 +97,8 @@ class ServeEngineClient:
         self._draining = False
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
+        self._speaking: set[asyncio.Future[Any]] = set()
+        """Those of them of which something was heard."""
         self._puller = Puller(**where_am_i())
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
         self._card: ModelCard | None = None
@@ -185,7 +187,8 @@ class ServeEngineClient:
 
     def _give_up(self, engine: Attendance) -> None:
         """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
-        self._leave()
+        for call in self._calls:
+            call.cancel()
         if not engine.wire_key:  # else it is a process of another machine
             self._kill(engine.pid)
 
@@ -196,8 +199,8 @@ class ServeEngineClient:
         self._look()
 
     def _leave(self) -> None:
-        """Have all open requests go on elsewhere. A call may fail seconds after its engine's death."""
-        for call in self._calls:
+        """Have requests leave an engine that has a successor. Who heard nothing may be with that already."""
+        for call in self._speaking:
             call.cancel()
 
     async def attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
@@ -215,6 +218,7 @@ class ServeEngineClient:
         try:
             while not ended:
                 events = await _next(stream, call, self._end_grace_s)
+                self._speaking.add(call)
                 last = events[-1]
                 if isinstance(last, End):
                     ended = True
@@ -227,6 +231,7 @@ class ServeEngineClient:
             raise
         finally:
             self._puller.drop(request.request_id)
+            self._speaking.discard(call)
             if not ended:  # else the call returns by itself in a moment
                 call.cancel()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -64,8 +64,17 @@ def asked(number: int, n_tokens: int) -> dict[str, Any]:
     return body | ({"stream_options": {"include_usage": True}} if body["stream"] else {})
 
 
+class Told(NamedTuple):
+    """What came of one request, without its times."""
+
+    texts: dict[int, str]
+    n_tokens: int | None
+    """As `usage` says."""
+    n_logprobs: int
+
+
 class Answer:
-    """What came of one request, as far as it matters."""
+    """The same as it comes."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
@@ -86,24 +95,15 @@ class Answer:
                 self.longest_s = max(self.longest_s, now_s - self._last_s)
             self._last_s = now_s
 
-    def flaws(self, body: dict[str, Any], expected: dict[int, str] | None) -> list[str]:
-        """Say what is wrong with it. A character is a token."""
-        found = []
-        if expected is not None and self.texts != expected:
-            n_chars = {index: len(text) for index, text in self.texts.items()}
-            found.append(f"{n_chars} characters that are not what was to come")
-        n_tokens = sum(map(len, self.texts.values()))
-        if self.usage is not None and self.usage["completion_tokens"] != n_tokens:
-            found.append(f"{self.usage} for {n_tokens} tokens")
-        if "logprobs" in body and self.n_logprobs != n_tokens:
-            found.append(f"{self.n_logprobs} logprobs for {n_tokens} tokens")
-        return found
+    @property
+    def told(self) -> Told:
+        """What another answer to the same must be like."""
+        n_tokens = None if self.usage is None else self.usage["completion_tokens"]
+        return Told(self.texts, n_tokens, self.n_logprobs)
 
 
-async def read(
-    http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: dict[int, str] | None
-) -> dict[int, str]:
-    """Ask for one answer, enter it in the report, and return its texts."""
+async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: Told | None) -> Told:
+    """Ask for one answer, enter it in the report, and return what was told."""
     answer, flaws = Answer(), []
     try:
         async with http.stream("POST", COMPLETIONS, json=body) as response:
@@ -117,12 +117,15 @@ async def read(
                     answer.add(chunk)
     except httpx2.HTTPError as error:
         flaws.append(repr(error))
-    flaws += answer.flaws(body, expected)
+    told = answer.told
+    if expected is not None and told != expected:
+        n_chars = {index: len(text) for index, text in told.texts.items()}
+        flaws.append(f"{n_chars} characters, {told[1:]} are not what was to come")
     report.n_answers += 1
-    report.n_tokens += sum(map(len, answer.texts.values()))
+    report.n_tokens += told.n_tokens or 0
     report.pauses_s.append(answer.longest_s)
     report.wrong += [f"{body['prompt']}: {flaw}" for flaw in flaws]
-    return answer.texts
+    return told
 
 
 async def ready(http: httpx2.AsyncClient) -> bool:
