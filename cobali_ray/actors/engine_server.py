@@ -212,7 +212,7 @@ class EngineServer:
         wire_key = self._pusher.meet(address, known=knows_me)
         if knows_me:
             await asyncio.sleep(ATTEND_S)
-        return Attendance(me, self._n_restarts, wire_key)
+        return Attendance(me, self._n_restarts, wire_key=wire_key)
 
     async def state(self) -> EngineState:
         """Say how the engine is doing."""
