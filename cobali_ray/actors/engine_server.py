@@ -334,7 +334,13 @@ class EngineServer:
         if knows_me:
             await asyncio.sleep(ATTEND_S)
         return Attendance(
-            me, self._n_restarts, self._loaded, await self._busy(), wire_key, self._answers_with, os.getpid()
+            me,
+            self._n_restarts,
+            loaded=self._loaded,
+            busy=await self._busy(),
+            wire_key=wire_key,
+            model=self._answers_with,
+            pid=os.getpid(),
         )
 
     async def _busy(self) -> LoadView | None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -25,38 +26,37 @@ SETTINGS = {
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "tell me something"}]}
 LONG = ASK | {"stream": True, "max_tokens": 3000, "ignore_eos": True}
 CHAT = "/v1/chat/completions"
-N_STREAMS = 4
+N_STREAMS = 8
 BACK_S = 120
 
 
-def application(name, machine):
-    """Return an engine on `machine`, and its ingress on the first one."""
+def application():
+    """Return two engines of one model, on the second and third machine, and an ingress on the first one."""
+    places = (("engine-0", 2), ("engine-1", 3), ("ingress", 1))
     return {
-        "name": name,
-        "route_prefix": f"/{name}",
+        "name": "cobali",
+        "route_prefix": "/",
         "import_path": "cobali_ray.actors.app:build",
-        "args": SETTINGS,
+        "args": SETTINGS | {"replicas": 2},
         "deployments": [
             {"name": name, "ray_actor_options": {"num_cpus": 0.1, "resources": {f"machine-{place}": 0.1}}}
-            for name, place in (("engine", machine), ("ingress", 1))
+            for name, place in places
         ],
     }
 
 
-def client(name):
-    return httpx2.AsyncClient(base_url=f"http://10.199.0.1:8000/{name}", timeout=10.0)
+def client():
+    return httpx2.AsyncClient(base_url="http://10.199.0.1:8000", timeout=30.0)
 
 
-async def until_ready(name):
-    """Wait until it answers a question."""
-    async with client(name) as http, asyncio.timeout(BACK_S):
+async def until_ready(*statuses):
+    """Wait until the engines, in their order, are as told."""
+    async with client() as http, asyncio.timeout(BACK_S):
         while True:
-            try:
-                response = await http.post(CHAT, json=ASK | {"max_tokens": 3})
-                if response.status_code == 200:
+            with suppress(httpx2.TransportError, KeyError):
+                told = (await http.get("/ready")).json()["engines"]
+                if [engine["status"] for engine in told] == list(statuses):
                     return
-            except httpx2.TransportError:
-                pass
             await asyncio.sleep(0.1)
 
 
@@ -75,48 +75,44 @@ async def served():
             {
                 "proxy_location": "EveryNode",
                 "http_options": {"host": "127.0.0.1", "port": 8000},
-                "applications": [application("two", 2), application("three", 3)],
+                "applications": [application()],
             }
         )
-        await asyncio.gather(until_ready("two"), until_ready("three"))
+        await until_ready("ready", "ready")
         yield machines
 
 
 class Streams:
-    """Several streams of one engine: when something came last, the longest gap, and how each ended."""
+    """Streams of both engines: when something came last of each, the longest gap, and what went wrong."""
 
-    def __init__(self, name):
-        self.name, self.ends, self.gap_s, self.last_s = name, [], 0.0, 0.0
+    def __init__(self):
+        self.errors, self.gap_s, self.last_s = [], 0.0, {}
 
     async def __aenter__(self):
-        self._begun = asyncio.Semaphore(0)
-        self._tasks = [asyncio.ensure_future(self._read()) for _ in range(N_STREAMS)]
+        self._tasks = [asyncio.ensure_future(self._read(i)) for i in range(N_STREAMS)]
         async with asyncio.timeout(30):
-            for _ in self._tasks:
-                await self._begun.acquire()
+            while len(self.last_s) < N_STREAMS:  # noqa: ASYNC110 another machine
+                await asyncio.sleep(0.01)
         return self
 
-    async def _read(self):
-        last_s = None
-        async with client(self.name) as http, http.stream("POST", CHAT, json=LONG) as response:
+    async def _read(self, i):
+        async with client() as http, http.stream("POST", CHAT, json=LONG) as response:
             assert response.status_code == 200
             async for line in response.aiter_lines():
-                if not line:
-                    continue
                 data, now = line.removeprefix("data: "), time.monotonic()
-                if last_s is None:
-                    self._begun.release()
-                elif not data.startswith('{"error"') and data != "[DONE]":
-                    self.gap_s = max(self.gap_s, now - last_s)
-                last_s = now
-                if data != "[DONE]" and "error" in (event := json.loads(data)):
-                    self.ends.append((now, event["error"]["code"]))
+                if not data or data == "[DONE]":
+                    continue
+                if "error" in (event := json.loads(data)):
+                    self.errors.append(event["error"]["code"])
+                self.gap_s = max(self.gap_s, now - self.last_s.get(i, now))
+                self.last_s[i] = now
 
-    async def ended(self):
-        """Wait until all have ended; return when the last one did, and with what."""
-        async with asyncio.timeout(60):
-            await asyncio.wait(self._tasks)
-        return max(now for now, _ in self.ends), [code for _, code in self.ends]
+    async def go_on(self, seconds):
+        """Wait until each has said something so many seconds from now."""
+        until_s = time.monotonic() + seconds
+        async with asyncio.timeout(seconds + 30):
+            while min(self.last_s.values()) < until_s:  # noqa: ASYNC110 another machine
+                await asyncio.sleep(0.1)
 
     async def __aexit__(self, *error):
         for task in self._tasks:
@@ -125,66 +121,54 @@ class Streams:
         assert all(task.cancelled() or task.exception() is None for task in self._tasks)
 
 
-async def until_idle(name):
-    async with client(name) as http, asyncio.timeout(BACK_S):
-        while (await http.get("/health")).json()["engine"].get("n_running") != 0:  # noqa: ASYNC110 another process
+async def running():
+    """Return how many requests each engine runs, as far as it can be asked."""
+    async with client() as http:
+        return [engine["n_running"] for engine in (await http.get("/ready")).json()["engines"]]
+
+
+async def until_idle():
+    async with asyncio.timeout(BACK_S):
+        while await running() != [0, 0]:  # noqa: ASYNC110 another machine
             await asyncio.sleep(0.1)
 
 
-async def test_a_cut_link_is_noticed_at_once_and_heals(served, capsys):
-    async with Streams("two") as two, Streams("three") as three:
+async def test_behind_a_cut_link_streams_go_on_elsewhere_and_it_heals(served, capsys):
+    async with Streams() as streams:
+        assert await running() == [N_STREAMS // 2, N_STREAMS // 2]
         served.cut(3)
-        cut_s = time.monotonic()
-        ended_s, codes = await three.ended()
-        noticed_s = ended_s - cut_s
-        assert codes == ["engine_died"] * N_STREAMS
-        async with client("three") as http:
-            asked_s = time.monotonic()
-            response = await http.post(CHAT, json=ASK)
-            refused_s = time.monotonic() - asked_s
-        assert response.status_code == 500
-        assert response.json()["error"]["code"] == "engine_died"
+        await streams.go_on(5.0)
+        assert not streams.errors
+        gap_s = streams.gap_s
         served.heal(3)
         healed_s = time.monotonic()
-        await until_ready("three")
+        await until_ready("ready", "ready")
         back_s = time.monotonic() - healed_s
-        assert not two.ends
-    await until_idle("three")
-    idle_s = time.monotonic() - healed_s
+    await until_idle()
     with capsys.disabled():
-        print(
-            f"\nlink cut: noticed after {noticed_s:.2f} s, new requests refused after {refused_s:.2f} s, "
-            f"back {back_s:.2f} s and idle {idle_s:.2f} s after it healed; "
-            f"longest gap of the others {two.gap_s:.2f} s"
-        )
-    assert 0.5 < noticed_s < 3
-    assert two.gap_s < 1
+        print(f"\nlink cut: longest gap {gap_s:.2f} s, the engine is back {back_s:.2f} s after it healed")
+    assert gap_s < 3
 
 
-async def test_a_machine_that_dies_takes_its_own_streams_along_and_comes_back(served, capsys):
-    async with Streams("two") as two, Streams("three") as three:
+async def test_a_machine_that_dies_fails_nobody_and_comes_back(served, capsys):
+    async with Streams() as streams:
+        assert min(await running()) > 0
         served.cut(2)  # so that, as without power, nobody is told
-        killed_s = time.monotonic()
         served.kill(2)
-        ended_s, codes = await two.ended()
-        assert set(codes) <= {"engine_died", "events_lost"}
-        assert len(codes) == N_STREAMS
-        noticed_s = ended_s - killed_s
-        assert not three.ends
-        gap_s = three.gap_s
+        await streams.go_on(5.0)
+        assert not streams.errors
+        gap_s = streams.gap_s
     served.heal(2)
     started_s = time.monotonic()
     await asyncio.to_thread(served.start, 2)
     up_s = time.monotonic() - started_s
-    await until_ready("two")
+    await until_ready("ready", "ready")
     with capsys.disabled():
         print(
-            f"\nmachine killed: noticed after {noticed_s:.2f} s, serves {time.monotonic() - started_s:.1f} s "
-            f"after it was switched on again ({up_s:.1f} s of that for Ray); longest gap of the others "
-            f"{gap_s:.2f} s"
+            f"\nmachine killed: longest gap {gap_s:.2f} s, serves {time.monotonic() - started_s:.1f} s after it "
+            f"was switched on again ({up_s:.1f} s of that for Ray)"
         )
-    assert noticed_s < 3
-    assert gap_s < 1
+    assert gap_s < 3
 
 
 async def test_the_example_serves_on_each_machine_with_an_ingress(served):

@@ -706,6 +706,14 @@ async def test_an_engine_on_another_node_answers_as_one_here(make, on_two_nodes)
     assert len({text_of(events) for events in texts}) == 1
 
 
+async def test_an_engine_on_another_node_is_heard_before_anybody_asks_it_anything(make, on_two_nodes):
+    s = await make()
+    await known(s)
+    async with asyncio.timeout(WAIT_S):
+        while not s.handle.server._pusher.n_readers:  # noqa: ASYNC110 a call is no event
+            await asyncio.sleep(0.001)
+
+
 async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_nodes, monkeypatch):
     s = await make()
     await known(s)
