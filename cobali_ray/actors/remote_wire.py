@@ -26,7 +26,6 @@ from zmq.utils import z85
 from cobali_ray.actors.address import Address
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES
 from cobali_ray.actors.ports import FIRST, LAST
-from cobali_ray.errors import CobaliError, EngineDiedError
 
 _log = structlog.get_logger(__name__)
 
@@ -213,9 +212,7 @@ class RemoteListener:
     engine are missing or it is silent. All of it runs on one event loop.
     """
 
-    def __init__(
-        self, host: str, take: Callable[[bytes, str], None], lose: Callable[[str, CobaliError], None]
-    ) -> None:
+    def __init__(self, host: str, take: Callable[[bytes, str], None], lose: Callable[..., None]) -> None:
         self._take, self._lose = take, lose
         self._context = zmq.asyncio.Context()
         public, secret = zmq.curve_keypair()
@@ -292,7 +289,7 @@ class RemoteListener:
             _log.info("engine_heard_again", key=key)
         if not heard.hear(epoch, number):
             _log.warning("messages_missing", key=key, number=number)
-            self._lose(key, EngineDiedError())  # as good as gone: the requests go on behind what arrived
+            self._lose(key, "")  # what is missing may be the first of any stream
 
     async def _watch(self) -> None:
         # Looks are counted, not time: while this loop was busy nobody can have been heard.
@@ -301,7 +298,7 @@ class RemoteListener:
             for key, heard in list(self._engines.items()):
                 if heard.look():
                     _log.warning("engine_silent", key=key, endpoint=self.endpoint)
-                    self._lose(key, EngineDiedError())
+                    self._lose(key)
 
     def close(self) -> None:
         """Stop listening."""

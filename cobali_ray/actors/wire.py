@@ -436,12 +436,11 @@ class Puller:
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 
-    def _lose(self, source: str, error: CobaliError) -> None:
-        """Fail the streams of an engine elsewhere; what is lost may also be the first of any."""
-        concerned = {source, ""} if isinstance(error, EventsLostError) else {source}
+    def _lose(self, *sources: str) -> None:
+        """Fail the streams of an engine elsewhere; "" is the source of those of which nothing was heard."""
         for stream in list(self._streams.values()):
-            if stream.source in concerned:
-                stream.fail(error)
+            if stream.source in sources:
+                stream.fail(EngineDiedError())
 
     def _share(self, message: Message, source: str) -> None:
         """Give each stream what is for it."""

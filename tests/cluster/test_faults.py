@@ -165,8 +165,8 @@ async def test_a_machine_that_dies_fails_nobody_and_comes_back(served, capsys):
     await until_ready("ready", "ready")
     with capsys.disabled():
         print(
-            f"\nmachine killed: longest gap {gap_s:.2f} s, serves {time.monotonic() - started_s:.1f} s after it "
-            f"was switched on again ({up_s:.1f} s of that for Ray)"
+            f"\nmachine killed: longest gap {gap_s:.2f} s, serves {time.monotonic() - started_s:.1f} s after "
+            f"it was switched on again ({up_s:.1f} s of that for Ray)"
         )
     assert gap_s < 3
 
