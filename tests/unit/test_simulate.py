@@ -23,7 +23,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
-from cobali_ray.simulate.fleet import Ask
+from cobali_ray.simulate.fleet import Ask, Routed
 from cobali_ray.simulate.ticks import Dice, Tick, TickTimes, fit, read_times, ticks_of, write_times
 from cobali_ray.testing import FakeClock
 
@@ -131,7 +131,9 @@ def test_what_is_no_file_of_times_is_said_to_be_none(tmp_path, text):
 
 def test_every_request_of_a_fleet_ends_once_with_its_own_answer():
     asks = [Ask(f"{i}", 0.02 * i, bytes([i]) * (50 + i), bytes(5 + i % 7)) for i in range(60)]
-    stories = play(TIMES, 3, POLICIES["router"], asks).stories
+    policy = Routed()
+    stories = play(TIMES, 3, lambda: policy, asks).stories
+    assert not policy.router._bookings, "each was released"
     assert sorted(s.ask.request_id for s in stories) == sorted(a.request_id for a in asks)
     for story in stories:
         assert story.end.finish_reason == "length"
