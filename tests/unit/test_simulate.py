@@ -165,6 +165,13 @@ def test_who_is_refused_everywhere_is_told_so_and_goes_on():
     assert [s.end is None for s in stories] == [False, False, True, False]
 
 
+def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full():
+    asks = [Ask("long", 0.0, bytes(5000), bytes(9)), Ask("full", 0.0, bytes(4090), bytes(200))]
+    too_long, full = play(TIMES, 2, POLICIES["router"], asks).stories
+    assert too_long.end is None
+    assert len(full.tokens_s) == 6
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     policy = POLICIES[name]()
