@@ -33,7 +33,7 @@ class LoadView(NamedTuple):
     ahead: Sequence[tuple[int, int]]
     """The tokens `start .. end` of each prompt inside that are not computed yet."""
     shortest: bool
-    """Whether a shorter prompt is computed before longer ones that came before it."""
+    """Whether a shorter prompt is computed before longer ones, which let pass as much as they have left."""
     n_free: int
     """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
     slot_s: float
@@ -128,7 +128,7 @@ class _Engine:
         view = self.view
         most_s = own_s if view.shortest else inf
         inside_s = [pace.prefill_s(start, end) for start, end in view.ahead]
-        ahead_s = sum([s for s in (*inside_s, *self.since.values()) if s <= most_s])
+        ahead_s = sum([min(s, most_s) for s in (*inside_s, *self.since.values())])
         n_waiting = len(self.since) + 1 - view.n_free
         return max(n_waiting, 0) * pace.slot_s + max(ahead_s - (now_s - self.seen_s), 0.0) + own_s
 
