@@ -109,12 +109,10 @@ class _Engine:
         """Return how long a prompt that takes `own_s` would wait for its first token."""
         view = self.view
         most_s = own_s if view.shortest else inf
-        ahead_s, at_s = sum(s for span in view.ahead if (s := pace.prefill_s(*span)) <= most_s), self.seen_s
+        ahead_s, at_s = sum(min(pace.prefill_s(*span), most_s) for span in view.ahead), self.seen_s
         for booking in self.since.values():
-            ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0)
+            ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0) + min(booking.own_s, most_s)
             at_s = booking.booked_s
-            if booking.own_s <= most_s:
-                ahead_s += booking.own_s
         n_waiting = len(self.since) + 1 - view.n_free
         return max(n_waiting, 0) * pace.slot_s + max(ahead_s - (now_s - at_s), 0.0) + own_s
 

@@ -133,7 +133,7 @@ class LoadView(NamedTuple):
     ahead: Sequence[tuple[int, int]]
     """The tokens `start .. end` of each prompt inside that are not computed yet."""
     shortest: bool
-    """Whether a shorter prompt is computed before longer ones that came before it."""
+    """Whether a shorter prompt is computed before longer ones, which let pass as much as they have left."""
     n_free: int
     """Slots that nobody waits for; negative: so many requests will still wait when none is free."""
     slot_s: float

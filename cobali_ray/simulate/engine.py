@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.admission import Occupancy, admit
+from cobali_ray.core.admission import Occupancy, admit, fit
 from cobali_ray.core.events import End
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan
@@ -35,8 +35,9 @@ class SimulatedEngine:
         self.n_ticks = 0
 
     def submit(self, request: Request, answer: Seq[int], now_s: float) -> None:
-        """Let a request in whose answer is known. Raises QueueFullError as the engine's own door does."""
+        """Let a request in whose answer is known. Raises what the engine's own door does."""
         scheduler = self.scheduler
+        request = fit(request, scheduler.limits.n_most)
         occupancy = Occupancy(
             n_queued=len(scheduler.queue),
             n_queued_tokens=scheduler.queue.n_tokens,

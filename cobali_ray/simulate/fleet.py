@@ -12,7 +12,7 @@ from cobali_ray.core.events import End
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.route import Router, load_of
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.errors import QueueFullError
+from cobali_ray.errors import PromptTooLongError, QueueFullError
 from cobali_ray.simulate.engine import SimulatedEngine
 
 _TO_THE_END = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -146,7 +146,7 @@ class Fleet:
         while (engine_id := self._policy.choose(request, self.now_s, refused)) is not None:
             try:
                 self.engines[engine_id].submit(request, ask.answer, self.now_s)
-            except QueueFullError:
+            except (QueueFullError, PromptTooLongError):
                 refused.add(engine_id)
                 continue
             story.engine_id = engine_id

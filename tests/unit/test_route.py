@@ -38,13 +38,15 @@ def send(router, request_id, tokens, now_s=0.0, salt="", **options):
         ({"n_free": -1}, {"n_free": 0, "ahead": ((0, 50),)}, "b"),
         ({"token_s": 0.002}, {"ahead": ((0, 50),)}, "b"),
         ({"depth_s": 1e-5}, {"token_s": 0.0014}, "b"),
-        ({"ahead": ((0, 500),)}, {"ahead": ((0, 50),)}, "a"),
-        ({"ahead": ((0, 500),), "shortest": False}, {"ahead": ((0, 50),)}, "b"),
+        ({"ahead": ((0, 500),)}, {"ahead": ((0, 60),) * 2}, "a"),
+        ({"ahead": ((0, 500),)}, {"ahead": ((0, 60),)}, "b"),
+        ({"ahead": ((0, 500),), "shortest": False}, {"ahead": ((0, 60),) * 2}, "b"),
         ({"token_s": 0.0}, {"ahead": ((0, 50),)}, "a"),
     ],
     ids=[
         "less-prefill-ahead", "a-slot-is-waited-for", "one-after-another", "a-slow-engine", "depth-costs",
-        "a-shorter-prompt-goes-first", "unless-first-come-is-first-served", "who-cannot-tell-gets-its-chance",
+        "longer-prompts-are-passed", "by-as-much-as-they-have",
+        "unless-first-come-is-first-served", "who-cannot-tell-gets-its-chance",
     ],
 )  # fmt: skip
 def test_the_least_predicted_time_to_first_token_wins(a, b, chosen):

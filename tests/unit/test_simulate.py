@@ -23,7 +23,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
-from cobali_ray.simulate.fleet import Ask
+from cobali_ray.simulate.fleet import Ask, Routed
 from cobali_ray.simulate.ticks import Dice, Tick, TickTimes, fit, read_times, ticks_of, write_times
 from cobali_ray.testing import FakeClock
 
@@ -131,7 +131,9 @@ def test_what_is_no_file_of_times_is_said_to_be_none(tmp_path, text):
 
 def test_every_request_of_a_fleet_ends_once_with_its_own_answer():
     asks = [Ask(f"{i}", 0.02 * i, bytes([i]) * (50 + i), bytes(5 + i % 7)) for i in range(60)]
-    stories = play(TIMES, 3, POLICIES["router"], asks).stories
+    policy = Routed()
+    stories = play(TIMES, 3, lambda: policy, asks).stories
+    assert not policy.router._bookings, "each was released"
     assert sorted(s.ask.request_id for s in stories) == sorted(a.request_id for a in asks)
     for story in stories:
         assert story.end.finish_reason == "length"
@@ -161,6 +163,13 @@ def test_who_is_refused_everywhere_is_told_so_and_goes_on():
     asks[2].then = Ask("after", 1.0, bytes(50), bytes(2))
     stories = play(small, 2, POLICIES["router"], asks).stories
     assert [s.end is None for s in stories] == [False, False, True, False]
+
+
+def test_what_does_not_fit_a_slot_is_refused_and_an_answer_ends_where_it_is_full():
+    asks = [Ask("long", 0.0, bytes(5000), bytes(9)), Ask("full", 0.0, bytes(4090), bytes(200))]
+    too_long, full = play(TIMES, 2, POLICIES["router"], asks).stories
+    assert too_long.end is None
+    assert len(full.tokens_s) == 6
 
 
 @pytest.mark.parametrize("name", POLICIES)
