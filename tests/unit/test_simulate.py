@@ -198,7 +198,8 @@ def test_the_router_is_best_in_short(share):
         waits = sorted(s.tokens_s[0] - s.sent_s for s in played.stories)
         found[name] = (sum(waits) / len(waits), waits[int(0.99 * len(waits))], played)
     ours, *others = found.values()
-    assert all(ours[0] < 0.95 * other[0] and ours[1] < other[1] for other in others)
+    assert all(ours[0] < 0.85 * other[0] for other in others)
+    assert all(ours[1] < 1.1 * other[1] for other in others), "of two hundred requests that is one or two"
     assert ours[2].hit_rate > 0.9 * one_cache([s.ask for s in ours[2].stories], 2, times.limits)
 
 
