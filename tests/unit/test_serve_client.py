@@ -504,8 +504,9 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    with contextlib.suppress(InternalError):  # or its last event says that it was cancelled
-        await s.collect(max_tokens=4000)
+    request = Request(request_id="a", prompt=(1,), max_tokens=4000)
+    with contextlib.suppress(InternalError, EngineDiedError):  # or its last event said that it was cancelled
+        await to_end(s.client.attempt(request))
     monkeypatch.undo()
     await s.idle()
     await s.counted(cancelled=1)
