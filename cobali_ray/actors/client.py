@@ -208,6 +208,7 @@ class ServeEngineClient:
 
         Raises EngineDiedError if the engine goes away meanwhile.
         """
+        incarnation_id = self._link.incarnation_id
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         stream = self._puller.open(request.request_id, response.cancel, source=self._link.source)
         call = asyncio.ensure_future(outcome(response))
@@ -227,7 +228,7 @@ class ServeEngineClient:
                         raise EngineDiedError  # noqa: TRY301 the link hears of it below
                 yield events
         except EngineDiedError:
-            self._link.lose(EngineStatus.RESTARTING)
+            self._link.end(incarnation_id)
             raise
         finally:
             self._puller.drop(request.request_id)
