@@ -28,7 +28,7 @@ from cobali_ray.errors import (
     UnloadedError,
 )
 from cobali_ray.telemetry.exposition import render_all
-from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
+from cobali_ray.telemetry.names import HttpTime
 
 ResultT = TypeVar("ResultT")
 
@@ -198,8 +198,8 @@ class Model:
         there = []
         for engine_id, engine in self.engines.items():
             if not engine.present:
-                self._router.left(engine_id)
-                self._seen_s.pop(engine_id, None)
+                if self._seen_s.pop(engine_id, None) is not None:
+                    self._router.left(engine_id)
                 continue
             there.append(engine_id)
             if engine.busy is not None and engine.busy[1] != self._seen_s.get(engine_id):
@@ -241,11 +241,6 @@ class Fleet:
         for model in self.models:
             model.loader = self.loader
         self.engines = {id_: engine for model in self.models for id_, engine in model.engines.items()}
-
-    @classmethod
-    def of(cls, engine: EngineClient) -> Fleet:
-        """Return the fleet of one engine."""
-        return cls([Model({ONLY_ENGINE: engine})])
 
     def find(self, asked: str | None) -> Model:
         """Return the model that a client asks for; it need not say which if there is but one.

@@ -44,7 +44,7 @@ class Source(NamedTuple):
     account: Account
 
 
-class _Wanted(UnloadedError):  # noqa: N818 it asks for something
+class _Wanted(Exception):  # noqa: N818 it asks for something, and nothing is wrong
     """A body asks for a model that has to be loaded before the body can be read."""
 
     def __init__(self, model: Model) -> None:
@@ -109,7 +109,10 @@ class Intake:
                 return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
             except _Wanted as wanted:
                 await unless_gone(http.receive, wanted.model.load())
+            try:
                 return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+            except _Wanted:  # it is gone again
+                raise UnloadedError from None
         finally:
             self._n_held_bytes -= n_mine
 

@@ -28,6 +28,7 @@ class Loader:
         self._models = models
         self._turn = asyncio.Lock()
         self._loading: dict[Model, asyncio.Task[None]] = {}
+        """The last one of each."""
 
     async def load(self, model: Model) -> None:
         """Wait until a model is loaded; idle ones make room, the one that was used longest ago first.
@@ -49,15 +50,11 @@ class Loader:
             model.n_waiting -= 1
 
     def _loading_of(self, model: Model) -> asyncio.Task[None]:
-        def forget(task: asyncio.Task[None]) -> None:
-            del self._loading[model]
-            if not task.cancelled():
-                task.exception()  # whoever waited has been told
-
-        if model not in self._loading:
-            self._loading[model] = asyncio.ensure_future(self._load(model))
-            self._loading[model].add_done_callback(forget)
-        return self._loading[model]
+        task = self._loading.get(model)
+        if task is None or task.done():
+            task = self._loading[model] = asyncio.ensure_future(self._load(model))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
+        return task
 
     async def _load(self, model: Model) -> None:
         async with self._turn:

@@ -523,9 +523,25 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    with contextlib.suppress(InternalError):  # or its last event says that it was cancelled
+    run, share, ended = s.handle.server.run, s.client._puller._share, asyncio.Event()
+
+    def note(message, source):
+        share(message, source)
+        if isinstance(message.events[-1], End):
+            ended.set()
+
+    async def break_late(request):
+        try:
+            return await run(request)
+        finally:  # its last event says that it was cancelled, and is there first
+            await ended.wait()
+
+    s.client._puller._share, s.handle.server.run = note, break_late
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
         await s.collect(max_tokens=4000)
     monkeypatch.undo()
+    assert s.client.present, "the engine is none the worse for it"
+    assert len(s.handle.responses) == 1
     await s.idle()
     await s.counted(cancelled=1)
 
