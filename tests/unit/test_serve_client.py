@@ -1,7 +1,6 @@
 """ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
 
 import asyncio
-import contextlib
 import os
 import time
 import warnings
