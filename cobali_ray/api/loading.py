@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from cobali_ray.core.stats import EngineStatus
-from cobali_ray.errors import CobaliError, NoRoomError, QueueFullError
+from cobali_ray.errors import CobaliError, LoadingError, NoRoomError, QueueFullError
 
 if TYPE_CHECKING:  # a model asks its loader, and a loader knows all models
     from cobali_ray.api.client import EngineClient
@@ -27,12 +27,17 @@ class Loader:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._turn = asyncio.Lock()
+        self._loading: dict[Model, asyncio.Task[None]] = {}
+        """The last one of each."""
 
     async def load(self, model: Model) -> None:
         """Wait until a model is loaded; idle ones make room, the one that was used longest ago first.
 
+        All who wait for one model wait for one loading, which goes on when they leave, as the engine's does.
+
         Raises:
             QueueFullError: as many requests as its queue may hold wait for it already.
+            LoadingError: none of its engines is there.
             NoRoomError: what has the room is at work, or is to stay.
             ModelTooLargeError: it can never fit.
         """
@@ -40,13 +45,31 @@ class Loader:
             raise QueueFullError("requests", model.max_waiting, RETRY_AFTER_S)
         model.n_waiting += 1
         try:
-            async with self._turn:
-                for engine in model.engines.values():
-                    await self._load(engine, model)
+            await asyncio.shield(self._loading_of(model))
         finally:
             model.n_waiting -= 1
 
-    async def _load(self, engine: EngineClient, model: Model) -> None:
+    def _loading_of(self, model: Model) -> asyncio.Task[None]:
+        task = self._loading.get(model)
+        if task is None or task.done():
+            task = self._loading[model] = asyncio.ensure_future(self._load(model))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
+        return task
+
+    async def _load(self, model: Model) -> None:
+        async with self._turn:
+            if not model.n_waiting:  # all have left before its turn came
+                return
+            n_away = 0
+            for engine in model.engines.values():
+                try:
+                    await self._load_one(engine, model)
+                except LoadingError:  # the others serve until it is back
+                    n_away += 1
+            if n_away == len(model.engines):
+                raise LoadingError
+
+    async def _load_one(self, engine: EngineClient, model: Model) -> None:
         while True:
             try:
                 await engine.load()
