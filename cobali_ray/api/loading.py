@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import CobaliError, NoRoomError, QueueFullError
 
@@ -28,8 +29,8 @@ class Loader:
         self._models = models
         self._turn = asyncio.Lock()
 
-    async def load(self, model: Model) -> None:
-        """Wait until a model is loaded; idle ones make room, the one that was used longest ago first.
+    async def load(self, model: Model, engine_ids: Iterable[str]) -> None:
+        """Wait until engines have loaded their model; idle ones make room, that used longest ago first.
 
         Raises:
             QueueFullError: as many requests as its queue may hold wait for it already.
@@ -41,8 +42,8 @@ class Loader:
         model.n_waiting += 1
         try:
             async with self._turn:
-                for engine in model.engines.values():
-                    await self._load(engine, model)
+                for engine_id in engine_ids:
+                    await self._load(model.engines[engine_id], model)
         finally:
             model.n_waiting -= 1
 
@@ -57,18 +58,35 @@ class Loader:
                 return
 
     async def _make_room(self, wanted: Model) -> bool:
-        """Unload the model that has been idle for longest, if there is one that may be; say whether."""
-        idle: list[tuple[float, Model]] = []
-        for model in self._models:
-            if model is wanted or not model.on_demand or model.n_open:
-                continue
-            states = [state for state in await model.states() if state.status is EngineStatus.READY]
-            if states and not any(state.n_running or state.n_queued for state in states):
-                idle.append((min(state.idle_s for state in states), model))
-        for idle_s, model in sorted(idle, key=lambda found: -found[0]):
+        """Unload the engine of another model that has been idle for longest, if one may be; say whether."""
+        idle = [
+            (state.idle_s, state.engine_id, model)
+            for model in self._models
+            if model is not wanted
+            for state in await model.states()
+            if state.engine_id in model.loose
+            and state.status is EngineStatus.READY
+            and not (state.n_running or state.n_queued)
+        ]
+        for idle_s, engine_id, model in sorted(idle, key=lambda found: -found[0]):
             with suppress(CobaliError):  # a request has come in between, or it is away
-                await self.unload(model)
-                _log.info("made_room", unloaded=model.names[0], idle_s=idle_s, wanted=wanted.names[0])
+                await model.engines[engine_id].unload()
+                _log.info("made_room", engine_id=engine_id, idle_s=idle_s, wanted=wanted.names[0])
+                return True
+        return False
+
+    async def grow(self, model: Model) -> bool:
+        """Load one more engine of a model that has some; say whether. For that nothing makes room."""
+        async with self._turn:
+            for state in await model.states():
+                if state.status is not EngineStatus.UNLOADED:
+                    continue
+                try:
+                    await model.engines[state.engine_id].load()
+                except CobaliError as error:
+                    _log.warning("cannot_grow", engine_id=state.engine_id, error=str(error), again_s=AGAIN_S)
+                    return False
+                _log.info("grew", engine_id=state.engine_id)
                 return True
         return False
 

@@ -50,7 +50,7 @@ def engines():
 @pytest.fixture
 def app(engines, clock):
     fleet = Fleet(
-        Model({name: engine}, [name], on_demand=name != "c", max_waiting=2)
+        Model({name: engine}, [name], n_stay=int(name == "c"), max_waiting=2)
         for name, engine in engines.items()
     )
     return build_api(fleet, ApiSettings(), clock=clock)
