@@ -52,8 +52,8 @@ class Model:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says.
 
         `replays`: what was said before an engine died is computed again token by token.
-        `max_waiting` requests may wait while it is loaded. The first `n_stay` engines are not unloaded by
-        themselves (None: none is); the others are loaded where requests would wait `scale_up_wait_s`.
+        The first `n_stay` engines (None: all) make no room for others, and the router prefers them. One that
+        is not loaded is, where requests would wait `scale_up_wait_s`; `max_waiting` may wait for the first.
         """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
         self._replays = replays
@@ -61,8 +61,8 @@ class Model:
         self._n_stay = len(self.engines) if n_stay is None else n_stay
         self.n_waiting = self.n_open = 0
         self.loader = Loader([self])
-        self._router, self._demand = Router(), Demand(scale_up_wait_s)
-        self._handicaps = handicaps(list(self.engines), self._n_stay, scale_up_wait_s)
+        self._router = Router(handicaps(list(self.engines), self._n_stay, scale_up_wait_s))
+        self._demand = Demand(scale_up_wait_s)
         self._growing: asyncio.Task[None] | None = None
         self._seen_s: dict[str, float] = {}
         """When each engine said what the router knows of it."""
@@ -177,7 +177,7 @@ class Model:
         if len(self.engines) == 1 or not there:
             return there[0] if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
-        route = self._router.choose(request.prompt, request.cache_salt, now_s, elsewhere, self._handicaps)
+        route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
             return there[0]
         self._router.booked(request.request_id, route, now_s)

@@ -76,13 +76,16 @@ class Loader:
         return False
 
     async def grow(self, model: Model) -> bool:
-        """Load one more engine of a model that has some; say whether. For that nothing makes room."""
+        """Have one more engine of a model that has some; say whether. For that nothing makes room."""
         async with self._turn:
             for state in await model.states():
-                if state.status is not EngineStatus.UNLOADED:
+                engine = model.engines[state.engine_id]
+                # Another ingress may have loaded it, of which this one does not know.
+                loaded_elsewhere = state.status is EngineStatus.READY and not engine.present
+                if state.status is not EngineStatus.UNLOADED and not loaded_elsewhere:
                     continue
                 try:
-                    await model.engines[state.engine_id].load()
+                    await engine.load()
                 except CobaliError as error:
                     _log.warning("cannot_grow", engine_id=state.engine_id, error=str(error), again_s=AGAIN_S)
                     return False

@@ -14,8 +14,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from cobali_ray.core.host_tier import name_behind, root_name
 from cobali_ray.core.scheduler import Scheduler
@@ -27,7 +26,6 @@ LAG_S = 0.05
 """What was sent to an engine so shortly before its view came may not be in it."""
 GUESS_S = 0.001
 """Seconds per prompt token where no engine can tell."""
-_NONE: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 def load_of(scheduler: Scheduler) -> LoadView:
@@ -160,7 +158,9 @@ class Router:
     router.left("a")  # the engine is gone, or starts anew
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handicaps: Mapping[str, float] | None = None) -> None:
+        """`handicaps`: seconds that an engine must save a request, more than those without, to be chosen."""
+        self._handicaps = handicaps or {}
         self._engines: dict[str, _Engine] = {}
         self._bookings: dict[str, _Booking] = {}
 
@@ -179,17 +179,9 @@ class Router:
         self._bookings = {i: b for i, b in self._bookings.items() if b.engine_id != engine_id}
 
     def choose(
-        self,
-        tokens: Sequence[int],
-        salt: str | None,
-        now_s: float,
-        without: Collection[str] = (),
-        handicaps: Mapping[str, float] = _NONE,
+        self, tokens: Sequence[int], salt: str | None, now_s: float, without: Collection[str] = ()
     ) -> Route | None:
-        """Return the engine with the least predicted time to first token; equal ones take turns.
-
-        An engine with a handicap is chosen only where it saves more seconds than that.
-        """
+        """Return the engine with the least predicted time to first token; equal ones take turns."""
         names, n = names_of(tokens, salt), len(tokens)
         # Who cannot tell is taken to be fast: otherwise a new engine would never find out.
         views = [engine.view for engine in self._engines.values()]
@@ -205,7 +197,7 @@ class Router:
             n_held = BLOCK * engine.n_blocks(names)
             own_s = pace.prefill_s(n_held, n)
             ttft_s = engine.ttft_s(own_s, now_s, pace)
-            rank = (ttft_s + handicaps.get(engine_id, 0.0), engine.used_s)
+            rank = (ttft_s + self._handicaps.get(engine_id, 0.0), engine.used_s)
             if best is None or rank < best:
                 best = rank
                 route = Route(engine_id, ttft_s, n_held, own_s, names)

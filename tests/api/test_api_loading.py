@@ -136,6 +136,16 @@ async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engi
     assert "unload" not in engines["b"].loads + engines["c"].loads
 
 
+async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
+    a, b = engines["a"], engines["b"]
+    model = Model({"a": a, "b": b}, ["m"], n_stay=0)
+    await a.load()
+    needs_room(b, a)
+    with pytest.raises(NoRoomError):
+        await model.loader.load(model, model.engines)
+    assert a.present
+
+
 async def test_a_model_with_a_stream_open_here_is_not_taken_for_idle(app, engines):
     gate = asyncio.Event()
     await Wire(app, CHAT, ask("b")).run()

@@ -40,7 +40,7 @@ class Engines(dict):
     async def ask(self, n_prompt=3):
         """Send a request a moment later; return which engine answered."""
         self.now_s += 0.25
-        request = Request(request_id=f"r{self.now_s}", prompt=(1,) * n_prompt, max_tokens=5)
+        request = Request(request_id=f"r{self.now_s}", prompt=(int(self.now_s * 4),) * n_prompt, max_tokens=5)
         async for events in self.model.generate(request):
             if isinstance(events[0], Delta):
                 said = events[0].text
@@ -65,12 +65,13 @@ async def test_waits_that_stay_long_load_an_engine_more_and_nobody_waits_for_tha
     engines["b"].load_step = gate = asyncio.Event()
     assert await engines.wait_long(3) == {"a"}
     assert engines.loads == [0, 0, 0], "it may be over in a moment"
-    assert await engines.wait_long(9) == {"a"}, "answered while the other is loaded"
+    assert await engines.wait_long(15) == {"a"}, "answered while the other is loaded"
     assert engines.loads == [0, 1, 0], "one after the other"
     gate.set()
     await until(lambda: engines["b"].present)
-    assert await engines.ask() == "b"
     engines.say(b=FULL)
+    await engines.wait_long(2)
+    assert engines.loads == [0, 1, 0], "how it is with two of them is to be seen"
     await engines.wait_long(5)
     assert engines.loads == [0, 1, 1], "and it goes on while both are full"
 
@@ -116,6 +117,14 @@ async def test_an_engine_that_is_away_is_not_loaded_by_us():
     engines["b"].engine = EngineState(status=EngineStatus.RESTARTING)
     await engines.wait_long(10)
     assert engines.loads == [0, 0]
+
+
+async def test_an_engine_that_another_ingress_has_loaded_is_found():
+    engines = Engines(2)
+    engines["b"].engine = EngineState(status=EngineStatus.READY)
+    assert await engines.wait_long(3.5) == {"a"}
+    assert engines.loads == [0, 1], "which tells us what it serves"
+    assert await engines.ask() == "b"
 
 
 async def test_who_comes_to_an_engine_that_has_just_let_go_is_sent_to_another():

@@ -58,8 +58,10 @@ def test_the_least_predicted_time_to_first_token_wins(a, b, chosen):
 
 @pytest.mark.parametrize(("n_ahead", "chosen"), [(400, "a"), (600, "b")])
 def test_an_engine_with_a_handicap_must_save_more_than_that(n_ahead, chosen):
-    router = router_of(a=IDLE._replace(ahead=((0, n_ahead),), shortest=False), b=IDLE)
-    route = router.choose(text(100), "", 0.0, handicaps={"b": 0.5})
+    router = Router({"b": 0.5})
+    router.published("a", IDLE._replace(ahead=((0, n_ahead),), shortest=False), 0.0)
+    router.published("b", IDLE, 0.0)
+    route = router.choose(text(100), "", 0.0)
     assert route.engine_id == chosen
     assert route.ttft_s == pytest.approx({"a": 0.5, "b": 0.1}[chosen]), "the prediction is the true one"
 
