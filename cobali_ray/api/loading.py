@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # a model asks its loader, and a loader knows all models
 _log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S: Final = 5.0
+_LOADABLE: Final = frozenset({EngineStatus.UNLOADED, EngineStatus.FAILED, EngineStatus.READY})
+"""How an engine is that can be had by loading; READY where another ingress has loaded it."""
 
 
 class Loader:
@@ -80,9 +82,7 @@ class Loader:
         async with self._turn:
             for state in await model.states():
                 engine = model.engines[state.engine_id]
-                # Another ingress may have loaded it, of which this one does not know.
-                loaded_elsewhere = state.status is EngineStatus.READY and not engine.present
-                if state.status is not EngineStatus.UNLOADED and not loaded_elsewhere:
+                if engine.present or state.status not in _LOADABLE:
                     continue
                 try:
                     await engine.load()
