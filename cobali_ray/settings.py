@@ -61,6 +61,11 @@ class EngineSettings(BaseSettings):
     Empty: one engine."""
     replicas: int = Field(default=1, ge=1, le=64)
     """Processes of an engine; each loads the model for itself, and they share its requests."""
+    min_replicas: int | None = Field(default=None, ge=0)
+    """Those of them that are loaded at the start and stay; the others are loaded where requests would wait,
+    and let go when idle. None: all."""
+    scale_up_wait_s: float = Field(default=1.0, gt=0)
+    """One more is loaded where the predicted waits of requests stay above this."""
     cores: str | None = None
     """CPUs an engine may use, such as 0-3,8; replicas get equal parts. None: all of this process."""
     gpu_share: float | None = Field(default=None, ge=0)
@@ -287,6 +292,10 @@ class EngineSettings(BaseSettings):
             raise ValueError("disk_cache_dir: prefixes go through host memory: host_cache_mib and min_prefix")
         if self.type_v not in PLAIN_CELL_TYPES and self.flash_attn == "off":
             raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
+        if self.min_replicas is not None and self.min_replicas > self.replicas:
+            raise ValueError(f"min_replicas: {self.min_replicas} is more than replicas: {self.replicas}")
+        if self.min_replicas and self.load == "on_demand":
+            raise ValueError("min_replicas: load: on_demand has none loaded at the start")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self

@@ -299,6 +299,7 @@ class EngineServer:
     def _unload_if_idle(self) -> None:
         most_s = self._settings.keep_alive_s
         if most_s is not None and self._loaded and self._idle_s > most_s:
+            _log.info("let_go", idle_s=round(self._idle_s, 1))
             self._in_turn(self._unload())
 
     @property

@@ -54,7 +54,8 @@ class Ingress:
             Model(
                 {one.engine_id: self._clients[one.engine_id] for one in engines},
                 names,
-                on_demand=engines[0].on_demand,
+                n_stay=sum(not one.on_demand for one in engines),
+                scale_up_wait_s=engines[0].scale_up_wait_s,
                 max_waiting=engines[0].max_queue,
                 replays=engines[0].replays,
             )

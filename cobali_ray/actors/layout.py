@@ -35,6 +35,10 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
         for i in range(own.replicas):
             words = [word for word in (name, str(i) if own.replicas > 1 else "") if word]
             alone = {field: EngineSettings.model_fields[field].get_default() for field in _NOT_TOLD}
+            if own.min_replicas is not None:
+                stays = i < own.min_replicas
+                alone["load"] = "eager" if stays else "on_demand"
+                alone["keep_alive_s"] = None if stays else own.keep_alive_s
             found.append(
                 Place(
                     engine_id="-".join(words) or ONLY_ENGINE,
@@ -46,7 +50,7 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
     return tuple(found)
 
 
-_NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "model_aliases")
+_NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "min_replicas", "model_aliases")
 
 
 def gpu_shares(found: Sequence[Place], n_gpus: int) -> dict[str, float]:
@@ -66,6 +70,7 @@ class Served(NamedTuple):
     model: str
     """The reference: another file may have another vocabulary, and then the ingress starts anew."""
     on_demand: bool
+    scale_up_wait_s: float
     max_queue: int
     stall_timeout_s: float
     replays: bool
@@ -80,6 +85,7 @@ def served_by(found: Sequence[Place]) -> list[Served]:
             names=place.names,
             model=(own := place.settings).model,
             on_demand=own.load == "on_demand",
+            scale_up_wait_s=own.scale_up_wait_s,
             max_queue=own.max_queue,
             stall_timeout_s=own.stall_timeout_s,
             replays=own.continuation == "exact",

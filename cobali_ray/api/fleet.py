@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
+from cobali_ray.core.scale import Demand, handicaps
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
     DeadlineExceededError,
@@ -44,7 +45,8 @@ class Model:
         engines: Mapping[str, EngineClient],
         names: Sequence[str] = (),
         *,
-        on_demand: bool = False,
+        n_stay: int | None = None,
+        scale_up_wait_s: float = 1.0,
         max_waiting: int = 128,
         replays: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -52,14 +54,18 @@ class Model:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says.
 
         `replays`: what was said before an engine died is computed again token by token.
-        `on_demand`: it may be unloaded to make room; `max_waiting` requests may wait while it is loaded.
+        The first `n_stay` engines (None: all) make no room for others, and the router prefers them. One that
+        is not loaded is, where requests would wait `scale_up_wait_s`; `max_waiting` may wait for the first.
         """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
         self._replays = replays
-        self.on_demand, self.max_waiting = on_demand, max_waiting
+        self.max_waiting = max_waiting
+        self._n_stay = len(self.engines) if n_stay is None else n_stay
         self.n_waiting = self.n_open = 0
         self.loader = Loader([self])
-        self._router = Router()
+        self._router = Router(handicaps(list(self.engines), self._n_stay, scale_up_wait_s))
+        self._demand = Demand(scale_up_wait_s)
+        self._growing: asyncio.Task[None] | None = None
         self._seen_s: dict[str, float] = {}
         """When each engine said what the router knows of it."""
 
@@ -98,9 +104,14 @@ class Model:
         finally:
             self.n_open -= 1
 
-    async def load(self) -> None:
-        """Wait until the model is loaded; see Loader."""
-        await self.loader.load(self)
+    @property
+    def loose(self) -> list[str]:
+        """The engines that may be unloaded while they are idle; with requests open, one is kept for them."""
+        return list(self.engines)[max(self._n_stay, min(self.n_open, 1)) :]
+
+    async def load(self, first: str | None = None) -> None:
+        """Wait until one of the engines has loaded the model, the `first` if possible; see Loader."""
+        await self.loader.load(self, first or next(iter(self.engines)))
 
     async def _choose(self, request: Request) -> Offer:
         """Find the engine that is best for a request; where none is there, the first that is."""
@@ -116,7 +127,7 @@ class Model:
         finds = {asyncio.ensure_future(engine.find()): id_ for id_, engine in self.engines.items()}
         try:
             done, _ = await asyncio.wait(finds, return_when=asyncio.FIRST_COMPLETED)
-            found = next((find for find in done if find.exception() is None), next(iter(done)))
+            found = next((find for find in finds if find in done and not find.exception()), next(iter(done)))
             return found.result(), finds[found]
         finally:
             for find in finds:
@@ -125,12 +136,13 @@ class Model:
     async def _attempt(
         self, first: Route, model: str, asked: Request, request: Request
     ) -> AsyncGenerator[list[Event], None]:
-        """Have an engine answer; where it refuses another one, and once more where the model is not loaded.
+        """Have an engine answer; where it cannot another one, and once more where none has the model.
 
         `asked` is the request as the client sent it, which may have been begun elsewhere. An engine that
         answers with something else than `model` is not asked.
         """
         refusals: dict[str, RefusedError] = {}
+        gone: set[str] = set()
         route: Route | None = first
         loads = True
         while route is not None:
@@ -143,22 +155,25 @@ class Model:
                         yield events
                     return
             except UnloadedError:
-                if not loads:
-                    raise
-                loads = False
-                request = await self._loaded_for(request)
-                route = self._next(asked, refusals) or first
+                gone.add(engine_id)
+                if (other := self._next(asked, refusals.keys() | gone)) is None:
+                    if not loads:
+                        raise
+                    loads = False
+                    request = await self._loaded_for(request, engine_id)
+                    other = self._next(asked, refusals) or _to(engine_id)
+                route = other
             except RefusedError as refusal:  # always before the first event
                 refusals[engine_id] = refusal
-                route = self._next(asked, refusals)
+                route = self._next(asked, refusals.keys() | gone)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
-    async def _loaded_for(self, request: Request) -> Request:
+    async def _loaded_for(self, request: Request, engine_id: str) -> Request:
         """Load the model in the time that a request has; return it with what is left of that."""
         began_s, timeout_s = self._now(), request.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self.load()
+                await self.load(engine_id)
         except TimeoutError:
             raise DeadlineExceededError(timeout_s or 0.0) from None
         except LoadingError:  # it went away meanwhile, and another one takes its place
@@ -184,14 +199,28 @@ class Model:
         finally:
             self._router.released(asked_id)
 
-    def _next(self, request: Request, refused: Mapping[str, RefusedError]) -> Route | None:
+    def _next(self, request: Request, refused: Collection[str]) -> Route | None:
         """Choose among the engines that are there and have not refused."""
-        there = [engine_id for engine_id in self._look() if engine_id not in refused]
+        present = self._look()
+        there = [engine_id for engine_id in present if engine_id not in refused]
         if len(self.engines) == 1 or not there:
             return _to(there[0]) if there else None
-        elsewhere = [engine_id for engine_id in self.engines if engine_id not in there]
-        route = self._router.choose(request.prompt, request.cache_salt, self._now(), without=elsewhere)
-        return route or _to(there[0])  # none of them has said yet how it is doing
+        now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
+        route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
+        if route is None:  # none of them has said yet how it is doing
+            return _to(there[0])
+        may_grow = len(present) < len(self.engines) and self._growing is None
+        if may_grow and self._demand.grows(route.ttft_s - route.own_s, now_s):
+            self._growing = asyncio.ensure_future(self._grow())
+        return route
+
+    async def _grow(self) -> None:
+        """Have one more engine loaded, while requests go to those that are there."""
+        try:
+            if not await self.loader.grow(self):
+                self._demand.failed(self._now())
+        finally:
+            self._growing = None
 
     def _look(self) -> list[str]:
         """Tell the router what engines have said since the last look; return those that are there."""

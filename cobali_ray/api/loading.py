@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import CobaliError, LoadingError, NoRoomError, QueueFullError
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # a model asks its loader, and a loader knows all models
 _log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S: Final = 5.0
+_LOADABLE: Final = frozenset({EngineStatus.UNLOADED, EngineStatus.FAILED, EngineStatus.READY})
+"""How an engine is that can be had by loading; READY where another ingress has loaded it."""
 
 
 class Loader:
@@ -27,11 +30,13 @@ class Loader:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._turn = asyncio.Lock()
-        self._loading: dict[Model, asyncio.Task[None]] = {}
+        self._loading: dict[tuple[Model, bool], asyncio.Task[None]] = {}
         """The last one of each."""
 
-    async def load(self, model: Model) -> None:
-        """Wait until a model is loaded; idle ones make room, the one that was used longest ago first.
+    async def load(self, model: Model, first: str | None = None) -> None:
+        """Wait until all engines have loaded a model; with a `first`, until one has, that one if possible.
+
+        Idle engines of other models make room, that used longest ago first.
 
         All who wait for one model wait for one loading, which goes on when they leave, as the engine's does.
 
@@ -45,28 +50,30 @@ class Loader:
             raise QueueFullError("requests", model.max_waiting, RETRY_AFTER_S)
         model.n_waiting += 1
         try:
-            await asyncio.shield(self._loading_of(model))
+            await asyncio.shield(self._loading_of(model, first))
         finally:
             model.n_waiting -= 1
 
-    def _loading_of(self, model: Model) -> asyncio.Task[None]:
-        task = self._loading.get(model)
+    def _loading_of(self, model: Model, first: str | None) -> asyncio.Task[None]:
+        key = (model, first is None)
+        task = self._loading.get(key)
         if task is None or task.done():
-            task = self._loading[model] = asyncio.ensure_future(self._load(model))
+            task = self._loading[key] = asyncio.ensure_future(self._load(model, first))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
         return task
 
-    async def _load(self, model: Model) -> None:
+    async def _load(self, model: Model, first: str | None) -> None:
         async with self._turn:
             if not model.n_waiting:  # all have left before its turn came
                 return
-            n_away = 0
-            for engine in model.engines.values():
-                try:
-                    await self._load_one(engine, model)
-                except LoadingError:  # the others serve until it is back
-                    n_away += 1
-            if n_away == len(model.engines):
+            n_loaded = 0
+            for engine_id in sorted(model.engines, key=lambda engine_id: engine_id != first):
+                with suppress(LoadingError):  # the others serve until it is back
+                    await self._load_one(model.engines[engine_id], model)
+                    n_loaded += 1
+                if n_loaded and first is not None:
+                    return
+            if not n_loaded:
                 raise LoadingError
 
     async def _load_one(self, engine: EngineClient, model: Model) -> None:
@@ -80,18 +87,36 @@ class Loader:
                 return
 
     async def _make_room(self, wanted: Model) -> bool:
-        """Unload the model that has been idle for longest, if there is one that may be; say whether."""
-        idle: list[tuple[float, Model]] = []
-        for model in self._models:
-            if model is wanted or not model.on_demand or model.n_open:
-                continue
-            states = [state for state in await model.states() if state.status is EngineStatus.READY]
-            if states and not any(state.n_running or state.n_queued for state in states):
-                idle.append((min(state.idle_s for state in states), model))
-        for idle_s, model in sorted(idle, key=lambda found: -found[0]):
+        """Unload the engine of another model that has been idle for longest, if one may be; say whether."""
+        idle = [
+            (state.idle_s, state.engine_id, model)
+            for model in self._models
+            if model is not wanted
+            for state in await model.states()
+            if state.engine_id in model.loose
+            and state.status is EngineStatus.READY
+            and not (state.n_running or state.n_queued)
+        ]
+        for idle_s, engine_id, model in sorted(idle, key=lambda found: -found[0]):
             with suppress(CobaliError):  # a request has come in between, or it is away
-                await self.unload(model)
-                _log.info("made_room", unloaded=model.names[0], idle_s=idle_s, wanted=wanted.names[0])
+                await model.engines[engine_id].unload()
+                _log.info("made_room", engine_id=engine_id, idle_s=idle_s, wanted=wanted.names[0])
+                return True
+        return False
+
+    async def grow(self, model: Model) -> bool:
+        """Have one more engine of a model that has some; say whether. For that nothing makes room."""
+        async with self._turn:
+            for state in await model.states():
+                engine = model.engines[state.engine_id]
+                if engine.present or state.status not in _LOADABLE:
+                    continue
+                try:
+                    await engine.load()
+                except CobaliError as error:
+                    _log.warning("cannot_grow", engine_id=state.engine_id, error=str(error), again_s=AGAIN_S)
+                    return False
+                _log.info("grew", engine_id=state.engine_id)
                 return True
         return False
 

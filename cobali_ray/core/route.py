@@ -11,7 +11,7 @@ blocks of 64 tokens, put right by what requests really found there.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -158,7 +158,9 @@ class Router:
     router.left("a")  # the engine is gone, or starts anew
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handicaps: Mapping[str, float] | None = None) -> None:
+        """`handicaps`: seconds that an engine must save a request, more than those without, to be chosen."""
+        self._handicaps = handicaps or {}
         self._engines: dict[str, _Engine] = {}
         self._bookings: dict[str, _Booking] = {}
 
@@ -195,8 +197,9 @@ class Router:
             n_held = BLOCK * engine.n_blocks(names)
             own_s = pace.prefill_s(n_held, n)
             ttft_s = engine.ttft_s(own_s, now_s, pace)
-            if best is None or (ttft_s, engine.used_s) < best:
-                best = (ttft_s, engine.used_s)
+            rank = (ttft_s + self._handicaps.get(engine_id, 0.0), engine.used_s)
+            if best is None or rank < best:
+                best = rank
                 route = Route(engine_id, ttft_s, n_held, own_s, names)
         return route
 

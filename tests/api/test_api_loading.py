@@ -50,7 +50,7 @@ def engines():
 @pytest.fixture
 def app(engines, clock):
     fleet = Fleet(
-        Model({name: engine}, [name], on_demand=name != "c", max_waiting=2)
+        Model({name: engine}, [name], n_stay=int(name == "c"), max_waiting=2)
         for name, engine in engines.items()
     )
     return build_api(fleet, ApiSettings(), clock=clock)
@@ -151,7 +151,7 @@ async def test_an_engine_that_ends_while_it_loads_is_waited_for(app, engines):
 
 async def test_a_model_is_loaded_where_it_can_be(engines, clock):
     engines["a"].the_card, engines["a"].load_step = LoadingError(), LoadingError()
-    app = build_api(Fleet([Model(engines, ["b"], on_demand=True)]), ApiSettings(), clock=clock)
+    app = build_api(Fleet([Model(engines, ["b"], n_stay=0)]), ApiSettings(), clock=clock)
     assert (await Wire(app, CHAT, ask("b")).run()).status == 200
     engines["b"].load_step = engines["c"].load_step = LoadingError()
     assert (await Wire(app, "/v1/models/load", {"model": "b"}).run()).status == 503
@@ -208,6 +208,16 @@ async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engi
     assert "500 MiB" in wire.json["error"]["message"]
     assert "100 MiB" in wire.json["error"]["message"]
     assert "unload" not in engines["b"].loads + engines["c"].loads
+
+
+async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
+    a, b = engines["a"], engines["b"]
+    model = Model({"a": a, "b": b}, ["m"], n_stay=0)
+    await a.load()
+    needs_room(b, a)
+    with pytest.raises(NoRoomError):
+        await model.loader.load(model)
+    assert a.present
 
 
 async def test_a_model_with_a_stream_open_here_is_not_taken_for_idle(app, engines):

@@ -26,6 +26,14 @@ def deploy(**of_a):
             "a": {"model_id": "first", "n_slots": 2} | of_a,
             "b": {"model_id": "second"},
             "c": {"model_id": "rare", "load": "on_demand"},
+            "d": {
+                "model_id": "elastic",
+                "n_slots": 1,
+                "replicas": 2,
+                "min_replicas": 1,
+                "scale_up_wait_s": 0.1,
+                "keep_alive_s": 1,
+            },
         }
         settings = EngineSettings(**SCRIPTED | {"n_ctx": 2048, "engines": engines})
         target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
@@ -49,6 +57,8 @@ async def all_ready(server):
         answer = await http.get("/ready")
     return answer.status_code == 200 and [engine["status"] for engine in answer.json()["engines"]] == [
         "ready",
+        "ready",
+        "unloaded",
         "ready",
         "unloaded",
     ]
@@ -115,3 +125,38 @@ async def test_a_model_on_demand_is_loaded_by_the_first_request_for_it(several):
         answer = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4)
         assert answer.usage.completion_tokens == 4
         assert await pid_of(several, "c") == pid, "the process is the same all the while"
+
+
+async def test_a_replica_more_is_loaded_while_requests_wait_and_let_go_when_idle(several):
+    async with several.openai() as openai, several.http() as http:
+
+        async def status():
+            return (await http.get("/v1/models/elastic")).json()["status"]["engines"]
+
+        async def at_work():
+            text = (await http.get("/metrics")).text
+            return any(
+                line.startswith("cobali_tokens_total{")
+                and 'engine="d-1"' in line
+                and not line.endswith(" 0.0")
+                for line in text.splitlines()
+            )
+
+        async def client():
+            while not stop.is_set():
+                answer = await openai.chat.completions.create(
+                    model="elastic", messages=SAY, max_tokens=40, extra_body={"ignore_eos": True}
+                )
+                assert answer.usage.completion_tokens == 40
+
+        stop = asyncio.Event()
+        clients = [asyncio.ensure_future(client()) for _ in range(6)]
+        await until(at_work)
+        assert await status() == {"d-0": "ready", "d-1": "ready"}
+        stop.set()
+        await asyncio.gather(*clients)
+
+        async def let_go():
+            return await status() == {"d-0": "ready", "d-1": "unloaded"}
+
+        await until(let_go)

@@ -11,7 +11,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
 from cobali_ray.actors import ingress
-from cobali_ray.actors.layout import for_ingress, gpu_shares, places, versions
+from cobali_ray.actors.layout import for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
 
@@ -41,6 +41,25 @@ def test_each_engine_has_its_own_settings_on_top_of_the_common_ones():
     assert (small.settings.n_slots, first.settings.n_slots) == (8, 2)
     assert (small.settings.n_ctx, first.settings.n_ctx) == (1024, 1024)
     assert (small.settings.cores, first.settings.cores, second.settings.cores) == (None, "0", "1,2")
+
+
+def test_those_beyond_the_least_replicas_come_and_go_and_the_others_stay():
+    own = {"replicas": 3, "min_replicas": 1, "keep_alive_s": 300, "scale_up_wait_s": 2}
+    found = places(read_settings(own))
+    assert [(place.settings.load, place.settings.keep_alive_s) for place in found] == [
+        ("eager", None), ("on_demand", 300), ("on_demand", 300),
+    ]  # fmt: skip
+    assert {served.scale_up_wait_s for served in served_by(found)} == {2}
+    assert {place.settings.load for place in places(read_settings(own | {"min_replicas": 0}))} == {
+        "on_demand"
+    }
+    all_stay = places(read_settings({"replicas": 2, "keep_alive_s": 300}))
+    assert [(place.settings.load, place.settings.keep_alive_s) for place in all_stay] == [("eager", 300)] * 2
+
+
+def test_other_least_replicas_restart_only_who_changes():
+    one, two = (versions(read_settings({"replicas": 3, "min_replicas": n})) for n in (1, 2))
+    assert {name for name in one if one[name] != two[name]} == {"engine-1", "ingress"}
 
 
 def test_replicas_need_no_name():

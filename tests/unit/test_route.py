@@ -56,6 +56,16 @@ def test_the_least_predicted_time_to_first_token_wins(a, b, chosen):
         assert router.choose(text(100), "", 0.0).engine_id == chosen
 
 
+@pytest.mark.parametrize(("n_ahead", "chosen"), [(400, "a"), (600, "b")])
+def test_an_engine_with_a_handicap_must_save_more_than_that(n_ahead, chosen):
+    router = Router({"b": 0.5})
+    router.published("a", IDLE._replace(ahead=((0, n_ahead),), shortest=False), 0.0)
+    router.published("b", IDLE, 0.0)
+    route = router.choose(text(100), "", 0.0)
+    assert route.engine_id == chosen
+    assert route.ttft_s == pytest.approx({"a": 0.5, "b": 0.1}[chosen]), "the prediction is the true one"
+
+
 def test_who_cannot_tell_is_as_fast_as_the_fastest_and_no_faster():
     router = router_of(a=IDLE, b=IDLE._replace(token_s=0.0), c=IDLE._replace(token_s=0.002))
     send(router, "1", text(640), without={"b", "c"})

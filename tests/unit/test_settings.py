@@ -62,6 +62,13 @@ def test_the_exact_continuation_has_its_configuration():
         pytest.param({"mode": "batch"}, "mode", "continuous", id="no-such-mode"),
         pytest.param({"prefill_order": "lifo"}, "prefill_order", "packed", id="no-such-order"),
         pytest.param({"selector": "gpu"}, "selector", "cuda", id="no-such-selector"),
+        pytest.param({"replicas": 2, "min_replicas": 3}, "min_replicas", "replicas: 2", id="least-of-most"),
+        pytest.param(
+            {"replicas": 2, "min_replicas": 1, "load": "on_demand"},
+            "min_replicas",
+            "on_demand",
+            id="loaded-and-not",
+        ),
         pytest.param({"kv_cells": 99_999_999}, "kv_cells", "n_slots * n_ctx", id="more-cells-than-usable"),
         pytest.param({"kv": "split", "kv_cells": 4096}, "kv_cells", "unified", id="cells-of-a-split-cache"),
         pytest.param({"token_budget": 4, "n_slots": 8}, "token_budget", "cannot feed", id="budget-starves"),

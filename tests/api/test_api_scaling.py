@@ -1,0 +1,170 @@
+"""Engines of one model that come when its requests would wait, and go when the others suffice."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from fake_client import IDLE, FakeClient, says, until
+
+from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.core.events import Delta
+from cobali_ray.core.request import Request
+from cobali_ray.core.scale import AGAIN_S
+from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
+
+MIB = 1 << 20
+FULL = IDLE._replace(n_free=-9)
+"""Ten seconds until a slot is free."""
+
+
+class Engines(dict):
+    """Engines of one model by id, and a clock; only the first holds the model."""
+
+    def __init__(self, n, **settings):
+        self.now_s = 0.0
+        for engine_id in list("abcd")[:n]:
+            self[engine_id] = FakeClient(says(engine_id))
+        for engine_id in list(self)[1:]:
+            self.unload(engine_id)
+        self.model = Model(self, ["m"], n_stay=1, now=lambda: self.now_s, **settings)
+
+    def unload(self, engine_id):
+        self[engine_id].present = False
+        self[engine_id].engine = EngineState(status=EngineStatus.UNLOADED)
+
+    def say(self, **views):
+        for engine_id, view in views.items():
+            self[engine_id].busy = view, self.now_s
+
+    async def ask(self, n_prompt=3):
+        """Send a request a moment later; return which engine answered."""
+        self.now_s += 0.25
+        request = Request(request_id=f"r{self.now_s}", prompt=(int(self.now_s * 4),) * n_prompt, max_tokens=5)
+        async for events in self.model.generate(request):
+            if isinstance(events[0], Delta):
+                said = events[0].text
+        return said
+
+    async def wait_long(self, seconds):
+        """Send requests to engines whose slots are all taken."""
+        answered = set()
+        for _ in range(int(seconds * 4)):
+            self.say(a=FULL)
+            answered.add(await self.ask())
+        await asyncio.sleep(0)
+        return answered
+
+    @property
+    def loads(self):
+        return [len(engine.loads) for engine in self.values()]
+
+
+async def test_waits_that_stay_long_load_an_engine_more_and_nobody_waits_for_that():
+    engines = Engines(3)
+    engines["b"].load_step = gate = asyncio.Event()
+    assert await engines.wait_long(3) == {"a"}
+    assert engines.loads == [0, 0, 0], "it may be over in a moment"
+    assert await engines.wait_long(15) == {"a"}, "answered while the other is loaded"
+    assert engines.loads == [0, 1, 0], "one after the other"
+    gate.set()
+    await until(lambda: engines["b"].present)
+    engines.say(b=FULL)
+    await engines.wait_long(2)
+    assert engines.loads == [0, 1, 0], "how it is with two of them is to be seen"
+    await engines.wait_long(5)
+    assert engines.loads == [0, 1, 1], "and it goes on while both are full"
+
+
+async def test_requests_that_do_not_wait_load_nothing():
+    engines = Engines(2)
+    for _ in range(40):
+        assert await engines.ask(n_prompt=5000) == "a", "long prompts take their time on any engine"
+    assert engines.loads == [0, 0]
+
+
+async def test_an_engine_more_is_chosen_only_where_it_saves_half_of_such_a_wait():
+    engines = Engines(2, scale_up_wait_s=1.0)
+    await engines["b"].load()
+    assert [await engines.ask() for _ in range(5)] == ["a"] * 5, "so that it falls idle"
+    engines.say(a=IDLE._replace(ahead=((0, 450),)))
+    assert await engines.ask() == "a"
+    engines.say(a=IDLE._replace(ahead=((0, 900),)))
+    assert await engines.ask() == "b"
+
+
+async def test_engines_that_all_stay_take_turns():
+    engines = Engines(2)
+    engines.model = Model(engines, ["m"], now=lambda: engines.now_s)
+    await engines["b"].load()
+    assert {await engines.ask() for _ in range(5)} == {"a", "b"}
+
+
+async def test_where_there_is_no_room_it_is_tried_again_after_a_while():
+    engines = Engines(2)
+    engines["b"].load_step = NoRoomError(500 * MIB, 100 * MIB)
+    assert await engines.wait_long(30) == {"a"}
+    assert engines.loads == [0, 1]
+    engines["b"].load_step = None
+    await engines.wait_long(AGAIN_S - 30)
+    assert engines.loads == [0, 1]
+    await engines.wait_long(10)
+    assert engines.loads == [0, 2]
+
+
+async def test_an_engine_that_is_away_is_not_loaded_by_us():
+    engines = Engines(2)
+    engines["b"].engine = EngineState(status=EngineStatus.RESTARTING)
+    await engines.wait_long(10)
+    assert engines.loads == [0, 0]
+
+
+async def test_an_engine_that_another_ingress_has_loaded_is_found():
+    engines = Engines(2)
+    engines["b"].engine = EngineState(status=EngineStatus.READY)
+    assert await engines.wait_long(5) == {"a", "b"}
+    assert engines.loads == [0, 1], "which tells us what it serves"
+
+
+async def test_who_comes_to_an_engine_that_has_just_let_go_is_sent_to_another():
+    engines = Engines(2)
+    await engines["b"].load()
+    engines["b"].script = lambda _: [UnloadedError()]
+    engines.say(a=FULL)
+    assert await engines.ask() == "a"
+    assert engines.loads == [0, 1]
+    engines["a"].script = lambda _: [QueueFullError("requests", 1, 3.0)]
+    with pytest.raises(QueueFullError):
+        await engines.ask()
+
+
+async def test_while_the_first_is_away_another_is_loaded():
+    engines = Engines(2)
+    engines["a"].present, engines["a"].engine = False, EngineState(status=EngineStatus.RESTARTING)
+    engines["a"].find = asyncio.Event().wait
+    b = engines["b"]
+    b.script = lambda request: says("b")(request) if b.present else iter([UnloadedError()])
+    assert await engines.ask() == "b"
+    assert engines.loads == [0, 1]
+
+
+async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_is_at_work():
+    engines, wanted = Engines(2), FakeClient(says("w"))
+    await engines["b"].load()
+    for engine_id in "ab":
+        engines[engine_id].engine = replace(engines[engine_id].engine, idle_s=9.0)
+    load = wanted.load
+
+    async def load_if_there_is_room():
+        if engines["b"].present:
+            raise NoRoomError(500 * MIB, 100 * MIB)
+        await load()
+
+    wanted.load = load_if_there_is_room
+    engines.model.n_open = 1
+    other = Model({"w": wanted}, ["w"], n_stay=0)
+    Fleet([engines.model, other])
+    await other.load()
+    assert wanted.loads == ["load"]
+    assert engines["a"].loads == []
+    assert engines["b"].loads == ["load", "unload"]
