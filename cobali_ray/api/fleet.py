@@ -14,13 +14,14 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import Event
+from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Router
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
     LoadingError,
+    QueueFullError,
     RefusedError,
     UnknownModelError,
     UnloadedError,
@@ -94,6 +95,7 @@ class Model:
                 async for events in batches:
                     yield events
         finally:
+            self._router.released(request.request_id)
             self.n_open -= 1
 
     async def load(self) -> None:
@@ -145,15 +147,14 @@ class Model:
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
         waits = True
-        try:
-            async with aclosing(self.engines[engine_id].attempt(request)) as batches:
-                async for events in batches:
-                    if waits and (stats := events[0].stats) is not None:
-                        self._router.released(asked_id, stats.n_cached)
-                    waits = False
-                    yield events
-        finally:
-            self._router.released(asked_id)
+        async with aclosing(self.engines[engine_id].attempt(request)) as batches:
+            async for events in batches:
+                if waits and (stats := events[0].stats) is not None:
+                    if isinstance(end := events[0], End) and isinstance(end.error, QueueFullError):
+                        raise end.error  # it had to make room in that queue
+                    self._router.released(asked_id, stats.n_cached)
+                waits = False
+                yield events
 
     def _next(self, request: Request, refused: Mapping[str, RefusedError]) -> str | None:
         """Choose among the engines that are there and have not refused."""

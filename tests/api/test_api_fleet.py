@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, says, until
+from fake_client import IDLE, FakeClient, Wire, ends_with, says, until
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -191,6 +191,24 @@ async def test_leaving_frees_the_engine_in_the_books(engines):
     await collect(model, ask("next"))
     await collect(model, ask("last"))
     assert len(engines["b0"].requests) == 2, "what has left waits no longer"
+
+
+async def test_who_leaves_while_an_engine_is_looked_for_is_not_in_the_books(engines):
+    model, never = engines.fleet().find("big"), asyncio.Event()
+    engines["b0"].find = engines["b1"].find = never.wait
+    task = asyncio.ensure_future(collect(model, ask("left")))
+    await until(lambda: model._router._bookings)
+    task.cancel()
+    await asyncio.wait({task})
+    assert not model._router._bookings
+
+
+async def test_who_had_to_make_room_in_one_queue_goes_to_the_next_engine(engines, app):
+    engines["b0"].script = ends_with(QueueFullError("requests", 1, 7.0))
+    assert [await said(app, "big") for _ in range(3)] == ["b1"] * 3
+    engines["b1"].script = engines["b0"].script
+    wire = await Wire(app, CHAT, {"model": "big", "messages": HELLO}).run()
+    assert (wire.status, wire.headers["retry-after"]) == (429, "7")
 
 
 async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):
