@@ -67,7 +67,7 @@ class Entered:
             n_queued=self.n - scheduler.n_left_queue,
             n_queued_tokens=self.n_tokens - scheduler.n_left_queue_tokens,
             n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
-            drain_rps=scheduler.drain_rate.rps,
+            drain_rps=scheduler.drain_rps,
             lines=self.lines(scheduler.n_left_line, scheduler.n_left_line_tokens),
             prefill_s=prefill_s,
         )

@@ -210,8 +210,17 @@ class Scheduler:
         """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
         return self._pacer.target_s
 
+    @property
+    def drain_rps(self) -> float:
+        """Requests that leave the queue per second; 0: too little is known.
+
+        What was seen for seconds says little of stays of minutes, whose ends come together.
+        """
+        seen = self.drain_rate.rps
+        return max(seen, self.limits.n_slots / self.stay_s) if seen and self.stay_s else seen
+
     def prefill_s(self, request: Request) -> float:
-        """Return what computing the rest of a prompt takes by itself; 0: too little is known. For any thread."""
+        """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
         model = self._pacer.model
         if not model.knows_prefill:
             return 0.0
@@ -279,7 +288,7 @@ class Scheduler:
             if newest is None:
                 return
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
-            retry_s = retry_after_s(1, self.drain_rate.rps)
+            retry_s = retry_after_s(1, self.drain_rps)
             self._end(newest, now_s, QueueFullError(what, limit, retry_s))
 
     def _ready(self, event: Ready) -> None:

@@ -326,6 +326,14 @@ def test_who_could_not_begin_in_time_is_refused_with_the_time():
     at_door(ask("x"), [], n_free=1, max_ttft_s=1.0)
 
 
+def test_answers_of_minutes_that_end_together_are_no_standstill():
+    s = Setup(n_slots=2, tick_s=1.0)
+    s.submit(*[ask(f"a{i}", max_tokens=60) for i in range(6)])
+    s.tick(118)
+    assert len(s.ends) == 2
+    assert s.scheduler.drain_rps == pytest.approx(2 / 60, rel=0.1)
+
+
 def test_waiting_for_a_prompt_that_is_under_way_is_no_slow_queue():
     """Several answers of one prompt: all but the first wait until it can be copied, beside free slots."""
     s = Setup(n_slots=4, copies=True, min_prefix=4)
