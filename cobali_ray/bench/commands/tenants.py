@@ -13,7 +13,7 @@ from cobali_ray.bench.report.report import Report, Table, deliver, ms
 
 QUICK_S = 60.0
 NOTE = (
-    "The real scheduler and its door on a virtual clock: a tick takes 15 ms, 0.3 ms for every stream and "
+    "A simulated engine, scheduler and door the product's: a tick takes 15 ms, 0.3 ms for every stream and "
     "0.25 ms for every prompt token; 16 slots, prompts of 100 to 1,500 tokens, answers of 50 to 200: 2.6 "
     "requests a second at most. Served: prompt tokens computed and output tokens twice, while the load "
     "lasted. Nothing here depends on the machine."
