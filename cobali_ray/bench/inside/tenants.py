@@ -45,13 +45,14 @@ def traffic(loads: Sequence[Load], seconds: float, seed: int) -> list[Ask]:
     for load in loads:
         draw, at_s = Random(f"{seed} {load.name}"), 0.0
         while (at_s := at_s + draw.expovariate(load.rps)) < seconds:
-            prompt, answer = draw.randbytes(draw.randint(*load.n_prompt)), bytes(draw.randint(*load.n_output))
-            name = f"{load.name}-{len(asks)}"
+            first = draw.randrange(1 << 30)
             asks.append(
                 Ask(
-                    name, at_s, prompt, answer, tenant=load.tenant, weight=load.weight, priority=load.priority
+                    f"{load.name}-{len(asks)}", at_s, range(first, first + draw.randint(*load.n_prompt)),
+                    bytes(draw.randint(*load.n_output)), tenant=load.tenant, weight=load.weight,
+                    priority=load.priority,
                 )
-            )
+            )  # fmt: skip
     return asks
 
 
@@ -64,15 +65,19 @@ class Played(NamedTuple):
 
     def of(self, load: str) -> list[Story]:
         """Return what became of one load."""
-        return [story for story in self.stories if story.ask.request_id.rsplit("-", 1)[0] == load]
+        return [story for story in self.stories if _load_of(story) == load]
 
     def served(self) -> Counter[str]:
         """Return prompt tokens computed and output tokens twice, by load, while they lasted."""
         served: Counter[str] = Counter()
         for story in self.stories:
             n = sum([at_s < self.seconds for at_s in story.tokens_s])
-            served[story.ask.request_id.rsplit("-", 1)[0]] += 2 * n + (n and len(story.ask.prompt))
+            served[_load_of(story)] += 2 * n + (n and len(story.ask.prompt))
         return served
+
+
+def _load_of(story: Story) -> str:
+    return story.ask.request_id.rsplit("-", 1)[0]
 
 
 def run(loads: Sequence[Load], seconds: float, seed: int) -> Played:
