@@ -14,7 +14,7 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import Event
+from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
@@ -24,6 +24,7 @@ from cobali_ray.errors import (
     EngineDiedError,
     InvalidParameterError,
     LoadingError,
+    QueueFullError,
     RefusedError,
     UnknownModelError,
     UnloadedError,
@@ -191,13 +192,19 @@ class Model:
         try:
             async with aclosing(self.engines[route.engine_id].attempt(request)) as batches:
                 async for events in batches:
-                    stats = events[0].stats if waits else None
-                    if stats is not None and stats.ttft_s is not None:  # else it ended in the queue
-                        self._router.released(asked_id, stats.n_cached)
+                    if waits:
+                        self._note(asked_id, events[0])
                     waits = False
                     yield events
         finally:
             self._router.released(asked_id)
+
+    def _note(self, asked_id: str, first: Event) -> None:
+        """Tell the router what an engine's first word says of a prompt. Raises what refuses it after all."""
+        if isinstance(first, End) and isinstance(first.error, QueueFullError):
+            raise first.error  # it had to make room in that queue
+        if first.stats is not None and first.stats.ttft_s is not None:  # else it ended in the queue
+            self._router.released(asked_id, first.stats.n_cached)
 
     def _next(self, request: Request, refused: Collection[str]) -> Route | None:
         """Choose among the engines that are there and have not refused."""

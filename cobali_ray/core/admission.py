@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cobali_ray.core.fair import used
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongError
+
+if TYPE_CHECKING:  # it knows this module
+    from cobali_ray.core.scheduler import Scheduler
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -26,7 +29,7 @@ class Occupancy(NamedTuple):
     lines: Sequence[Line] = ()
     """The same requests by class and tenant."""
     prefill_s: float = 0.0
-    """What the prompt of whoever asks takes at least; 0 when unknown."""
+    """What the rest of the prompt of whoever asks takes; 0 when unknown."""
 
 
 class Line(NamedTuple):
@@ -43,16 +46,31 @@ class Entered:
     """Counts who went in through the door, by class and tenant. Of one thread."""
 
     def __init__(self) -> None:
+        self.n = self.n_tokens = 0
+        """Requests, and their prompt tokens."""
         self._n: Counter[tuple[int, str]] = Counter()
         self._n_tokens: Counter[tuple[int, str]] = Counter()
         self._weights: dict[str, float] = {}
 
     def note(self, request: Request) -> None:
         """Count a request that was let in."""
+        self.n += 1
+        self.n_tokens += request.n_prompt
         line = (request.priority, request.tenant)
         self._n[line] += 1
         self._n_tokens[line] += request.n_prompt
         self._weights[request.tenant] = request.weight
+
+    def occupancy(self, scheduler: Scheduler, prefill_s: float = 0.0) -> Occupancy:
+        """Return who of them waits, as far as the scheduler's thread came."""
+        return Occupancy(
+            n_queued=self.n - scheduler.n_left_queue,
+            n_queued_tokens=self.n_tokens - scheduler.n_left_queue_tokens,
+            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
+            drain_rps=scheduler.drain_rps,
+            lines=self.lines(scheduler.n_left_line, scheduler.n_left_line_tokens),
+            prefill_s=prefill_s,
+        )
 
     def lines(
         self, left: Mapping[tuple[int, str], int], left_tokens: Mapping[tuple[int, str], int]
@@ -93,11 +111,10 @@ def admit(
     nobody who is next of its tenant and class. Who could not begin in time is refused at once.
     """
     lines = occupancy.lines
-    worse = any(x.priority > request.priority and x.n > 1 for x in lines)
-    if not worse and not _below_share(request, lines, limits):
-        _check_room(request, occupancy, limits)
+    if not _below_share(request, lines, limits):
+        _check_room(request, _without_worse(request, occupancy), limits)
     if occupancy.drain_rps > 0:
-        wait_s = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0) / occupancy.drain_rps
+        wait_s = max(n_ahead(request, lines) - occupancy.n_free_slots, 0.0) / occupancy.drain_rps
         if request.timeout_s is not None and wait_s > request.timeout_s:
             raise WaitTooLongError(wait_s, request.timeout_s, "timeout_s")
         if max_ttft_s is not None and wait_s and wait_s + occupancy.prefill_s > max_ttft_s:
@@ -114,6 +131,15 @@ def n_ahead(request: Request, lines: Sequence[Line]) -> float:
     better = sum([x.n for x in lines if x.priority < request.priority])
     peers = [x for x in lines if x.priority == request.priority and x.tenant != request.tenant]
     return mine + better + sum([min(x.n, (mine + 1) * x.weight / request.weight) for x in peers])
+
+
+def _without_worse(request: Request, occupancy: Occupancy) -> Occupancy:
+    """Return who would be left if all went for the request who may: of worse lines all but the next."""
+    worse = [x for x in occupancy.lines if x.priority > request.priority]
+    return occupancy._replace(
+        n_queued=occupancy.n_queued - sum([x.n - 1 for x in worse]),
+        n_queued_tokens=occupancy.n_queued_tokens - sum([x.n_tokens - x.n_tokens // x.n for x in worse]),
+    )
 
 
 def _below_share(request: Request, lines: Sequence[Line], limits: EngineLimits) -> bool:

@@ -59,6 +59,10 @@ class Accounts:
         """Whether there is anything to be fair about: open requests of more than one tenant or class."""
         return len(self._lines) > 1
 
+    def joins(self, request: Request) -> bool:
+        """Whether a request is the first open one of its tenant and class."""
+        return (request.priority, request.tenant) not in self._lines
+
     def enter(self, request: Request) -> Account:
         """Take a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
         account = self._accounts.get(request.tenant)

@@ -88,7 +88,7 @@ class Pacer:
         if not prompts:
             return []
         first = min([p.rank for p in prompts])
-        due = any(yields(s.rank, first) for s in streams)
+        due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
         if self._target_s is not None and any(s.rank[0] <= first[0] for s in streams):
             n_decode = len(streams)
             decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget))

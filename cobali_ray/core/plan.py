@@ -114,8 +114,7 @@ def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Se
     is passed by more than its own length and one tick. Before all that go better classes, and tenants that
     were served less; who was passed by `MOST_PASSED` times its length goes first all the same.
     """
-    first = prompts[0].rank if prompts else None
-    if all(p.rank == first for p in prompts):
+    if len({p.rank for p in prompts}) < 2:
         return _in_order(prompts, limits, budget)
     of_rank: dict[tuple[int, float], list[Prompt]] = {}
     for prompt in prompts:

@@ -129,9 +129,11 @@ class WaitingQueue:
 
     def take(self, sequence: Sequence, now_s: float) -> None:
         """Take out who has its turn; if it has that by its class's age, it keeps its slot."""
-        if min(self._classes) < sequence.priority:
+        its = self._classes[sequence.priority]
+        better = [one for one in self._classes.values() if one.priority < its.priority]
+        if any(one.level(now_s) > its.level(now_s) for one in better):
             sequence.n_parked = MOST_PARKED
-        self._classes[sequence.priority].since_s = now_s
+        its.since_s = now_s
         self.remove(sequence)
 
     def remove(self, sequence: Sequence) -> None:

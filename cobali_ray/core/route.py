@@ -133,7 +133,7 @@ class _Engine:
         for name in reversed(names):
             held.pop(name, None)
             held[name] = now_s
-        for name in list(_first(held, len(held) - self.view.n_kept // BLOCK)):
+        for name in _first(held, len(held) - self.view.n_kept // BLOCK):
             del held[name]
 
     def forget_until(self, until_s: float) -> None:
@@ -154,7 +154,7 @@ class Router:
     route = router.choose(prompt, salt, now_s)  # None: there is no engine
     router.booked(request_id, route, now_s)  # it is sent to route.engine_id
     router.released(request_id, n_cached)  # its first token is there
-    router.released(request_id)  # it was refused (choose again, without={"a"}), or ended without a token
+    router.released(request_id)  # it ended without a token; where it was refused, choose again without={"a"}
     router.left("a")  # the engine is gone, or starts anew
     """
 
@@ -175,7 +175,8 @@ class Router:
 
     def left(self, engine_id: str) -> None:
         """Forget an engine and what it held."""
-        self._engines.pop(engine_id, None)
+        if self._engines.pop(engine_id, None) is None:
+            return
         self._bookings = {i: b for i, b in self._bookings.items() if b.engine_id != engine_id}
 
     def choose(
@@ -204,7 +205,8 @@ class Router:
         return route
 
     def booked(self, request_id: str, route: Route, now_s: float) -> None:
-        """Note that a request is sent to an engine, which will hold its prompt."""
+        """Note that a request is sent to an engine, which will hold its prompt, and to no other."""
+        self.released(request_id)
         if (engine := self._engines.get(route.engine_id)) is None:
             return
         known_s = engine.held.get(route.names[route.n_held // BLOCK - 1], 0.0) if route.n_held else 0.0

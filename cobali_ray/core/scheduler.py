@@ -14,6 +14,7 @@ decides nothing.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -57,6 +58,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan, Span, lay_out
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
+from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.ticktime import Shape
@@ -208,10 +210,22 @@ class Scheduler:
         """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
         return self._pacer.target_s
 
-    def prefill_s(self, n_tokens: int) -> float:
-        """Return what computing a prompt takes by itself; 0 while too little is known. For any thread."""
+    @property
+    def drain_rps(self) -> float:
+        """Requests that leave the queue per second; 0: too little is known.
+
+        What was seen for seconds says little of stays of minutes, whose ends come together.
+        """
+        seen = self.drain_rate.rps
+        return max(seen, self.limits.n_slots / self.stay_s) if seen and self.stay_s else seen
+
+    def prefill_s(self, request: Request) -> float:
+        """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
         model = self._pacer.model
-        return model.chunk_s(0, n_tokens) if model.knows_prefill else 0.0
+        if not model.knows_prefill:
+            return 0.0
+        n_held = self.tiers.n_held(array("i", request.prompt), request.cache_salt)
+        return model.chunk_s(n_held, request.n_prompt - n_held)
 
     @property
     def n_prefilling(self) -> int:
@@ -235,6 +249,8 @@ class Scheduler:
         request = event.request
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
+        if self.accounts.joins(request):  # while one was alone, what it said was not counted
+            self._settle()
         sequence = Sequence(
             request,
             event.row,
@@ -260,9 +276,10 @@ class Scheduler:
         """
         most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
         n_free = 0 if self.head_waits else self.slots.n_idle
-        while len(self.queue) > max(n_free, 1) and (
-            used(len(self.queue) - n_free, self.queue.n_tokens, most, most_tokens) > 1
-        ):
+        while len(self.queue) > max(n_free, 1):
+            n_ahead = len(self.queue) - n_free
+            if used(n_ahead, self.queue.n_tokens, most, most_tokens) <= 1:
+                return
             newest = self.queue.newest_worse(sequence.priority)
             if newest is None and (
                 account := self.accounts.most_waiting(sequence.account, most, most_tokens)
@@ -270,8 +287,9 @@ class Scheduler:
                 newest = self.queue.newest(account)
             if newest is None:
                 return
-            retry_s = retry_after_s(1, self.drain_rate.rps)
-            self._end(newest, now_s, QueueFullError("requests", most, retry_s))
+            what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
+            retry_s = retry_after_s(1, self.drain_rps)
+            self._end(newest, now_s, QueueFullError(what, limit, retry_s))
 
     def _ready(self, event: Ready) -> None:
         sequence = self._open.get(event.request_id)
@@ -364,8 +382,7 @@ class Scheduler:
     def _assign(self, now_s: float) -> None:
         n_assigned = 0
         if self.accounts.several:
-            for running in self.slots.running:
-                self.accounts.settle(running)
+            self._settle()
         for _ in range(MOST_PLACED):
             sequence = self._next(now_s)
             if sequence is not None and not self.slots.fits(sequence):
@@ -390,7 +407,11 @@ class Scheduler:
             self._sorted = False
         else:
             self.head_waits = False  # as far as was looked, everybody found room
-        self.drain_rate.note(n_assigned, now_s, waiting=self.queue.has_ready)
+        self.drain_rate.note(n_assigned, now_s, waiting=self.head_waits)
+
+    def _settle(self) -> None:
+        for running in self.slots.running:
+            self.accounts.settle(running)
 
     def _next(self, now_s: float) -> Sequence | None:
         """Return who gets the next slot: the head of the queue, past those who had better wait.
@@ -418,7 +439,7 @@ class Scheduler:
             self._preempt(victim, now_s)
             if self.slots.fits(claimant):
                 return claimant
-        return claimant if self.slots.fits(claimant) else None
+        return None
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""

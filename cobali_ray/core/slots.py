@@ -113,9 +113,8 @@ class Slots:
         there += [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in alike]
         return n if (n := coming - max(there)) >= WAIT_LEAST else 0
 
-    def n_held(self, sequence: Sequence, most: int) -> int:
-        """Return how many of a sequence's first tokens some slot holds for its salt, at most `most`."""
-        tokens, salt = sequence.tokens, sequence.salt
+    def n_held(self, tokens: array[int], salt: str, most: int) -> int:
+        """Return how many of these first tokens some slot holds for the salt, at most `most`."""
         idle = [n_shared(tokens, h.tokens, min(most, h.n_tokens)) for h in self._held if h.salt == salt]
         busy = [n_shared(tokens, s.tokens, min(most, s.n_computed)) for s in self.running if s.salt == salt]
         return max([*idle, *busy], default=0)

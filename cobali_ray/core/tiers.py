@@ -67,6 +67,14 @@ class Tiers:
         self.host.clear()
         self.disk.forget_requests()
 
+    def n_held(self, tokens: array[int], salt: str | None) -> int:
+        """Return how many of a prompt's first tokens slots or host memory hold. For any thread."""
+        if salt is None or not self._limits.min_prefix:
+            return 0
+        most = len(tokens) - 2
+        blocks = self.host.match(tokens, most, salt)
+        return max(self.slots.n_held(tokens, salt, most), min(blocks[-1].end, most) if blocks else 0)
+
     # -- slots and host memory ------------------------------------------------------------------------
 
     def place(self, sequence: Sequence) -> Place | None:
@@ -148,6 +156,7 @@ class Tiers:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
                 if len(sequence.stays) == 1:
+                    sequence.account.charge(sequence.n_cached)
                     sequence.n_cached, sequence.cached_from = 0, "none"
 
     # -- slots that are filled and emptied from outside -----------------------------------------------
@@ -190,7 +199,7 @@ class Tiers:
         end = min(start + len(names) * block, most)
         if not names or end < max(self._limits.min_prefix, held[-1].end + block if held else 0):
             return
-        if end - self.slots.n_held(sequence, most) >= block:
+        if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
             self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
             sequence.wait()

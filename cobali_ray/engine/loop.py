@@ -13,7 +13,7 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core.admission import Entered, Occupancy, admit, check_request
+from cobali_ray.core.admission import Entered, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
@@ -79,7 +79,6 @@ class EngineLoop:
         self._draining = False
         self._failure: Exception | None = None
         self._n_failures = 0
-        self._n_entered = self._n_entered_tokens = 0
         self._entered = Entered()
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
@@ -107,8 +106,6 @@ class EngineLoop:
             if self._engine is not None:
                 self._mailbox.put(lambda _: self._watch(lambda observer: observer.on_refusal(reason)))
             raise
-        self._n_entered += 1
-        self._n_entered_tokens += request.n_prompt
         self._entered.note(request)
         self._mailbox.put(lambda engine: self._enter(engine, request))
 
@@ -140,24 +137,10 @@ class EngineLoop:
             raise LoadingError
         request = check_request(request, engine.limits, engine.backend.n_vocab)
         if not request.attempt:  # else it was let in before
-            admit(
-                request,
-                self._occupancy(engine, request.n_prompt),
-                engine.limits,
-                max_ttft_s=self._max_predicted_ttft_s,
-            )
+            most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler
+            prefill_s = 0.0 if most_s is None else scheduler.prefill_s(request)
+            admit(request, self._entered.occupancy(scheduler, prefill_s), engine.limits, max_ttft_s=most_s)
         return request
-
-    def _occupancy(self, engine: Engine, n_prompt: int) -> Occupancy:
-        scheduler = engine.scheduler
-        return Occupancy(
-            n_queued=self._n_entered - scheduler.n_left_queue,
-            n_queued_tokens=self._n_entered_tokens - scheduler.n_left_queue_tokens,
-            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
-            drain_rps=scheduler.drain_rate.rps,
-            lines=self._entered.lines(scheduler.n_left_line, scheduler.n_left_line_tokens),
-            prefill_s=scheduler.prefill_s(n_prompt),
-        )
 
     def cancel(self, request_id: str) -> None:
         """End a request if it is still open; its slot is free at the next tick."""
@@ -215,7 +198,7 @@ class EngineLoop:
         return EngineState(
             status=status,
             n_running=len(engine.slots.running),
-            n_queued=max(self._n_entered - engine.scheduler.n_left_queue, 0),
+            n_queued=max(self._entered.n - engine.scheduler.n_left_queue, 0),
             n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",

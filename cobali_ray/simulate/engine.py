@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 from cobali_ray.core import instructions as told
-from cobali_ray.core.admission import Occupancy, admit, fit
+from cobali_ray.core.admission import Entered, admit, fit
 from cobali_ray.core.events import End
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan
@@ -29,22 +29,17 @@ class SimulatedEngine:
 
     def __init__(self, times: TickTimes, pacer: Pacer, seed: int = 0) -> None:
         self.scheduler = Scheduler(times.limits, pacer=pacer)
-        self._dice = Dice(times, seed)
+        self._dice, self._entered = Dice(times, seed), Entered()
         self._plan: Plan | None = None
         self._ends: list[End] = []
         self.n_ticks = 0
 
     def submit(self, request: Request, answer: Seq[int], now_s: float) -> None:
         """Let a request in whose answer is known. Raises what the engine's own door does."""
-        scheduler = self.scheduler
-        request = fit(request, scheduler.limits.n_most)
-        occupancy = Occupancy(
-            n_queued=len(scheduler.queue),
-            n_queued_tokens=scheduler.queue.n_tokens,
-            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
-            drain_rps=scheduler.drain_rate.rps,
-        )
-        admit(request, occupancy, scheduler.limits)
+        limits = self.scheduler.limits
+        request = fit(request, limits.n_most)
+        admit(request, self._entered.occupancy(self.scheduler), limits)
+        self._entered.note(request)
         self._tell(told.Submitted(request, now_s, answer))
 
     def begin(self, now_s: float) -> float | None:

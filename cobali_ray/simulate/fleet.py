@@ -30,6 +30,9 @@ class Ask:
     then: Ask | None = None
     """What the same client asks next."""
     salt: str = ""
+    tenant: str = ""
+    weight: float = 1.0
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class Story:
     tokens_s: list[float] = field(default_factory=list)
     """When each token of its answer came."""
     end: End | None = None
-    """None: every engine refused it."""
+    """None: every engine refused it at the door."""
     ended_s: float = 0.0
     engine_id: str = ""
 
@@ -63,7 +66,7 @@ class Policy(Protocol):
         ...
 
     def ended(self, request: Request) -> None:
-        """Note its end."""
+        """Note its end there, or that it was refused."""
         ...
 
 
@@ -79,7 +82,6 @@ class Routed:
 
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
         """See `Policy`."""
-        self.router.released(request.request_id)
         route = self.router.choose(request.prompt, request.cache_salt, now_s, without)
         if route is None:
             return None
@@ -92,6 +94,7 @@ class Routed:
 
     def ended(self, request: Request) -> None:
         """See `Policy`."""
+        self.router.released(request.request_id)
 
 
 _COMES, _BEGINS, _ENDS = range(3)
@@ -138,7 +141,8 @@ class Fleet:
     def _comes(self, ask: Ask) -> None:
         request = Request(
             request_id=ask.request_id, prompt=tuple(ask.prompt), max_tokens=len(ask.answer),
-            sampling=_TO_THE_END, cache_salt=ask.salt,
+            sampling=_TO_THE_END, cache_salt=ask.salt, tenant=ask.tenant, weight=ask.weight,
+            priority=ask.priority,
         )  # fmt: skip
         story = Story(ask, request, self.now_s, ended_s=self.now_s)
         self._stories.append(story)
@@ -147,6 +151,7 @@ class Fleet:
             try:
                 self.engines[engine_id].submit(request, ask.answer, self.now_s)
             except (QueueFullError, PromptTooLongError):
+                self._policy.ended(request)
                 refused.add(engine_id)
                 continue
             story.engine_id = engine_id

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, says, until
+from fake_client import IDLE, FakeClient, Wire, ends_with, says, until
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -242,6 +242,14 @@ async def test_an_engine_with_another_file_does_not_go_on_where_one_refuses(engi
     with pytest.raises(QueueFullError):
         await collect(model, ask())
     assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [2, 0]
+
+
+async def test_who_had_to_make_room_in_one_queue_goes_to_the_next_engine(engines, app):
+    engines["b0"].script = ends_with(QueueFullError("requests", 1, 7.0))
+    assert [await said(app, "big") for _ in range(3)] == ["b1"] * 3
+    engines["b1"].script = engines["b0"].script
+    wire = await Wire(app, CHAT, {"model": "big", "messages": HELLO}).run()
+    assert (wire.status, wire.headers["retry-after"]) == (429, "7")
 
 
 async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -39,10 +40,24 @@ from cobali_ray.core.queue import MOST_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.story import Story, replay, tell
-from cobali_ray.errors import CacheFullError, InternalError, SlotFaultError
+from cobali_ray.core.ticktime import Shape
+from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
 N_CTX = 24
 END = 5
+
+
+class Drafting(Speculation):
+    """Guesses whether it pays or not."""
+
+    def choose(self, streams, *, plain_s, most_s, room):
+        drafts = {}
+        for s in streams:
+            n = min(len(s.tokens) % 4, s.n_most - len(s.tokens) - 1, room)
+            if n > 0:
+                drafts[s.slot_id] = array("i", [7] * n)
+                room -= n
+        return drafts
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -61,6 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1), Grain(pass_cells=100)]),
         mixed=st.booleans(),
         max_queue=st.sampled_from([128, 3]),
+        drafts=st.booleans(),
     )
     def open(
         self,
@@ -76,7 +92,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         grain,
         mixed,
         max_queue,
+        drafts,
     ):
+        self.drafts = drafts
         self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(
             n_slots=n_slots,
@@ -99,12 +117,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cache = [[] for _ in range(n_slots)]
         self.host, self.empty, self.moves_fail, self.moves_failed = {}, {}, False, False
         self.plan = self.emit = None
-        self.requests, self.ended, self.told = {}, {}, []
+        self.requests, self.sequences, self.ended, self.told = {}, {}, {}, []
+        self.all_failed = False
 
     def new_scheduler(self):
+        pacer = Pacer(self.target_s, self.limits.grain)
+        for _ in range(20 * self.drafts):  # it knows what a tick takes
+            pacer.model.learn(Shape(1, 10, ()), 0.01)
         return Scheduler(
-            self.limits, end_tokens=frozenset({END}), pacer=Pacer(self.target_s, self.limits.grain),
-            check_every=1, story=Story(None),
+            self.limits, end_tokens=frozenset({END}), pacer=pacer, check_every=1, story=Story(None),
+            speculation=Drafting() if self.drafts else None,
         )  # fmt: skip
 
     def do(self, event):
@@ -195,8 +217,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "other", None]),
         tenant=st.sampled_from("abc"),
         priority=st.sampled_from([0, 0, 1, 2]),
+        n_said=st.sampled_from([0, 0, 0, 1, 5]),
+        replays=st.booleans(),
     )
-    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority):
+    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority, n_said, replays):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
         self.requests[request_id] = one = Request(
@@ -208,8 +232,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant=tenant if self.mixed else "",
             weight=2.0 if self.mixed and tenant == "c" else 1.0,
             priority=priority if self.mixed else 0,
+            said=(8,) * min(n_said, max_tokens - 1),
+            replays=replays,
+            attempt=int(n_said > 0),
         )
         self.do(Submitted(one, self.now_s, ready=ready))
+        self.sequences[request_id] = self.scheduler.sequence(request_id)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data(), event=st.sampled_from([Cancelled, Ready, Failed]))
@@ -249,14 +277,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.plan is None:  # nothing is left of it
             return
         self.plan = None
-        for s in plan.streams:
-            self.cache[s.slot_id].append(s.tokens[-1])
-        for slot_id, start, length, _ in plan.chunks:
-            sequence = self.scheduler.slots.by_slot[slot_id]
-            self.cache[slot_id] += sequence.tokens[start : start + length].tolist()
-        tokens = data.draw(st.lists(st.integers(3, 9), min_size=len(plan.rows), max_size=len(plan.rows)))
         failed = {0: "nothing to draw"} if plan.rows and data.draw(st.integers(0, 9)) == 0 else {}
-        self.do(Sampled(tokens, failed, self.now_s))
+        self.computed(
+            plan,
+            lambda draft: [*draft[: data.draw(st.integers(0, len(draft)))], data.draw(st.integers(3, 9))],
+            failed,
+        )
+
+    def computed(self, plan, draw, failed):
+        """Have the cache hold what was computed, and tell what was drawn, given each row's draft."""
+        for s in plan.streams:
+            self.cache[s.slot_id] += [s.tokens[-1], *plan.drafts.get(s.slot_id, ())]
+        for slot_id, start, length, _ in plan.chunks:
+            known = self.scheduler.slots.by_slot[slot_id].tokens
+            self.cache[slot_id] += known[start : start + length].tolist()
+        each = [draw(plan.drafts.get(s.slot_id, array("i"))) for s in plan.rows]
+        tokens, n_each = [token for one in each for token in one], [len(one) for one in each]
+        self.do(Sampled(tokens, failed, self.now_s, n_each=n_each if plan.drafts else None))
         self.do(TickEnded(self.now_s))
 
     @precondition(lambda self: getattr(self, "emit", None) is not None)
@@ -287,6 +324,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def everything_fails(self, odds):
         if hasattr(self, "limits") and odds == 0:
             self.plan = self.emit = None
+            self.all_failed = True
             self.do(Failed(InternalError("fire"), self.now_s))
 
     @rule(fail=st.sampled_from([False, False, True]))
@@ -310,8 +348,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def the_accounts_know_who_is_where(self):
         if hasattr(self, "limits"):
             waiting = Counter(s.account.tenant for s in self.scheduler.queue)
-            for s in self.scheduler.queue:
-                assert s.account.n_waiting == waiting[s.account.tenant] <= s.account.n_open
+            there = [s for name, s in self.sequences.items() if name not in self.ended]
+            assert {(s.priority, s.account.tenant) for s in there} == set(self.scheduler.accounts._lines)
+            for s in there:
+                account = s.account
+                assert account.n_waiting == waiting[account.tenant] <= account.n_open
+                assert account.n_open == sum(one.account is account for one in there)
+
+    @invariant()
+    def what_was_begun_elsewhere_is_not_displaced(self):
+        if hasattr(self, "limits"):
+            for name, end in self.ended.items():
+                if isinstance(end.error, QueueFullError):
+                    assert self.mixed
+                    assert not self.requests[name].attempt
+                    assert end.stats.queue_s is None, "nor who had a slot"
 
     def teardown(self):
         if not hasattr(self, "limits"):
@@ -324,13 +375,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.do(Emitted([], self.now_s))
             if self.plan is not None:
                 plan, self.plan = self.plan, None
-                for s in plan.streams:
-                    self.cache[s.slot_id].append(s.tokens[-1])
-                for slot_id, start, length, _ in plan.chunks:
-                    known = self.scheduler.slots.by_slot[slot_id].tokens
-                    self.cache[slot_id] += known[start : start + length].tolist()
-                self.do(Sampled([7] * len(plan.rows), {}, self.now_s))
-                self.do(TickEnded(self.now_s))
+                self.computed(plan, lambda _: [7], {})
             elif self.scheduler.n_open:
                 self.do(TickBegun(self.now_s))
             else:
@@ -338,8 +383,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set(self.ended) == set(self.requests), "every request ends"
         assert self.scheduler.n_left_queue == self.scheduler.n_ended == len(self.requests)
         assert self.scheduler.n_left_queue_tokens == sum(r.n_prompt for r in self.requests.values())
+        assert self.scheduler.n_left_line.total() == len(self.requests)
+        assert self.scheduler.n_left_line_tokens.total() == self.scheduler.n_left_queue_tokens
+        self.check_charges()
         assert self.scheduler.slots.n_idle == self.limits.n_slots
         assert replay(self.scheduler.story.events, self.new_scheduler()) == self.told, "stories repeat"
+
+    def check_charges(self):
+        """One tenant is never lifted: its counter is what was computed for it, prompts once, output twice."""
+        if self.mixed or self.all_failed:
+            return
+        served = 0
+        for name, s in self.sequences.items():
+            stats, one = self.ended[name].stats, self.requests[name]
+            served += 0 if stats.queue_s is None else stats.n_prompt - stats.n_cached
+            served += 2 * (len(s.tokens) - s.n_prompt - len(one.said) * (not one.replays))
+            assert s.account.n_open == s.account.n_waiting == 0
+            assert s.account.served == self.sequences["r0"].account.served
+        assert not self.sequences or self.sequences["r0"].account.served == served
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

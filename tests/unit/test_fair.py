@@ -1,13 +1,14 @@
 """Tenants and classes: who goes next, whose slot is taken, who is let in. The scheduler alone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.bench.commands import app
 from cobali_ray.bench.commands.tenants import LOADS, figures
-from cobali_ray.bench.inside.tenants import LIMITS, Load, play, traffic
+from cobali_ray.bench.inside.tenants import TIMES, Load, run
 from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
 from cobali_ray.core.fair import Accounts
 from cobali_ray.core.instructions import (
@@ -16,6 +17,7 @@ from cobali_ray.core.instructions import (
     Emit,
     Emitted,
     Finish,
+    Ready,
     Sampled,
     Submitted,
     TickBegun,
@@ -74,7 +76,7 @@ class Setup:
                 after = self.take(self.scheduler.handle(Sampled([7] * len(plans[0].rows), {}, self.now_s)))
                 if any(isinstance(one, Emit) for one in after):
                     self.take(self.scheduler.handle(Emitted([], self.now_s)))
-                self.scheduler.handle(TickEnded(self.now_s))
+                self.scheduler.handle(TickEnded(self.now_s + 0.001 * plans[0].n_tokens))
         return self
 
     def running(self):
@@ -101,8 +103,8 @@ def test_turns_go_to_who_was_served_least():
 
 
 def test_weights_share_what_is_served():
-    run = play(traffic(LOADS["two floods, weights 3 and 1"], 150, 1), 150)
-    assert run.served["calm"] / run.served["flood"] == pytest.approx(3.0, rel=0.1)
+    served = run(LOADS["two floods, weights 3 and 1"], 150, 1).served()
+    assert served["calm"] / served["flood"] == pytest.approx(3.0, rel=0.1)
 
 
 def test_who_was_away_has_no_claim_from_that():
@@ -111,6 +113,14 @@ def test_who_was_away_has_no_claim_from_that():
     a.n_waiting = 1
     a.charge(1_000_000)
     assert accounts.enter(ask("b", "b")).served == pytest.approx(a.served, abs=5_000)
+
+
+def test_what_one_said_alone_counts_when_another_comes():
+    s = Setup()
+    s.submit(ask("a"))
+    s.tick(50)
+    s.submit(ask("b", "b"))
+    assert s.scheduler.sequence("a").account.served == 8 + 2 * 50
 
 
 def test_coming_back_after_everybody_left_begins_where_they_were():
@@ -183,6 +193,29 @@ def test_who_was_served_alike_takes_nobodys_slot():
     assert s.running() == ["a0", "a1"]
 
 
+def test_who_goes_before_a_better_one_that_is_not_ready_makes_room_for_it_later():
+    s = Setup(n_slots=1)
+    s.take(s.scheduler.handle(Submitted(ask("better"), 0.0, ready=False)))
+    s.submit(ask("worse", priority=1))
+    s.tick(3)
+    assert s.running() == ["worse"]
+    s.scheduler.handle(Ready("better", s.now_s))
+    s.tick()
+    assert s.running() == ["better"]
+
+
+def test_who_is_due_by_age_is_not_passed_by_who_needs_less_room():
+    s = Setup(n_slots=3, tick_s=1.0, n_ctx_slot=200, n_cells=200)
+    s.submit(ask("runs", priority=5, n_prompt=60))
+    s.tick()
+    s.scheduler.sequence("runs").n_parked = MOST_PARKED
+    s.submit(ask("aged", priority=1, n_prompt=150, max_tokens=5))
+    s.tick(12)
+    s.submit(ask("small", max_tokens=5))
+    s.tick(120)
+    assert s.placed == ["runs", "aged", "small"]
+
+
 def test_a_class_that_waits_long_gets_a_turn():
     """The better class alone is more than the server can do; the worse one begins all the same."""
     s = Setup(n_slots=1, max_queue=999)
@@ -202,12 +235,12 @@ def test_nobody_starves(seed):
     loads = [
         Load(f"{t}{p}", 4.0, t, priority=p, weight=w) for t, w in (("a", 1), ("b", 5)) for p in (0, 1, 9)
     ]
-    run = play(traffic(loads, 40, seed), 40)
+    played = run(loads, 40, seed)
     for load in loads:
-        lives = run.of(load.name)
-        assert all(isinstance(x.error, QueueFullError) or x.n_output for x in lives), "let in is served"
-        assert max(x.n_preempted for x in lives) <= MOST_PARKED
-        assert any(x.n_output for x in lives), load.name
+        ends = [story.end for story in played.of(load.name) if story.end]
+        assert all(isinstance(x.error, QueueFullError) or x.stats.n_output for x in ends), "let in is served"
+        assert max(x.stats.n_preempted for x in ends) <= MOST_PARKED
+        assert any(x.stats.n_output for x in ends), load.name
 
 
 def test_a_full_queue_takes_who_is_below_the_share_of_it():
@@ -226,6 +259,15 @@ def test_a_full_queue_takes_a_better_class():
     s.tick()
     s.submit(ask("now", priority=1), ask("too"))
     assert list(s.ends) == ["a5", "now"], "whoever is next stays"
+
+
+def test_who_makes_room_is_told_which_bound_was_reached():
+    s = Setup(n_slots=1, max_queue_tokens=20)
+    s.submit(*[ask(f"a{i}") for i in range(3)])
+    s.tick()
+    s.submit(ask("b", "b"))
+    assert s.ends["a2"].error.reason == "queue_full_tokens"
+    assert "20 tokens" in str(s.ends["a2"].error)
 
 
 def at_door(request, lines, *, n_free=0, drain_rps=1.0, max_queue=4, **kwargs):
@@ -248,6 +290,7 @@ def at_door(request, lines, *, n_free=0, drain_rps=1.0, max_queue=4, **kwargs):
         ),
         pytest.param(ask("x"), [Line(1, "a", 1.0, 4, 32)], False, id="a-worse-class-fills-it"),
         pytest.param(ask("x"), [Line(0, "a", 1.0, 3, 9), Line(1, "a", 1.0, 1, 9)], True, id="but-one"),
+        pytest.param(ask("x"), [Line(0, "a", 1.0, 3, 9), Line(1, "a", 1.0, 4, 9)], True, id="as-many-as-go"),
         pytest.param(ask("x", priority=2), [Line(1, "a", 1.0, 4, 32)], True, id="a-better-class-fills-it"),
     ],
 )
@@ -283,6 +326,37 @@ def test_who_could_not_begin_in_time_is_refused_with_the_time():
     at_door(ask("x"), [], n_free=1, max_ttft_s=1.0)
 
 
+def test_answers_of_minutes_that_end_together_are_no_standstill():
+    s = Setup(n_slots=2, tick_s=1.0)
+    s.submit(*[ask(f"a{i}", max_tokens=60) for i in range(6)])
+    s.tick(118)
+    assert len(s.ends) == 2
+    assert s.scheduler.drain_rps == pytest.approx(2 / 60, rel=0.1)
+
+
+def test_waiting_for_a_prompt_that_is_under_way_is_no_slow_queue():
+    """Several answers of one prompt: all but the first wait until it can be copied, beside free slots."""
+    s = Setup(n_slots=4, copies=True, min_prefix=4)
+    s.submit(*[replace(ask("a", n_prompt=200, max_tokens=9), request_id=f"a{i}") for i in range(4)])
+    s.tick(9)
+    assert len(s.running()) == 4
+    assert s.scheduler.drain_rate.rps == 0
+
+
+@pytest.mark.parametrize("n_others", [0, 3], ids=["in-a-slot", "in-host-memory"])
+def test_what_is_cached_of_a_prompt_needs_no_time_at_the_door(n_others):
+    s = Setup(n_slots=1, min_prefix=4, n_host_cells=4096, max_queue=99)
+    s.submit(*[ask(f"{i:b}", n_prompt=200, max_tokens=1) for i in range(8)])
+    s.tick(50)
+    s.submit(ask("known", n_prompt=200, max_tokens=1))
+    s.tick(9)
+    s.submit(*[ask(f"{i}", n_prompt=200, max_tokens=1) for i in range(n_others)])
+    s.tick(20)
+    prefill_s = s.scheduler.prefill_s
+    assert prefill_s(ask("known", n_prompt=200)) < 0.1 * prefill_s(ask("a new one", n_prompt=200))
+    assert prefill_s(ask("known", n_prompt=200, cache_salt="other")) > prefill_s(ask("known", n_prompt=200))
+
+
 def test_the_door_forgets_who_left():
     entered = Entered()
     for i in range(3):
@@ -299,7 +373,7 @@ def test_a_class_has_bounds():
 
 def played(name, seconds=120):
     loads = LOADS[name]
-    return figures(play(traffic(loads, seconds, 0), seconds), loads[0].name)
+    return figures(run(loads, seconds, 0), loads[0].name)
 
 
 def test_a_tenant_hardly_notices_anothers_flood():
@@ -312,12 +386,12 @@ def test_a_tenant_hardly_notices_anothers_flood():
 def test_a_class_hardly_notices_a_worse_ones_flood():
     seconds, name = 300, "beside a worse class, together twice the server"
     alone = played("a better class, alone", seconds)
-    run = play(traffic(LOADS[name], seconds, 0), seconds)
-    better, worse = figures(run, "calm"), figures(run, "flood")
+    both = run(LOADS[name], seconds, 0)
+    better, worse = figures(both, "calm"), figures(both, "flood")
     assert better["ttft_p99_s"] <= 1.2 * alone["ttft_p99_s"]
     assert better["finished"] == better["asked"]
     assert worse["finished"] > 0.3 * worse["asked"]
-    assert LIMITS.n_slots == 16
+    assert TIMES.limits.n_slots == 16
 
 
 def test_the_command(tmp_path):

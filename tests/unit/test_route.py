@@ -159,6 +159,16 @@ def test_who_refused_is_passed_over_and_nobody_is_left_at_last():
     assert Router().choose(text(50), "", 0.0) is None
 
 
+def test_a_request_is_booked_at_one_engine_at_a_time():
+    router = router_of(a=IDLE, b=IDLE)
+    first = send(router, "1", text(500))
+    send(router, "1", text(500), without={first.engine_id})  # the first refused
+    assert router.choose(text(20, 900), "", 0.0).engine_id == first.engine_id, "nothing is booked there"
+    router.released("1")
+    assert not router._bookings
+    assert not any(engine.since for engine in router._engines.values())
+
+
 def test_what_an_engine_gave_up_is_forgotten_and_all_that_was_older():
     router = router_of(a=IDLE)
     for i, at_s in enumerate((1.0, 2.0, 3.0)):

@@ -320,7 +320,10 @@ def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
     s.tick()
     plan, _ = s.begin()
     assert plan.chunks == [Span(0, 10, 2, True)]
+    account = s.scheduler.sequence("again").account
+    served = account.served
     forget, compute = s.do(Unrestored, [0], [0, 1, 2])
+    assert account.served == served + 10, "what was held to be cached is computed after all"
     assert sorted(forget.block_ids) == [0, 1, 2]
     assert compute.plan.chunks == [Span(0, 0, 12, True)]
     s.do(Sampled, [7])

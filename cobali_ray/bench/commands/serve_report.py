@@ -183,8 +183,9 @@ def _cdf(result: ServeResult, case: Case) -> Figure:
 
 
 def _plain(axis: Axis) -> None:
-    """Write the numbers of a logarithmic axis as people say them, at 1, 2 and 5."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    """Write the numbers of a logarithmic axis as people say them, at 1, 2 and 5; of a long one at 1."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -8,12 +8,12 @@ import numpy as np
 import typer
 
 from cobali_ray.bench.commands.options import OUT, Out, Quick, spell
-from cobali_ray.bench.inside.tenants import Life, Load, Played, play, traffic
+from cobali_ray.bench.inside.tenants import Load, Played, run
 from cobali_ray.bench.report.report import Report, Table, deliver, ms
 
 QUICK_S = 60.0
 NOTE = (
-    "The real scheduler and its door on a virtual clock: a tick takes 15 ms, 0.3 ms for every stream and "
+    "A simulated engine, scheduler and door the product's: a tick takes 15 ms, 0.3 ms for every stream and "
     "0.25 ms for every prompt token; 16 slots, prompts of 100 to 1,500 tokens, answers of 50 to 200: 2.6 "
     "requests a second at most. Served: prompt tokens computed and output tokens twice, while the load "
     "lasted. Nothing here depends on the machine."
@@ -47,7 +47,7 @@ def tenants(
     )
     samples, alone_s = dict[str, dict[str, dict[str, float]]](), 0.0
     for name, loads in LOADS.items():
-        played = play(traffic(loads, length_s, seed), length_s)
+        played = run(loads, length_s, seed)
         found = samples[name] = {load.name: figures(played, load.name) for load in loads}
         if len(loads) == 1:
             alone_s = found[CALM.name]["ttft_p99_s"]
@@ -71,14 +71,15 @@ def tenants(
 
 def figures(played: Played, load: str) -> dict[str, float]:
     """Return what became of one load, in numbers; `share` is of all that was served."""
-    lives: list[Life] = played.of(load)
-    ttft_s = [life.ttft_s for life in lives if life.ttft_s is not None]
+    stories, served = played.of(load), played.served()
+    ends = [story.end for story in stories if story.end]
+    ttft_s = [story.tokens_s[0] - story.sent_s for story in stories if story.tokens_s]
     return {
-        "asked": len(lives),
-        "finished": sum(life.error is None for life in lives),
-        "preempted": sum(life.n_preempted for life in lives),
+        "asked": len(stories),
+        "finished": sum(end.error is None for end in ends),
+        "preempted": sum(end.stats.n_preempted for end in ends),
         "ttft_p50_s": float(np.quantile(ttft_s, 0.5)),
         "ttft_p99_s": float(np.quantile(ttft_s, 0.99)),
-        "served": played.served.get(load, 0.0),
-        "share": played.served.get(load, 0.0) / sum(played.served.values()),
+        "served": served[load],
+        "share": served[load] / served.total(),
     }

@@ -34,7 +34,6 @@ class _Counting:
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
         """See `Policy`."""
         del now_s
-        self.ended(request)
         if not (left := [engine_id for engine_id in self._engines if engine_id not in without]):
             return None
         chosen = self._among(request, left)
