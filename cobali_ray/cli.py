@@ -112,13 +112,15 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         content = yaml.safe_load(path.read_text()) or {}
         return dict(content["applications"][0].get("args") or {}), dict(content.get("http_options") or {})
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise ConfigError("config", f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError) as error:  # the latter: no UTF-8, or a date that is none
         raise ConfigError("config", f"{path} is no YAML{_line_of(error)}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", f"{path} is no Serve config: {error}") from error
 
 
-def _line_of(error: yaml.YAMLError) -> str:
+def _line_of(error: Exception) -> str:
     """Say where YAML breaks off. Its own message quotes the line, which may hold a key."""
     mark = getattr(error, "problem_mark", None)
     return "" if mark is None else f": line {mark.line + 1}, column {mark.column + 1}"

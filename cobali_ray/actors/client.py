@@ -28,7 +28,6 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
-    DrainingError,
     EngineDiedError,
     EventsLostError,
     InternalError,
@@ -96,7 +95,6 @@ class ServeEngineClient:
     ) -> None:
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
-        self._draining = False
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
         self._speaking: set[asyncio.Future[Any]] = set()
@@ -225,7 +223,7 @@ class ServeEngineClient:
                 last = events[-1]
                 if isinstance(last, End):
                     ended = True
-                    if isinstance(last.error, DrainingError | RequestCancelledError) and not self._draining:
+                    if isinstance(last.error, EngineDiedError | RequestCancelledError):
                         # It stops alone, and another takes its place. What came last is drawn again there.
                         await self._tell_broken(call)
                         raise EngineDiedError  # noqa: TRY301 the link hears of it below
@@ -338,7 +336,6 @@ class ServeEngineClient:
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""
-        self._draining = True
         return bool(await self._engine.drain.remote(timeout_s))
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from cobali_ray.errors import (
     BadRequestError,
     CobaliError,
     DrainingError,
+    EngineDiedError,
     InternalError,
     InvariantError,
     LoadingError,
@@ -77,6 +78,8 @@ class EngineLoop:
         self._observer: Observer | None = None
         self._opened = threading.Event()
         self._draining = False
+        self._last_word: CobaliError = DrainingError()
+        """What requests end with that are open when it stops."""
         self._failure: Exception | None = None
         self._n_failures = 0
         self._entered = Entered()
@@ -172,7 +175,13 @@ class EngineLoop:
         self._draining = True
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End every open request, free the model and join the thread."""
+        """End every open request, free the model and join the thread.
+
+        With DrainingError if the engine was drained, as the server stops; else with EngineDiedError, as it is
+        stopped alone, and its requests go on with whoever takes its place.
+        """
+        if not self._draining:
+            self._last_word = EngineDiedError()
         self._draining = True
         self._mailbox.put(None)
         if self._thread.is_alive():
@@ -290,7 +299,7 @@ class EngineLoop:
         while True:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
-                self._fail_all(engine, self._failure or DrainingError())
+                self._fail_all(engine, self._failure or self._last_word)
             if stopped and self._mailbox.empty():
                 break
             mail = self._mailbox.get()

@@ -14,6 +14,7 @@ from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import (
     DrainingError,
+    EngineDiedError,
     InternalError,
     InvalidParameterError,
     LoadingError,
@@ -216,9 +217,18 @@ def test_stop_ends_whatever_is_open(make):
     s.submit("waiting")
     s.let_go()
     assert s.finish() == {"running": 1, "waiting": 1}
-    assert all(isinstance(s.end(name).error, DrainingError) for name in ("running", "waiting"))
+    assert all(isinstance(s.end(name).error, EngineDiedError) for name in ("running", "waiting"))
     with pytest.raises(DrainingError):
         s.submit("late")
+
+
+def test_who_is_open_when_a_drained_engine_stops_hears_that_the_server_does(make):
+    s = make(n_slots=1).open()
+    s.submit_into_a_tick("running", max_tokens=50)
+    s.loop.drain()
+    s.let_go()
+    s.finish()
+    assert isinstance(s.end("running").error, DrainingError)
 
 
 @pytest.mark.parametrize("n_open", [1, 5])

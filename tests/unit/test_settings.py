@@ -173,6 +173,13 @@ def test_no_file_that_breaks_off_shows_a_secret(tmp_path, config):
     assert f"{SECRET}" not in str(result.exception)
 
 
+@pytest.mark.parametrize("config", [b"a: 2026-13-45", b"a: \xff"], ids=["no-date", "no-text"])
+def test_a_file_that_cannot_be_read_is_said_as_one_that_is_wrong(tmp_path, config):
+    (tmp_path / "bad.yaml").write_bytes(config)
+    result = CliRunner().invoke(app, ["serve", "--config", f"{tmp_path}/bad.yaml"])
+    assert isinstance(result.exception, ConfigError), "a server that reads it again goes on as it was"
+
+
 @pytest.mark.parametrize("said", [f"api_keys:{SECRET}", f"api_keys=[{SECRET}"])
 def test_no_option_that_breaks_off_shows_a_secret(said):
     result = CliRunner().invoke(app, ["serve", "--set", said])
