@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Without those that run whole benchmarks, and those of the training.
 QUICK := -m "not ray and not model and not gpu" \
 	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
+# Side by side, one on each core; the others have the machine to themselves.
+PURE := tests/api tests/chat tests/property tests/unit
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -25,8 +27,13 @@ coverage: install-dev ## say what these and the API's tests cover, in two minute
 	$(BIN)/coverage run -m pytest $(QUICK) tests/unit tests/chat tests/api $(ARGS)
 	@echo "$$($(BIN)/coverage report --format=total) % of cobali_ray was run; $(BIN)/coverage report -m says what was not"
 
-test: install-dev lint ## run every check and test; ARGS="-k words"
+test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.py -k words" for some
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest -n auto $(PURE)
+	$(BIN)/python -m pytest $(PURE:%=--ignore=%)
+endif
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import yaml
 
 from cobali_ray import __version__
 from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 CONFIG = Path("serve_config.yaml")
@@ -27,6 +28,12 @@ class _Commands(LazyGroup):
         "bench": "cobali_ray.bench.commands:app",
         "simulate": "cobali_ray.bench.commands.simulate:simulate",
     }
+
+    def load(self, name: str) -> Any:
+        """Import a command. Raises MissingExtraError for one that has nothing to plot with."""
+        if name == "simulate":
+            require_extra("bench", "matplotlib")
+        return super().load(name)
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -45,6 +45,8 @@ CONNECT_RETRY_S = 0.5
 STALL_TIMEOUT_S = 60.0
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
+WORD_S = 0.5
+"""How long the control call may lag behind an end event that nobody here asked for."""
 
 
 def load_words(path: Path | None, chat_template: str | None) -> Words:
@@ -75,7 +77,7 @@ class Vocabularies:
 
 def kill(pid: int) -> None:
     """End a process at once, if it is there."""
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):  # the latter: it is another's by now
         os.kill(pid, signal.SIGKILL)
 
 
@@ -208,6 +210,7 @@ class ServeEngineClient:
 
         Raises EngineDiedError if the engine goes away meanwhile.
         """
+        incarnation_id = self._link.incarnation_id
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
         stream = self._puller.open(request.request_id, response.cancel, source=self._link.source)
         call = asyncio.ensure_future(outcome(response))
@@ -224,16 +227,23 @@ class ServeEngineClient:
                     ended = True
                     if isinstance(last.error, DrainingError | RequestCancelledError) and not self._draining:
                         # It stops alone, and another takes its place. What came last is drawn again there.
+                        await self._tell_broken(call)
                         raise EngineDiedError  # noqa: TRY301 the link hears of it below
                 yield events
         except EngineDiedError:
-            self._link.lose(EngineStatus.RESTARTING)
+            self._link.end(incarnation_id)
             raise
         finally:
             self._puller.drop(request.request_id)
             self._speaking.discard(call)
             if not ended:  # else the call returns by itself in a moment
                 call.cancel()
+
+    async def _tell_broken(self, call: asyncio.Future[Any]) -> None:
+        """Raise what a control call broke with, which cancels its request as well: the engine is there."""
+        await asyncio.wait({call}, timeout=WORD_S)
+        if call.done() and not call.cancelled():
+            call.result()
 
     def _forget(self, call: asyncio.Future[Any]) -> None:
         """Let go of a control call that is over; whoever waited has been told how it ended."""

@@ -157,6 +157,7 @@ class EngineServer:
         del self._slot_files
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
+        self._answers_with = _identity(self._path)  # another file may lie there than when the process began
         engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
         backend, limits = engine.backend, engine.limits
         self._card = ModelCard(

@@ -56,7 +56,7 @@ class EngineLink:
         address: str = "",
         admit: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_successor` hears of a process that has taken the engine's place: whether it has its model."""
+        """`on_successor` hears of what has taken the engine's place: whether it has the same model."""
         self._engine, self._engine_id, self._now = engine, engine_id, now
         self._stall_timeout_s, self._give_up = stall_timeout_s, give_up
         self._on_successor, self._address, self._admit = on_successor, address, admit
@@ -84,6 +84,16 @@ class EngineLink:
         values = self._values.setdefault(name, [])
         if len(values) < MOST:
             values.append(seconds)
+
+    @property
+    def incarnation_id(self) -> str:
+        """The process that the engine was when it was last heard of; "" before that."""
+        return "" if self._known is None else self._known.incarnation_id
+
+    def end(self, incarnation_id: str) -> None:
+        """Note that a process is gone; it may have a successor already, who is none the worse for it."""
+        if incarnation_id == self.incarnation_id:
+            self.lose(EngineStatus.RESTARTING)
 
     def lose(self, status: EngineStatus, since_s: float | None = None) -> None:
         """Note that the engine is away: RESTARTING once it has ended, STALLED while it is merely silent."""
@@ -115,10 +125,10 @@ class EngineLink:
         """Wait until the engine is there; return what is known of it. Raises LoadingError after BACK_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BACK_S):
-                await self._there.wait()
-        if self._known is None or self._loss is not None:
-            raise LoadingError
-        return self._known
+                while self._known is None or self._loss is not None:
+                    await self._there.wait()
+                return self._known
+        raise LoadingError
 
     @property
     def away(self) -> EngineState | None:
@@ -211,5 +221,5 @@ class EngineLink:
             self.busy = found.busy, self._now()
         self._lost.clear()
         self._there.set()
-        if known is not None and known.incarnation_id != found.incarnation_id:
+        if known is not None and (known.incarnation_id, known.model) != (found.incarnation_id, found.model):
             self._on_successor(known.model == found.model)

@@ -259,14 +259,16 @@ def _announce(console: Console, url: str, settings: EngineSettings) -> None:
     with httpx2.Client(timeout=5.0) as http:
         headers = {"authorization": f"Bearer {settings.api_keys[0]}"} if settings.api_keys else {}
         listed = http.get(f"{url}/v1/models", headers=headers).json().get("data")
+    own = {place.names[0]: place.settings for place in places(settings)}
     if listed is None:  # a file of keys need not hold them in the clear: the server tells us nothing either
-        model_id, n_ctx = settings.model, settings.n_ctx
-        listed = [{"id": model_id, "root": model_id, "max_model_len": n_ctx, "default_sampling": {}}]
+        listed = [
+            {"id": name, "root": name, "max_model_len": one.n_ctx, "default_sampling": {}}
+            for name, one in own.items()
+        ]
     models = [model for model in listed if model["id"] == model["root"]]
     key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys or settings.api_keys_file else ""
     console.rule("[bold]cobali_ray is ready")
     console.print(f"  URL    {url}/v1")
-    own = {place.names[0]: place.settings for place in places(settings)}
     for model in models:
         if "max_model_len" not in model:
             console.print(f"  model  {model['id']} ({model['status']['value']}: loaded when it is asked for)")

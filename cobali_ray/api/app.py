@@ -9,7 +9,6 @@ from starlette.middleware.cors import CORSMiddleware
 
 from cobali_ray.api.account import account_of
 from cobali_ray.api.cache import Cache
-from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
 from cobali_ray.api.facts import Facts
@@ -30,14 +29,13 @@ from cobali_ray.errors import CobaliError
 
 
 def build_api(
-    client: Fleet | EngineClient,
+    fleet: Fleet,
     settings: ApiSettings,
     *,
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over a fleet, or over a single engine."""
-    fleet = client if isinstance(client, Fleet) else Fleet.of(client)
+    """Build the OpenAI-compatible ASGI app over a fleet."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)

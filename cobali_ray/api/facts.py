@@ -18,7 +18,7 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
-from cobali_ray.api.intake import Intake, Source, source_of
+from cobali_ray.api.intake import Intake, Source, asked_model, source_of
 from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
@@ -98,7 +98,7 @@ class Facts:
     async def load(self, http: HttpRequest) -> Response:
         """Load a model, and answer when it is there."""
         model = await self._named(http)
-        await self._fleet.loader.load(model, model.engines)
+        await self._fleet.loader.load(model, len(model.engines))
         return await self._moved(model)
 
     async def unload(self, http: HttpRequest) -> Response:
@@ -114,7 +114,7 @@ class Facts:
         del gone
         body = parse(ModelBody, raw)
         account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        return self._fleet.find(body.model)
+        return asked_model(self._fleet, body.model, account)
 
     @staticmethod
     async def _moved(model: Model) -> Response:
@@ -177,7 +177,7 @@ class Facts:
         return Response(await self._fleet.metrics(), headers={"content-type": EXPOSITION})
 
     def _source(self, body: TokenizeBody | DetokenizeBody, account: Account) -> Source:
-        source = source_of(self._fleet.find(body.model), account)
+        source = source_of(self._fleet, body.model, account)
         account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         return source
 

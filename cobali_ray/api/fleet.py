@@ -16,10 +16,12 @@ from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.route import Router
+from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
+    DeadlineExceededError,
+    EngineDiedError,
     InvalidParameterError,
     LoadingError,
     RefusedError,
@@ -27,7 +29,7 @@ from cobali_ray.errors import (
     UnloadedError,
 )
 from cobali_ray.telemetry.exposition import render_all
-from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
+from cobali_ray.telemetry.names import HttpTime
 
 ResultT = TypeVar("ResultT")
 
@@ -107,37 +109,48 @@ class Model:
         """The engines that may be unloaded while they are idle; with requests open, one is kept for them."""
         return list(self.engines)[max(self._n_stay, min(self.n_open, 1)) :]
 
-    async def load(self, engine_id: str | None = None) -> None:
-        """Wait until an engine has loaded the model, the first where none is named; see Loader."""
-        await self.loader.load(self, [engine_id or next(iter(self.engines))])
+    async def load(self) -> None:
+        """Wait until one of the engines has loaded the model; see Loader."""
+        await self.loader.load(self)
 
     async def _choose(self, request: Request) -> Offer:
         """Find the engine that is best for a request; where none is there, the first that is."""
-        engine_id = self._next(request, {})
-        asked = [engine_id] if engine_id is not None else list(self.engines)
-        finds = {asyncio.ensure_future(self.engines[id_].find()): id_ for id_ in asked}
+        if (route := self._next(request, {})) is not None:
+            model = await self.engines[route.engine_id].find()
+        else:
+            model, engine_id = await self._first_there()
+            route = _to(engine_id)
+        return Offer(model, partial(self._attempt, route, model, request))
+
+    async def _first_there(self) -> tuple[str, str]:
+        """Wait for any of the engines; return what it answers with, and its id. Raises LoadingError."""
+        finds = {asyncio.ensure_future(engine.find()): id_ for id_, engine in self.engines.items()}
         try:
-            await asyncio.wait(finds, return_when=asyncio.FIRST_COMPLETED)
-            found = next(find for find in finds if find.done())
-            return Offer(found.result(), partial(self._attempt, finds[found], request))
+            done, _ = await asyncio.wait(finds, return_when=asyncio.FIRST_COMPLETED)
+            found = next((find for find in done if find.exception() is None), next(iter(done)))
+            return found.result(), finds[found]
         finally:
             for find in finds:
                 find.cancel()
 
     async def _attempt(
-        self, first: str, asked: Request, request: Request
+        self, first: Route, model: str, asked: Request, request: Request
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer; where it cannot another one, and once more where none has the model.
 
-        `asked` is the request as the client sent it, which may have been begun elsewhere.
+        `asked` is the request as the client sent it, which may have been begun elsewhere. An engine that
+        answers with something else than `model` is not asked.
         """
         refusals: dict[str, RefusedError] = {}
         gone: set[str] = set()
-        engine_id: str | None = first
+        route: Route | None = first
         loads = True
-        while engine_id is not None:
+        while route is not None:
+            engine_id = route.engine_id
             try:
-                async with aclosing(self._answered(engine_id, asked.request_id, request)) as batches:
+                if await self.engines[engine_id].find() != model:
+                    raise LoadingError  # for this request it is not there
+                async with aclosing(self._answered(route, asked.request_id, request)) as batches:
                     async for events in batches:
                         yield events
                     return
@@ -147,44 +160,59 @@ class Model:
                     if not loads:
                         raise
                     loads = False
-                    await self.load(engine_id)
-                    other = self._next(asked, refusals) or engine_id
-                engine_id = other
+                    request = await self._loaded_for(request)
+                    other = self._next(asked, refusals) or first
+                route = other
             except RefusedError as refusal:  # always before the first event
                 refusals[engine_id] = refusal
-                engine_id = self._next(asked, refusals.keys() | gone)
+                route = self._next(asked, refusals.keys() | gone)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
+    async def _loaded_for(self, request: Request) -> Request:
+        """Load the model in the time that a request has; return it with what is left of that."""
+        began_s, timeout_s = self._now(), request.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.load()
+        except TimeoutError:
+            raise DeadlineExceededError(timeout_s or 0.0) from None
+        except LoadingError:  # it went away meanwhile, and another one takes its place
+            raise EngineDiedError from None
+        if timeout_s is None:
+            return request
+        return replace(request, timeout_s=max(timeout_s - (self._now() - began_s), 0.001))
+
     async def _answered(
-        self, engine_id: str, asked_id: str, request: Request
+        self, route: Route, asked_id: str, request: Request
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
         waits = True
+        self._router.booked(asked_id, route, self._now())
         try:
-            async with aclosing(self.engines[engine_id].attempt(request)) as batches:
+            async with aclosing(self.engines[route.engine_id].attempt(request)) as batches:
                 async for events in batches:
-                    if waits and (stats := events[0].stats) is not None:
+                    stats = events[0].stats if waits else None
+                    if stats is not None and stats.ttft_s is not None:  # else it ended in the queue
                         self._router.released(asked_id, stats.n_cached)
                     waits = False
                     yield events
         finally:
             self._router.released(asked_id)
 
-    def _next(self, request: Request, refused: Collection[str]) -> str | None:
+    def _next(self, request: Request, refused: Collection[str]) -> Route | None:
         """Choose among the engines that are there and have not refused."""
         present = self._look()
         there = [engine_id for engine_id in present if engine_id not in refused]
         if len(self.engines) == 1 or not there:
-            return there[0] if there else None
+            return _to(there[0]) if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
         route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
-            return there[0]
-        self._router.booked(request.request_id, route, now_s)
+            return _to(there[0])
         may_grow = len(present) < len(self.engines) and self._growing is None
         if may_grow and self._demand.grows(route.ttft_s - route.own_s, now_s):
             self._growing = asyncio.ensure_future(self._grow())
-        return route.engine_id
+        return route
 
     async def _grow(self) -> None:
         """Have one more engine loaded, while requests go to those that are there."""
@@ -199,8 +227,8 @@ class Model:
         there = []
         for engine_id, engine in self.engines.items():
             if not engine.present:
-                self._router.left(engine_id)
-                self._seen_s.pop(engine_id, None)
+                if self._seen_s.pop(engine_id, None) is not None:
+                    self._router.left(engine_id)
                 continue
             there.append(engine_id)
             if engine.busy is not None and engine.busy[1] != self._seen_s.get(engine_id):
@@ -221,9 +249,16 @@ class Model:
         for engine in self.engines.values():
             try:
                 return look(engine)
-            except LoadingError as error:
+            except UnloadedError as error:  # this one can be loaded, whatever is with the others
                 trouble = error
+            except LoadingError:
+                pass
         raise trouble
+
+
+def _to(engine_id: str) -> Route:
+    """Return the route to an engine of which nothing is expected."""
+    return Route(engine_id, 0.0, 0, 0.0, ())
 
 
 class Fleet:
@@ -235,11 +270,6 @@ class Fleet:
         for model in self.models:
             model.loader = self.loader
         self.engines = {id_: engine for model in self.models for id_, engine in model.engines.items()}
-
-    @classmethod
-    def of(cls, engine: EngineClient) -> Fleet:
-        """Return the fleet of one engine."""
-        return cls([Model({ONLY_ENGINE: engine})])
 
     def find(self, asked: str | None) -> Model:
         """Return the model that a client asks for; it need not say which if there is but one.

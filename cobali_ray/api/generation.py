@@ -30,7 +30,6 @@ from cobali_ray.api.translate import (
     Origin,
     bad_words_of,
     chat_call,
-    check_allowed,
     check_tokens,
     completion_call,
     prompts_of,
@@ -94,7 +93,7 @@ class Generation:
 
     def _chat(self, account: Account, raw: bytes, gone: Gone) -> Call:
         body = parse(ChatBody, raw)
-        source = source_of(self._fleet.find(body.model), account)
+        source = source_of(self._fleet, body.model, account)
         card, words = source.card, source.words
         self._check(body, source, n_prompts=1)
         if len(body.messages) > card.n_ctx_slot:  # each has a token at least
@@ -114,7 +113,7 @@ class Generation:
 
     def _completion(self, account: Account, raw: bytes, gone: Gone) -> Call:
         body = parse(CompletionBody, raw)
-        source = source_of(self._fleet.find(body.model), account)
+        source = source_of(self._fleet, body.model, account)
         card, words = source.card, source.words
         prompts = prompts_of(body)
         self._check(body, source, n_prompts=len(prompts))
@@ -147,7 +146,6 @@ class Generation:
         return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
 
     def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
-        check_allowed(body.model or source.card.model_id, source.account.holder.terms)
         source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))

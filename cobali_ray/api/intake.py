@@ -19,11 +19,11 @@ from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account
 from cobali_ray.api.body import read_body
-from cobali_ray.api.fleet import Model
+from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import QueueFullError, UnloadedError
+from cobali_ray.errors import ModelNotAllowedError, QueueFullError, UnloadedError
 
 ResultT = TypeVar("ResultT")
 
@@ -52,11 +52,21 @@ class _Wanted(Exception):  # noqa: N818 it asks for something, and nothing is wr
         self.model = model
 
 
-def source_of(model: Model, account: Account) -> Source:
+def asked_model(fleet: Fleet, asked: str | None, account: Account) -> Model:
+    """Return the model that a body asks for. Raises what Fleet.find does, and ModelNotAllowedError."""
+    model, allowed = fleet.find(asked), account.holder.terms.models
+    if allowed and (name := asked or model.names[0]) not in allowed:
+        raise ModelNotAllowedError(name)
+    return model
+
+
+def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
     """Return the source of a body that asks for this model; called by the work that an Intake does.
 
-    Raises LoadingError. Of a model that is not loaded the intake hears, loads it and does the work again.
+    Raises what `asked_model` does, and LoadingError. Of a model that is not loaded the intake hears, loads it
+    and does the work again.
     """
+    model = asked_model(fleet, asked, account)
     try:
         return Source(model.card, model.words, account)
     except UnloadedError:
@@ -99,7 +109,10 @@ class Intake:
                 return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
             except _Wanted as wanted:
                 await unless_gone(http.receive, wanted.model.load())
+            try:
                 return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+            except _Wanted:  # it is gone again
+                raise UnloadedError from None
         finally:
             self._n_held_bytes -= n_mine
 

@@ -55,20 +55,20 @@ class Keyring:
     def quota(self, holder: Holder) -> Quota:
         """Return what is left for who holds a key; changed terms begin anew."""
         quota = self._quotas.get(holder.tenant)
-        if quota is None or quota.terms != holder.terms:
-            n_open = 0 if quota is None else quota.n_open
+        if quota is None:
             quota = self._quotas[holder.tenant] = Quota(holder.terms, self._n_ingress, self._clock.now())
-            quota.n_open = n_open
+        elif quota.terms != holder.terms:
+            quota.renew(holder.terms, self._clock.now())
         return quota
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written or replaced; None if it is not there."""
+    """Return what changes when a file is written, replaced or let be read; None if it is not there."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def read_keys(file: Path) -> Ring:

@@ -122,14 +122,14 @@ def parse(text: str) -> Ring:
     try:
         content: Any = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 both are safe
         file = _File.model_validate(content)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" near line {mark.line + 1}" if mark else ""
-        raise ConfigError("api_keys_file", f"is no YAML{where}") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigError("api_keys_file", f"{place}: {first['msg']}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a ValueError
+        mark = getattr(error, "problem_mark", None)
+        where = f" near line {mark.line + 1}" if mark else ""
+        raise ConfigError("api_keys_file", f"is no YAML{where}") from None
     ring = Ring(tuple((e.digest, name, Terms(**_terms(e))) for name, e in file.keys.items()))
     if len({digest for digest, _, _ in ring.holders}) < len(ring.holders):
         raise ConfigError("api_keys_file", "two names have the same key")

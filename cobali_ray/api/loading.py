@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +11,7 @@ import structlog
 
 from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineStatus
-from cobali_ray.errors import CobaliError, NoRoomError, QueueFullError
+from cobali_ray.errors import CobaliError, LoadingError, NoRoomError, QueueFullError
 
 if TYPE_CHECKING:  # a model asks its loader, and a loader knows all models
     from cobali_ray.api.client import EngineClient
@@ -30,12 +30,18 @@ class Loader:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._turn = asyncio.Lock()
+        self._loading: dict[tuple[Model, int], asyncio.Task[None]] = {}
+        """The last one of each, for so many engines."""
 
-    async def load(self, model: Model, engine_ids: Iterable[str]) -> None:
-        """Wait until engines have loaded their model; idle ones make room, that used longest ago first.
+    async def load(self, model: Model, n_wanted: int = 1) -> None:
+        """Wait until so many of a model's engines are loaded; others make room, the longest idle first.
+
+        Those that are away do not count: the others serve until they are back. All who wait for the same wait
+        for one loading, which goes on when they leave, as the engine's does.
 
         Raises:
             QueueFullError: as many requests as its queue may hold wait for it already.
+            LoadingError: none of its engines is there.
             NoRoomError: what has the room is at work, or is to stay.
             ModelTooLargeError: it can never fit.
         """
@@ -43,13 +49,32 @@ class Loader:
             raise QueueFullError("requests", model.max_waiting, RETRY_AFTER_S)
         model.n_waiting += 1
         try:
-            async with self._turn:
-                for engine_id in engine_ids:
-                    await self._load(model.engines[engine_id], model)
+            await asyncio.shield(self._loading_of(model, n_wanted))
         finally:
             model.n_waiting -= 1
 
-    async def _load(self, engine: EngineClient, model: Model) -> None:
+    def _loading_of(self, model: Model, n_wanted: int) -> asyncio.Task[None]:
+        task = self._loading.get((model, n_wanted))
+        if task is None or task.done():
+            task = asyncio.ensure_future(self._load(model, n_wanted))
+            self._loading[model, n_wanted] = task
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
+        return task
+
+    async def _load(self, model: Model, n_wanted: int) -> None:
+        async with self._turn:
+            if not model.n_waiting:  # all have left before its turn came
+                return
+            n_loaded = 0
+            for engine in model.engines.values():
+                if n_loaded < n_wanted:
+                    with suppress(LoadingError):
+                        await self._load_one(engine, model)
+                        n_loaded += 1
+            if not n_loaded:
+                raise LoadingError
+
+    async def _load_one(self, engine: EngineClient, model: Model) -> None:
         while True:
             try:
                 await engine.load()

@@ -48,13 +48,17 @@ class Quota:
     """What one key may still do, at one of `n_ingress` ingresses: each gives out its share."""
 
     def __init__(self, terms: Terms, n_ingress: int, now_s: float) -> None:
-        self.terms = terms
+        self._n_ingress, self.n_open = n_ingress, 0
+        self.renew(terms, now_s)
+
+    def renew(self, terms: Terms, now_s: float) -> None:
+        """Begin anew with other terms; what is open stays counted."""
+        self.terms, n_ingress = terms, self._n_ingress
         rpm, tpm = terms.requests_per_minute, terms.tokens_per_minute
         self._requests = None if rpm is None else Bucket(max(rpm / n_ingress, 1.0), now_s)
         self._tokens = None if tpm is None else Bucket(max(tpm / n_ingress, 1.0), now_s)
         most = terms.concurrent_requests
         self._most_open = None if most is None else max(most // n_ingress, 1)
-        self.n_open = 0
 
     def begin(self, now_s: float) -> None:
         """Let a request in. Raises RateLimitError."""

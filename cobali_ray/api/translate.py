@@ -30,7 +30,7 @@ from cobali_ray.core.request import (
     TraceLink,
 )
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError, ModelNotAllowedError
+from cobali_ray.errors import InvalidParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,6 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
     tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
     return tuple(dict.fromkeys(tokens))
-
-
-def check_allowed(model: str, terms: Terms) -> None:
-    """Raise ModelNotAllowedError for a model that a key does not open."""
-    if terms.models and model not in terms.models:
-        raise ModelNotAllowedError(model)
 
 
 def priority_of(body: GenerationBody, terms: Terms) -> int:

@@ -162,7 +162,7 @@ class Attendance(NamedTuple):
     model: str = ""
     """What it answers with: other words for another file."""
     pid: int = 0
-    """Its process, on the machine of the ingresses."""
+    """Its process; with a `wire_key`, on another machine than the ingress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from fake_client import IDLE, FakeClient, Wire, says, until
@@ -10,9 +11,16 @@ from openai import NotFoundError
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
+from cobali_ray.core.events import Delta, End, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import DrainingError, LoadingError, QueueFullError
+from cobali_ray.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    EngineDiedError,
+    LoadingError,
+    QueueFullError,
+)
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -191,6 +199,49 @@ async def test_leaving_frees_the_engine_in_the_books(engines):
     await collect(model, ask("next"))
     await collect(model, ask("last"))
     assert len(engines["b0"].requests) == 2, "what has left waits no longer"
+
+
+async def test_who_leaves_before_an_engine_is_found_is_in_no_books(engines):
+    model, gate = engines.fleet().find("big"), asyncio.Event()
+    engines["b0"].find = gate.wait
+    waiting = asyncio.ensure_future(collect(model, ask("left", n_prompt=5000)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    del engines["b0"].find
+    await collect(model, ask("next"))
+    await collect(model, ask("last"))
+    assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [1, 1], "what has left waits nowhere"
+
+
+async def test_what_ended_in_the_queue_says_nothing_of_what_an_engine_holds(engines):
+    model = engines.fleet().find("big")
+    engines["b1"].present = False
+    other = replace(ask("another conversation"), prompt=(2,) * 500)
+    await collect(model, other)
+    await collect(model, ask("first turn", n_prompt=500))
+    too_late = RequestStats(700, 0, 0, None, None, None, None, 1.0)
+    engines["b0"].script = lambda r: [[End(r.request_id, None, DeadlineExceededError(1.0), too_late)]]
+    await collect(model, ask("second turn", n_prompt=700))
+    engines["b0"].script, engines["b1"].present = says("done"), True
+    await collect(model, replace(other, request_id="its second turn", prompt=(2,) * 700))
+    assert engines["b0"].requests[-1].request_id == "its second turn"
+
+
+async def test_an_engine_with_another_file_does_not_go_on_where_one_refuses(engines):
+    model = engines.fleet().find("big")
+
+    def dies(request):
+        if request.attempt:
+            yield QueueFullError("requests", 1, 1.0)
+        yield [Delta(request.request_id, "Hel", (1,))]
+        yield EngineDiedError()
+
+    engines["b0"].script, engines["b1"].the_model = dies, "another file"
+    engines["b1"].busy = IDLE._replace(ahead=((0, 5000),)), time.monotonic()
+    with pytest.raises(QueueFullError):
+        await collect(model, ask())
+    assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [2, 0]
 
 
 async def test_what_one_engine_tells_is_asked_by_its_id(app, engines, get):

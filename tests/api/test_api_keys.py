@@ -1,9 +1,10 @@
 """A file of keys: who may do what, how much of it, and from when on."""
 
 import asyncio
+import os
 
 import pytest
-from fake_client import says
+from fake_client import says, until
 
 from cobali_ray.errors import ConfigError
 
@@ -112,6 +113,36 @@ async def test_concurrent_requests_end_with_their_answers(keys, client):
     assert (await first).status == 200
     assert (await keys.ask("alice", n="x")).status == 400
     assert (await keys.ask("alice")).status == 200, "what was refused holds no place"
+
+
+async def test_what_is_under_way_when_terms_change_is_counted_until_it_ends(keys, client, clock):
+    gate, plain = asyncio.Event(), client.script
+
+    def script(request):
+        yield gate
+        yield from plain(request)
+
+    client.script = script
+    keys.write(alice="concurrent_requests: 1")
+    keys.serve()
+    first = asyncio.ensure_future(keys.ask("alice"))
+    await until(lambda: client.n_open)
+    keys.write(alice="concurrent_requests: 1, weight: 2")
+    clock.time_s += 1.0
+    assert (await keys.ask("alice")).status == 429
+    gate.set()
+    assert (await first).status == 200
+    assert (await keys.ask("alice")).status == 200
+
+
+async def test_a_file_that_is_copied_with_its_old_time_is_read(keys, clock):
+    keys.write(alice="weight: 1")
+    keys.serve()
+    old = keys.path.stat()
+    keys.path.write_text(keys.path.read_text().replace("alice", "bobby"))
+    os.utime(keys.path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    clock.time_s += 1.0
+    assert (await keys.ask("bobby")).status == 200
 
 
 async def test_a_changed_file_is_read_within_a_second(keys, clock):

@@ -10,7 +10,7 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20
@@ -102,6 +102,80 @@ async def test_who_leaves_while_it_loads_takes_no_place(app, engines):
     assert [answer.status for answer in answers] == [200, 200]
 
 
+async def test_the_next_model_waits_for_one_that_is_loaded_for_nobody_any_more(app, engines):
+    engines["a"].load_step = gate = asyncio.Event()
+    wires = [Wire(app, CHAT, ask(name)) for name in "abc"]
+    tasks = []
+    for wire, name in zip(wires, "abc", strict=True):
+        tasks.append(wire.start())
+        if name == "a":
+            await until(lambda: engines["a"].loads)
+    wires[0].hang_up()
+    await asyncio.gather(tasks[0], return_exceptions=True)
+    await asyncio.sleep(0.05)  # the other bodies are read in threads
+    assert not engines["b"].loads, "the engine goes on loading, and memory is counted when it has"
+    wires[1].hang_up()
+    await asyncio.gather(tasks[1], return_exceptions=True)
+    gate.set()
+    await tasks[2]
+    assert wires[2].status == 200
+    assert not engines["b"].loads, "nobody waits for it any more"
+
+
+async def test_a_request_waits_for_loading_no_longer_than_it_has_time(app, engines):
+    await Wire(app, CHAT, ask("a")).run()
+    await engines["a"].unload()
+    engines["a"].load_step = gate = asyncio.Event()
+    wire = await Wire(app, CHAT, ask("a") | {"timeout_s": 0.05}).run()
+    assert (wire.status, wire.json["error"]["code"]) == (504, "deadline_exceeded")
+    gate.set()
+    assert (await Wire(app, CHAT, ask("a") | {"timeout_s": 60}).run()).status == 200
+    assert 59 < engines["a"].requests[-1].timeout_s <= 60
+
+
+async def test_an_engine_that_ends_while_it_loads_is_waited_for(app, engines):
+    await Wire(app, CHAT, ask("a")).run()
+    await engines["a"].unload()
+    load, died = engines["a"].load, []
+
+    async def load_the_second_time():
+        if not died:
+            died.append(True)
+            raise LoadingError
+        await load()
+
+    engines["a"].load = load_the_second_time
+    assert (await Wire(app, CHAT, ask("a")).run()).status == 200
+    assert died
+
+
+async def test_a_model_is_loaded_where_it_can_be(engines, clock):
+    engines["a"].the_card, engines["a"].load_step = LoadingError(), LoadingError()
+    app = build_api(Fleet([Model(engines, ["b"], n_stay=0)]), ApiSettings(), clock=clock)
+    assert (await Wire(app, CHAT, ask("b")).run()).status == 200
+    engines["b"].load_step = engines["c"].load_step = LoadingError()
+    assert (await Wire(app, "/v1/models/load", {"model": "b"}).run()).status == 503
+
+
+async def test_a_model_that_is_gone_again_at_once_is_not_our_fault(app, engines):
+    engines["a"].card_when_loaded = UnloadedError()
+    wire = await Wire(app, CHAT, ask("a")).run()
+    assert (wire.status, wire.json["error"]["code"]) == (503, "loading")
+
+
+async def test_a_key_loads_only_what_it_may_ask_for(engines, clock, tmp_path):
+    file = tmp_path / "keys.yaml"
+    file.write_text("keys: {alice: {key: k, models: [a]}}")
+    fleet = Fleet(Model({name: engine}, [name]) for name, engine in engines.items())
+    app = build_api(fleet, ApiSettings(api_keys_file=file), clock=clock)
+    moves, tokens = ("/v1/models/load", "/v1/models/unload"), {"model": "b", "content": "once"}
+    for path, body in (*((path, {"model": "b"}) for path in moves), (CHAT, ask("b")), ("/tokenize", tokens)):
+        wire = await Wire(app, path, body, headers=[("x-api-key", "k")]).run()
+        assert (wire.status, wire.json["error"]["code"]) == (403, "model_not_allowed")
+    assert not engines["b"].loads
+    assert (await Wire(app, CHAT, ask("a"), headers=[("x-api-key", "k")]).run()).status == 200
+
+
 def needs_room(engine, *others):
     """Let an engine find room only when none of the others is loaded."""
     load = engine.load
@@ -142,7 +216,7 @@ async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
     await a.load()
     needs_room(b, a)
     with pytest.raises(NoRoomError):
-        await model.loader.load(model, model.engines)
+        await model.loader.load(model, 2)
     assert a.present
 
 

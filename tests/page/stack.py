@@ -49,7 +49,7 @@ class Handle(LocalHandle):
     def kill(self):
         """Die as kill -9 would have it: every open call fails."""
         server, self.server = self.server, None
-        server._pusher.send = lambda _: None  # the dead say nothing
+        server._pusher.send = lambda _: set()  # the dead say nothing
         for response in list(self._open):
             response.die(ActorDiedError())
         server.__del__()

@@ -25,6 +25,7 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.faults import http_fault, type_of
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
+from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.grammar import check
@@ -112,7 +113,7 @@ def test_every_metric_is_listed_and_exported():
 
 
 def test_every_route_is_listed_and_served():
-    app = build_api(client=None, settings=ApiSettings())
+    app = build_api(Fleet([]), ApiSettings())
     served = {(verb.upper(), path) for path, verbs in app.openapi()["paths"].items() for verb in verbs}
     assert {(verb.strip("`"), path.strip("`")) for verb, path, _ in rows(section("Endpoints"))} == served
     assert {"/docs", "/openapi.json"} <= {route.path for route in app.routes if hasattr(route, "path")}

@@ -59,6 +59,7 @@ def test_listed_keys_are_tenants_too():
         pytest.param(f"keys: {{a: {{key: {SECRET}}}, b: {{key: {SECRET}}}}}", "same key", id="twice"),
         pytest.param(f"keys: {{'a b': {{key: {SECRET}}}}}", "keys", id="name"),
         pytest.param(f"keys: [{SECRET}", "YAML", id="no-yaml"),
+        pytest.param(f"keys: {{a: {{key: {SECRET}, priority: 2026-13-45}}}}", "YAML", id="no-date"),
     ],
 )
 def test_a_wrong_file_says_where_and_shows_no_key(text, said):

@@ -179,6 +179,37 @@ async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatc
         await s.link.find()
 
 
+async def test_who_hears_late_of_a_death_blames_no_successor(make):
+    s = await make()
+    s.link.end("e1")
+    assert s.link.away.status is EngineStatus.RESTARTING
+    await s.answer("e2", 1)
+    s.link.end("e1")
+    assert s.link.away is None
+    assert s.link.incarnation_id == "e2"
+
+
+async def test_an_engine_that_is_gone_again_at_once_is_waited_for(make):
+    s = await make()
+    s.link.end("e1")
+    found = asyncio.ensure_future(s.link.find())
+    await asyncio.sleep(0)
+    s.link._met(Attendance("e2", 1))
+    s.link.end("e2")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not found.done()
+    await s.answer("e3", 2)
+    assert (await found).incarnation_id == "e3"
+
+
+async def test_a_process_that_has_loaded_another_file_is_another_engine(make):
+    s = await make()
+    for model in ("", "b", "b"):
+        await s.answer("e1", 0, model)
+    assert s.successors == [False]
+
+
 async def test_nobody_waits_for_an_answer_of_the_dead(make, monkeypatch):
     monkeypatch.setattr(link, "SILENT_S", 3600)  # it is not that
     s = await make()

@@ -1,7 +1,6 @@
 """ServeEngineClient over a whole EngineServer in one process: everything of the stack but Ray and HTTP."""
 
 import asyncio
-import contextlib
 import os
 import time
 import warnings
@@ -261,6 +260,25 @@ async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
     assert tokens_of(told) == tokens_of(alone)
 
 
+async def test_a_move_to_a_successor_does_not_count_as_its_death(make):
+    s = await make()
+    events = s.generate(max_tokens=4000)
+    await anext(events)
+    async with asyncio.timeout(WAIT_S):
+        while not s.client._link.incarnation_id:  # noqa: ASYNC110 a call is no event
+            await asyncio.sleep(0.001)
+    old, s.handle.server = s.handle.server, EngineServer(s.settings)
+    lost, lose = [], s.client._link.lose
+    s.client._link.lose = lambda *args: lost.append(args) or lose(*args)
+    async with asyncio.timeout(WAIT_S):
+        while len(s.handle.responses) == 1:
+            await anext(events)
+    assert s.client.present
+    assert not lost
+    await events.aclose()
+    old.__del__()
+
+
 async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     s = await make()
     events = s.generate(max_tokens=4000)
@@ -504,9 +522,25 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    with contextlib.suppress(InternalError):  # or its last event says that it was cancelled
+    run, share, ended = s.handle.server.run, s.client._puller._share, asyncio.Event()
+
+    def note(message, source):
+        share(message, source)
+        if isinstance(message.events[-1], End):
+            ended.set()
+
+    async def break_late(request):
+        try:
+            return await run(request)
+        finally:  # its last event says that it was cancelled, and is there first
+            await ended.wait()
+
+    s.client._puller._share, s.handle.server.run = note, break_late
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
         await s.collect(max_tokens=4000)
     monkeypatch.undo()
+    assert s.client.present, "the engine is none the worse for it"
+    assert len(s.handle.responses) == 1
     await s.idle()
     await s.counted(cancelled=1)
 
@@ -874,6 +908,15 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(slee
     monkeypatch.setattr(engine_server, "open_engine", real)
     await s.client.load()
     assert (await s.collect())[-1].finish_reason == "length"
+
+
+async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(sleeping, monkeypatch):
+    s = await sleeping()
+    first = (await s.handle.server.attend({}, None)).model
+    monkeypatch.setattr(engine_server, "_identity", lambda _: "a newer file")
+    assert (await s.handle.server.attend({}, None)).model == first
+    await s.client.load()
+    assert (await s.handle.server.attend({}, None)).model == "a newer file"
 
 
 async def test_two_who_ask_at_once_load_it_once(sleeping, monkeypatch):

@@ -4,12 +4,16 @@ import io
 import re
 import signal
 import threading
+from functools import partial
+from pathlib import Path
 
+import httpx2
 import pytest
 from rich.console import Console
 
 from cobali_ray.actors import serving
 from cobali_ray.actors.steps import Steps
+from cobali_ray.settings import EngineSettings
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -39,3 +43,13 @@ def test_a_signal_between_the_start_and_its_end_is_not_lost():
         signal.set_wakeup_fd(-1)
         signal.raise_signal(signal.SIGTERM)
     assert stop.is_set()
+
+
+def test_a_server_whose_keys_are_in_a_file_is_announced_though_it_tells_us_nothing(monkeypatch, capsys):
+    refuses = httpx2.MockTransport(lambda _: httpx2.Response(401, json={"error": {}}))
+    monkeypatch.setattr(serving.httpx2, "Client", partial(httpx2.Client, transport=refuses))
+    settings = EngineSettings(model="builtin:scripted", n_ctx=64, api_keys_file=Path("keys.yaml"))
+    serving._announce(Console(), "http://127.0.0.1:8000", settings)
+    said = capsys.readouterr().out
+    assert "scripted (64 tokens per request)" in said
+    assert '"model": "scripted"' in said

@@ -24,7 +24,6 @@ from cobali_ray.bench.load.target import Target
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Rounds
 from cobali_ray.errors import ConfigError
-from cobali_ray.extras import require_extra
 from cobali_ray.settings import read_settings
 from cobali_ray.simulate.fleet import Ask
 from cobali_ray.simulate.ticks import TickTimes, read_times, write_times
@@ -79,7 +78,6 @@ def simulate(
 
     Example: cobali simulate --model-time run.json --chats 0.5 --engines 1,2,4 --slo ttft=1,itl=0.1
     """
-    require_extra("bench", "matplotlib")
     times = with_limits(read_times(model_time), dict(assignment(text) for text in limit or []))
     settings = read_settings({"itl_target_ms": yaml.safe_load(itl_target_ms)})
     if policy != "all" and policy not in POLICIES:
