@@ -98,7 +98,7 @@ class Facts:
     async def load(self, http: HttpRequest) -> Response:
         """Load a model, and answer when it is there."""
         model = await self._named(http)
-        await self._fleet.loader.load(model)
+        await self._fleet.loader.load(model, len(model.engines))
         return await self._moved(model)
 
     async def unload(self, http: HttpRequest) -> Response:

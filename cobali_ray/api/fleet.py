@@ -110,9 +110,9 @@ class Model:
         """The engines that may be unloaded while they are idle; with requests open, one is kept for them."""
         return list(self.engines)[max(self._n_stay, min(self.n_open, 1)) :]
 
-    async def load(self, first: str | None = None) -> None:
-        """Wait until one of the engines has loaded the model, the `first` if possible; see Loader."""
-        await self.loader.load(self, first or next(iter(self.engines)))
+    async def load(self) -> None:
+        """Wait until one of the engines has loaded the model; see Loader."""
+        await self.loader.load(self)
 
     async def _choose(self, request: Request) -> Offer:
         """Find the engine that is best for a request; where none is there, the first that is."""
@@ -161,20 +161,20 @@ class Model:
                     if not loads:
                         raise
                     loads = False
-                    request = await self._loaded_for(request, engine_id)
-                    other = self._next(asked, refusals) or _to(engine_id)
+                    request = await self._loaded_for(request)
+                    other = self._next(asked, refusals) or first
                 route = other
             except RefusedError as refusal:  # always before the first event
                 refusals[engine_id] = refusal
                 route = self._next(asked, refusals.keys() | gone)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
-    async def _loaded_for(self, request: Request, engine_id: str) -> Request:
+    async def _loaded_for(self, request: Request) -> Request:
         """Load the model in the time that a request has; return it with what is left of that."""
         began_s, timeout_s = self._now(), request.timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self.load(engine_id)
+                await self.load()
         except TimeoutError:
             raise DeadlineExceededError(timeout_s or 0.0) from None
         except LoadingError:  # it went away meanwhile, and another one takes its place

@@ -30,15 +30,14 @@ class Loader:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._turn = asyncio.Lock()
-        self._loading: dict[tuple[Model, bool], asyncio.Task[None]] = {}
-        """The last one of each."""
+        self._loading: dict[tuple[Model, int], asyncio.Task[None]] = {}
+        """The last one of each, for so many engines."""
 
-    async def load(self, model: Model, first: str | None = None) -> None:
-        """Wait until all engines have loaded a model; with a `first`, until one has, that one if possible.
+    async def load(self, model: Model, n_wanted: int = 1) -> None:
+        """Wait until so many of a model's engines are loaded; others make room, the longest idle first.
 
-        Idle engines of other models make room, that used longest ago first.
-
-        All who wait for one model wait for one loading, which goes on when they leave, as the engine's does.
+        Those that are away do not count: the others serve until they are back. All who wait for the same wait
+        for one loading, which goes on when they leave, as the engine's does.
 
         Raises:
             QueueFullError: as many requests as its queue may hold wait for it already.
@@ -50,29 +49,28 @@ class Loader:
             raise QueueFullError("requests", model.max_waiting, RETRY_AFTER_S)
         model.n_waiting += 1
         try:
-            await asyncio.shield(self._loading_of(model, first))
+            await asyncio.shield(self._loading_of(model, n_wanted))
         finally:
             model.n_waiting -= 1
 
-    def _loading_of(self, model: Model, first: str | None) -> asyncio.Task[None]:
-        key = (model, first is None)
-        task = self._loading.get(key)
+    def _loading_of(self, model: Model, n_wanted: int) -> asyncio.Task[None]:
+        task = self._loading.get((model, n_wanted))
         if task is None or task.done():
-            task = self._loading[key] = asyncio.ensure_future(self._load(model, first))
+            task = asyncio.ensure_future(self._load(model, n_wanted))
+            self._loading[model, n_wanted] = task
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
         return task
 
-    async def _load(self, model: Model, first: str | None) -> None:
+    async def _load(self, model: Model, n_wanted: int) -> None:
         async with self._turn:
             if not model.n_waiting:  # all have left before its turn came
                 return
             n_loaded = 0
-            for engine_id in sorted(model.engines, key=lambda engine_id: engine_id != first):
-                with suppress(LoadingError):  # the others serve until it is back
-                    await self._load_one(model.engines[engine_id], model)
-                    n_loaded += 1
-                if n_loaded and first is not None:
-                    return
+            for engine in model.engines.values():
+                if n_loaded < n_wanted:
+                    with suppress(LoadingError):
+                        await self._load_one(engine, model)
+                        n_loaded += 1
             if not n_loaded:
                 raise LoadingError
 

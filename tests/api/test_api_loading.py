@@ -216,7 +216,7 @@ async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
     await a.load()
     needs_room(b, a)
     with pytest.raises(NoRoomError):
-        await model.loader.load(model)
+        await model.loader.load(model, 2)
     assert a.present
 
 

@@ -11,7 +11,7 @@ from cobali_ray.core.events import Delta
 from cobali_ray.core.request import Request
 from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineState, EngineStatus
-from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
+from cobali_ray.errors import LoadingError, NoRoomError, QueueFullError, UnloadedError
 
 MIB = 1 << 20
 FULL = IDLE._replace(n_free=-9)
@@ -141,11 +141,11 @@ async def test_who_comes_to_an_engine_that_has_just_let_go_is_sent_to_another():
 async def test_while_the_first_is_away_another_is_loaded():
     engines = Engines(2)
     engines["a"].present, engines["a"].engine = False, EngineState(status=EngineStatus.RESTARTING)
-    engines["a"].find = asyncio.Event().wait
+    engines["a"].find, engines["a"].load_step = asyncio.Event().wait, LoadingError()
     b = engines["b"]
     b.script = lambda request: says("b")(request) if b.present else iter([UnloadedError()])
     assert await engines.ask() == "b"
-    assert engines.loads == [0, 1]
+    assert engines.loads == [1, 1]
 
 
 async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_is_at_work():
