@@ -138,6 +138,17 @@ async def test_who_comes_to_an_engine_that_has_just_let_go_is_sent_to_another():
         await engines.ask()
 
 
+async def test_a_request_loads_one_engine_and_by_hand_all_are_loaded():
+    engines = Engines(3)
+    engines.unload("a")
+    a = engines["a"]
+    a.script = lambda request: says("a")(request) if a.present else iter([UnloadedError()])
+    assert await engines.ask() == "a"
+    assert engines.loads == [1, 0, 0]
+    await engines.model.loader.load(engines.model, 3)
+    assert all(engine.present for engine in engines.values())
+
+
 async def test_while_the_first_is_away_another_is_loaded():
     engines = Engines(2)
     engines["a"].present, engines["a"].engine = False, EngineState(status=EngineStatus.RESTARTING)
