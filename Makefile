@@ -4,8 +4,8 @@ BIN := .venv/bin
 # Without those that run whole benchmarks, and those of the training.
 QUICK := -m "not ray and not model and not gpu" \
 	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
-# Side by side, one on each core; the others have the machine to themselves.
-PURE := tests/api tests/chat tests/property tests/unit
+# These run on all cores; the others have the machine to themselves.
+SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -31,8 +31,8 @@ test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.p
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto $(PURE)
-	$(BIN)/python -m pytest $(PURE:%=--ignore=%)
+	$(BIN)/python -m pytest -n auto $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%)
 endif
 
 lint: install-dev ## style, types, layers
