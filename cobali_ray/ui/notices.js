@@ -37,8 +37,8 @@ export function Pill() {
 
 /** Which engine is looked at, where there are several. */
 function Engines({ engines, shown }) {
-  return html`<label class="engines">engine${" "}
-    <select value=${shown} onChange=${(event) => show(event.target.value)}>
+  return html`<label class="engines"><span>engine${" "}</span>
+    <select aria-label="engine" value=${shown} onChange=${(event) => show(event.target.value)}>
       ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
 }
 

@@ -207,6 +207,13 @@ def test_of_several_engines_one_is_chosen_and_shown(make_page):
         page.get_by_role("link", name="Live ticks").click()
         engines = page.locator(".pill").get_by_label("engine")
         expect(engines).to_have_value("a")
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            box, beside = engines.bounding_box(), page.locator("header button").last.bounding_box()
+            assert box["x"] + box["width"] <= beside["x"]
+        page.set_viewport_size({"width": 1280, "height": 800})
+        box, beside = engines.bounding_box(), page.locator(".pill > span").last.bounding_box()
+        assert box["x"] + box["width"] <= beside["x"]
         expect(page.locator("main")).to_contain_text("has not done anything yet")
         engines.select_option("b")
         expect(page.locator(".pill .model")).to_have_text("model-b")
