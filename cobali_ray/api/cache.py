@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
@@ -18,6 +17,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import READING, errors, get, takes
+from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import SlotBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
@@ -61,12 +61,12 @@ class Cache:
 
     async def cache(self, http: HttpRequest) -> Response:
         """Return what is held, where prompts found their beginnings so far, and what bounds it."""
-        return _json(_described(await self._engine(http).cache()))
+        return json_response(_described(await self._engine(http).cache()))
 
     async def slots(self, http: HttpRequest) -> Response:
         """Return the slots as llama-server does."""
         view = await self._engine(http).cache()
-        return _json([_slot(slot, view.n_ctx_slot) for slot in view.slots])
+        return json_response([_slot(slot, view.n_ctx_slot) for slot in view.slots])
 
     async def move(self, http: HttpRequest, id_slot: str) -> Response:
         """Save what an idle slot holds to a file, restore it from there or erase it, as llama-server does."""
@@ -79,7 +79,7 @@ class Cache:
         if action != "erase":
             filename = await self._intake.take(http, partial(self._filename, account_of(http)))
         moved = await self._engine(http).move_slot(action, int(id_slot), filename)
-        return _json(_moved(action, moved))
+        return json_response(_moved(action, moved))
 
     def _engine(self, http: HttpRequest) -> EngineClient:
         return self._fleet.engine(http.query_params.get("engine"))
@@ -171,7 +171,3 @@ def _moved(action: str, moved: SlotMove) -> dict[str, Any]:
     else:
         return {"id_slot": moved.slot_id, "n_erased": moved.n_tokens}
     return {"id_slot": moved.slot_id, "filename": moved.filename, **told}
-
-
-def _json(body: Any) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

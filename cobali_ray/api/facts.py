@@ -20,6 +20,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
 from cobali_ray.api.intake import Intake, Source, asked_model, source_of
 from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
+from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_tokens
@@ -88,12 +89,12 @@ class Facts:
             for status in [status_of(await model.states())]
             for name in model.names
         ]
-        return _json({"object": "list", "data": data})
+        return json_response({"object": "list", "data": data})
 
     async def model(self, model_id: str) -> Response:
         """Describe a model under one of its names."""
         model = self._fleet.find(model_id)
-        return _json(_described(model_id, model, status_of(await model.states())))
+        return json_response(_described(model_id, model, status_of(await model.states())))
 
     async def load(self, http: HttpRequest) -> Response:
         """Load a model, and answer when it is there."""
@@ -118,7 +119,9 @@ class Facts:
 
     @staticmethod
     async def _moved(model: Model) -> Response:
-        return _json({"id": model.names[0], "object": "model", "status": status_of(await model.states())})
+        return json_response(
+            {"id": model.names[0], "object": "model", "status": status_of(await model.states())}
+        )
 
     async def tokenize(self, http: HttpRequest) -> Response:
         """Turn text into token ids."""
@@ -160,13 +163,13 @@ class Facts:
 
     async def health(self) -> Response:
         """Say that this process answers, and how the engines are; always 200."""
-        return _json({"status": "ok"} | _engines(await self._fleet.states()))
+        return json_response({"status": "ok"} | _engines(await self._fleet.states()))
 
     async def ready(self) -> Response:
         """Say whether new requests are taken: 200 or 503."""
         states = await self._fleet.states()
         status = overall(states).status
-        response = _json({"status": status} | _engines(states))
+        response = json_response({"status": status} | _engines(states))
         if status not in TAKES_WORK:
             response.status_code = 503
             response.headers["retry-after"] = retry_after(LoadingError.retry_after_s)
@@ -225,10 +228,6 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
         }
     root = model.names[0]
     return {"id": name, "object": "model", "created": 0, "owned_by": "cobali", "root": root, "status": status}
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
 
 
 def _token_list(items: Iterable[Any], gone: Gone) -> bytes:

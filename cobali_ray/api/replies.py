@@ -1,10 +1,11 @@
-"""The two ways to answer a call, as responses that live exactly as long as the request does."""
+"""Answers: what is known whole, and two ways to answer a call, which live as long as the request does."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import orjson
 from fastapi import Response
@@ -27,6 +28,11 @@ STREAM_HEADERS = [
     # A proxy that buffers would turn a stream into an answer.
     (b"x-accel-buffering", b"no"),
 ]
+
+
+def json_response(body: Any) -> Response:
+    """Return an answer that is known whole."""
+    return Response(orjson.dumps(body), media_type="application/json")
 
 
 class Reply(Response):
