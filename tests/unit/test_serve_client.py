@@ -816,24 +816,8 @@ async def test_an_engine_that_is_gone_moves_nothing(make):
         await s.client.move_slot("erase", 0, "")
 
 
-@pytest.fixture
-async def sleeping():
-    """Make a setup whose engine holds no model yet."""
-    made = []
-
-    async def make(**settings):
-        made.append(Setup(load="on_demand", **settings))
-        await made[-1].connect()
-        return made[-1]
-
-    yield make
-    for setup in made:
-        setup.client.close()
-        setup.handle.server.__del__()
-
-
-async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(sleeping):
-    s = await sleeping()
+async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(make):
+    s = await make(load="on_demand")
     assert (await s.client.state()).status is EngineStatus.UNLOADED
     with pytest.raises(UnloadedError):
         _ = s.client.card
@@ -864,9 +848,9 @@ async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(slee
     assert (await s.handle.server.attend({}, None)).n_restarts == 0, "it is the same process"
 
 
-async def test_an_idle_model_is_let_go_after_its_time(sleeping, monkeypatch):
+async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
-    s = await sleeping(keep_alive_s=1000)
+    s = await make(load="on_demand", keep_alive_s=1000)
     await s.client.load()
     await s.collect()
     await s.idle()
@@ -882,8 +866,8 @@ async def test_an_idle_model_is_let_go_after_its_time(sleeping, monkeypatch):
 @pytest.mark.parametrize(
     ("most", "free", "error"), [(1 << 40, 10, NoRoomError), (10, 10, ModelTooLargeError), (None, None, None)]
 )
-async def test_memory_is_checked_before_a_model_is_loaded(sleeping, monkeypatch, most, free, error):
-    s = await sleeping()
+async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, error):
+    s = await make(load="on_demand")
     monkeypatch.setattr(engine_server, "needed_bytes", lambda *_: 100)
     monkeypatch.setattr(engine_server.memory, "most_bytes", lambda: most)
     monkeypatch.setattr(engine_server.memory, "available_bytes", lambda: free)
@@ -896,8 +880,8 @@ async def test_memory_is_checked_before_a_model_is_loaded(sleeping, monkeypatch,
     assert (await s.client.state()).status is EngineStatus.UNLOADED
 
 
-async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(sleeping, monkeypatch):
-    s = await sleeping()
+async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make, monkeypatch):
+    s = await make(load="on_demand")
     real = engine_server.open_engine
     monkeypatch.setattr(engine_server, "open_engine", lambda *_, **__: 1 / 0)
     with pytest.raises(InternalError, match="division"):
@@ -910,8 +894,8 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(slee
     assert (await s.collect())[-1].finish_reason == "length"
 
 
-async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(sleeping, monkeypatch):
-    s = await sleeping()
+async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, monkeypatch):
+    s = await make(load="on_demand")
     first = (await s.handle.server.attend({}, None)).model
     monkeypatch.setattr(engine_server, "_identity", lambda _: "a newer file")
     assert (await s.handle.server.attend({}, None)).model == first
@@ -919,8 +903,8 @@ async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(sleepi
     assert (await s.handle.server.attend({}, None)).model == "a newer file"
 
 
-async def test_two_who_ask_at_once_load_it_once(sleeping, monkeypatch):
-    s = await sleeping()
+async def test_two_who_ask_at_once_load_it_once(make, monkeypatch):
+    s = await make(load="on_demand")
     opened, real = [], engine_server.open_engine
     monkeypatch.setattr(engine_server, "open_engine", lambda *a, **k: opened.append(1) or real(*a, **k))
     await asyncio.gather(*(s.handle.server.load() for _ in range(3)))
