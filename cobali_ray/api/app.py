@@ -79,6 +79,8 @@ async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     # The router's own: unknown paths and methods.
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
-    fault = http_fault(status, method=http.method, path=http.url.path[:128], headers=headers)
-    account_of(http).error = fault.code
+    account = account_of(http)
+    path, shape = http.url.path[:128], account.error_shape
+    fault = http_fault(status, method=http.method, path=path, headers=headers, shape=shape)
+    account.error = fault.code
     return fault_response(fault)

@@ -15,6 +15,7 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.openapi import errors
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
+from cobali_ray.api.sse import SSE
 from cobali_ray.api.viewers import AT_FIRST, MOST, Viewers
 from cobali_ray.errors import InvalidParameterError
 
@@ -101,7 +102,8 @@ class ViewerReply(Response):
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        headers = [(b"content-type", SSE), *STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._viewers.watch()) as events:
             async for wire in events:
                 await send({"type": "http.response.body", "body": wire, "more_body": True})

@@ -1,12 +1,12 @@
-"""An error -> status, body and headers, in OpenAI's shape. Pure."""
+"""An error -> status, body and headers, in the shape of the API that was called. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -19,6 +19,25 @@ HTTP_MESSAGES: Mapping[int, str] = {
 
 
 HIDDEN = "The server failed on this request; its log has the cause under the x-request-id."
+ErrorShape: TypeAlias = Callable[["Fault"], dict[str, Any]]
+"""How an API writes an error: the JSON body."""
+
+
+def openai_error(fault: Fault) -> dict[str, Any]:
+    """Return an error as OpenAI's API has it, and llama-server's."""
+    told = {"message": fault.message, "type": fault.type, "param": fault.param, "code": fault.code}
+    return {"error": told}
+
+
+ERROR_SHAPES: Mapping[str, ErrorShape] = {}
+"""Of APIs that have one of their own, by how their paths begin."""
+
+
+def error_shape(path: str) -> ErrorShape:
+    """Return how errors of a path are written; the path is the one in the app."""
+    return next((shape for prefix, shape in ERROR_SHAPES.items() if path.startswith(prefix)), openai_error)
+
+
 _TYPES: Mapping[int, str] = {401: "authentication_error", 429: "rate_limit_error", 504: "timeout"}
 """OpenAI's word for a status, where it is not that of all statuses below 500 or from there on."""
 
@@ -33,11 +52,12 @@ class Fault:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    shape: ErrorShape = openai_error
 
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body, also what a stream says when it fails halfway."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        return self.shape(self)
 
     @property
     def body_bytes(self) -> bytes:
@@ -45,8 +65,8 @@ class Fault:
         return orjson.dumps(self.body)
 
 
-def fault_of(error: BaseException) -> Fault:
-    """Say what a client is told about an error.
+def fault_of(error: BaseException, shape: ErrorShape = openai_error) -> Fault:
+    """Say what a client is told about an error, and in which shape.
 
     Only errors raised on purpose for the client's eyes speak; everything else is a 500 whose text names
     nothing of the inside.
@@ -64,10 +84,18 @@ def fault_of(error: BaseException) -> Fault:
         param=told.param,
         code=told.code,
         headers=headers,
+        shape=shape,
     )
 
 
-def http_fault(status: int, *, method: str, path: str, headers: Mapping[str, str] | None = None) -> Fault:
+def http_fault(
+    status: int,
+    *,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    shape: ErrorShape = openai_error,
+) -> Fault:
     """Say that the router found no route, or none for the method."""
     message = HTTP_MESSAGES.get(status, "HTTP error {status} for {method} {path}.")
     return Fault(
@@ -76,6 +104,7 @@ def http_fault(status: int, *, method: str, path: str, headers: Mapping[str, str
         message=message.format(status=status, method=method, path=path),
         code={404: "unknown_path", 405: "method_not_allowed"}.get(status),
         headers=dict(headers or {}),
+        shape=shape,
     )
 
 

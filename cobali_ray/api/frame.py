@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.api.faults import Fault
+from cobali_ray.api.faults import Fault, error_shape
 from cobali_ray.api.ids import request_id_of
 from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.origins import Origins, is_loopback
@@ -78,7 +78,9 @@ class Frame:
             return
         headers = Headers(scope=scope)
         account = Account(
-            request_id=request_id_of(headers.get("x-request-id", "")), received_s=self._clock.now()
+            request_id=request_id_of(headers.get("x-request-id", "")),
+            received_s=self._clock.now(),
+            error_shape=error_shape(_path_in_app(scope)),
         )
         scope[SCOPE_KEY] = account
         named = [(b"x-request-id", account.request_id.encode("latin-1"))] if self._echo_id else []

@@ -1,11 +1,15 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""Generation: a body -> the engine's answer. POST /v1/chat/completions and /v1/completions.
+
+Other APIs read their bodies into these two, and write the answers in their own words (`Dialect`).
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -41,15 +45,41 @@ from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import PromptTooLongError, TooManyTokensError
 
-PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
-"""What the ids of an operation's answers begin with."""
+BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 
 
-Translate = Callable[[Account, bytes, Gone], Call]
+class Dialect(NamedTuple):
+    """How an API writes the answers of one call."""
+
+    id_prefix: str
+    frames: Callable[[Call], Frames]
+    answer: Callable[[Call], Answer]
+
+
+CHAT = Dialect("chatcmpl-", ChatFrames, ChatAnswer)
+COMPLETION = Dialect("cmpl-", CompletionFrames, CompletionAnswer)
+
+
+class Asked(NamedTuple):
+    """A body that was read, of whichever API."""
+
+    body: ChatBody | CompletionBody
+    dialect: Dialect
+
+
+Read = Callable[[Account, bytes], Asked]
+"""Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
+
+
+class Prompted(NamedTuple):
+    """What a body has the model continue."""
+
+    text: str
+    tokens: Sequence[int]
 
 
 class Generation:
-    """The two routes that ask the engine for tokens."""
+    """All that asks the engine for tokens goes through `answer`."""
 
     def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
@@ -73,37 +103,67 @@ class Generation:
 
     async def chat(self, http: HttpRequest) -> Response:
         """Continue a chat."""
-        return await self._answer(http, self._chat, ChatFrames, ChatAnswer)
+        return await self.answer(http, self._read_chat)
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
-        return await self._answer(http, self._completion, CompletionFrames, CompletionAnswer)
+        return await self.answer(http, self._read_completion)
 
-    async def _answer(
-        self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
-    ) -> Response:
+    async def answer(self, http: HttpRequest, read: Read) -> Response:
+        """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
         account = account_of(http)
         account.enter(self._clock.now())
-        call = await self._intake.take(http, partial(translate, account))
+        call, dialect = await self._intake.take(http, partial(self._translated, account, read))
         if account.quota is not None:
             account.quota.read(call.n_prompt, self._clock.now())
-        return self._reply(call, account, frames, answer)
+        return self._reply(call, account, dialect)
+
+    async def prompt(self, http: HttpRequest, read: Read) -> Prompted:
+        """Return what a chat's body would have the model continue, and ask nothing of the engine."""
+        return await self._intake.take(http, partial(self._prompted, account_of(http), read))
 
     # -- in a thread of the intake
 
-    def _chat(self, account: Account, raw: bytes, gone: Gone) -> Call:
-        body = parse(ChatBody, raw)
+    def _read_chat(self, account: Account, raw: bytes) -> Asked:
+        return Asked(self._judged(account, parse(ChatBody, raw)), CHAT)
+
+    def _read_completion(self, account: Account, raw: bytes) -> Asked:
+        return Asked(self._judged(account, parse(CompletionBody, raw)), COMPLETION)
+
+    def _judged(self, account: Account, body: BodyT) -> BodyT:
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        if body.stream_options is not None:
+            account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
+        return body
+
+    def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
+        body, dialect = read(account, raw)
         source = source_of(self._fleet, body.model, account)
-        card, words = source.card, source.words
-        self._check(body, source, n_prompts=1)
-        if len(body.messages) > card.n_ctx_slot:  # each has a token at least
-            raise self._too_long(len(body.messages), body, card)
-        found = prompt_of(body, words, strict=self._settings.strict)
+        if isinstance(body, ChatBody):
+            return self._chat(body, source, dialect, gone), dialect
+        return self._completion(body, source, dialect, gone), dialect
+
+    def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
+        body, _ = read(account, raw)
+        source = source_of(self._fleet, body.model, account)
+        if not isinstance(body, ChatBody):
+            raise TypeError("only chats have a prompt that is rendered")
+        found, tokens = self._chat_prompt(body, source, gone)
+        return Prompted(found.text, tokens)
+
+    def _chat_prompt(self, body: ChatBody, source: Source, gone: Gone) -> tuple[ChatPrompt, list[int]]:
+        if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
+            raise self._too_long(len(body.messages), body, source.card)
+        found = prompt_of(body, source.words, strict=self._settings.strict)
         source.account.ignore(found.ignored)
         # The template writes the model's opening tokens itself.
-        prompt = self._tokenize(found.text, body, source, gone, add_special=False)
+        return found, self._tokenize(found.text, body, source, gone, add_special=False)
+
+    def _chat(self, body: ChatBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
+        n_of(body, 1)  # too many answers are refused before anything is tokenised for them
+        found, prompt = self._chat_prompt(body, source, gone)
         origin = replace(
-            self._origin("chat", source, body),
+            self._origin("chat", dialect, source, body),
             grammar=self._chat_grammar(body, source, found),
             speech=found.speech,
             shown_tokens=found.shown_tokens,
@@ -111,12 +171,10 @@ class Generation:
         )
         return chat_call(body, prompt, origin)
 
-    def _completion(self, account: Account, raw: bytes, gone: Gone) -> Call:
-        body = parse(CompletionBody, raw)
-        source = source_of(self._fleet, body.model, account)
+    def _completion(self, body: CompletionBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
         card, words = source.card, source.words
         prompts = prompts_of(body)
-        self._check(body, source, n_prompts=len(prompts))
+        n_of(body, len(prompts))
         tokens, echoes = [], []
         for prompt in prompts:
             if isinstance(prompt, str):
@@ -128,7 +186,7 @@ class Generation:
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
-        origin = self._origin("text_completion", source, body)
+        origin = self._origin("text_completion", dialect, source, body)
         return completion_call(body, tokens, echoes, replace(origin, grammar=self._grammar(body, source)))
 
     def _tokenize(
@@ -144,12 +202,6 @@ class Generation:
     @staticmethod
     def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
         return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
-
-    def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
-        source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
-        if body.stream_options is not None:
-            source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
-        n_of(body, n_prompts)  # too many answers are refused before anything is tokenised for them
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it is not held is refused or named to the client."""
@@ -186,10 +238,10 @@ class Generation:
     def _check_schema(self, param: str, kind: Kind, text: str, *, strict: bool = False) -> Checked:
         return check(param, kind, text, strict=strict or self._settings.strict)
 
-    def _origin(self, operation: str, source: Source, body: GenerationBody) -> Origin:
+    def _origin(self, operation: str, dialect: Dialect, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span
         return Origin(
-            call_id=f"{PREFIXES[operation]}-{uuid.uuid4().hex}",
+            call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
             created=self._clock.unix(),
             card=source.card,
             settings=self._settings,
@@ -199,15 +251,15 @@ class Generation:
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
-    def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Reply:
+    def _reply(self, call: Call, account: Account, dialect: Dialect) -> Reply:
         model = self._fleet.find(call.model)
         if not call.stream:
-            return WholeReply(model, call, account, answer(call), clock=self._clock)
+            return WholeReply(model, call, account, dialect.answer(call), clock=self._clock)
         return StreamReply(
             model,
             call,
             account,
-            frames(call),
+            dialect.frames(call),
             clock=self._clock,
             min_gap_s=self._settings.min_stream_gap_s,
         )

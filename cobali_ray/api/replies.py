@@ -16,14 +16,13 @@ from cobali_ray.api.answer import Answer, Times
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import events_of, unless_gone
-from cobali_ray.api.sse import Frames, failure
+from cobali_ray.api.sse import Frames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Event
 from cobali_ray.errors import InvariantError
 
 STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     # A proxy that buffers would turn a stream into an answer.
     (b"x-accel-buffering", b"no"),
@@ -103,7 +102,7 @@ class WholeReply(Reply):
 
 
 class StreamReply(Reply):
-    """Server-sent events, at most one write per wake-up; the status waits for the first event."""
+    """A stream, at most one write per wake-up; the status waits for the first event."""
 
     def __init__(
         self,
@@ -116,6 +115,7 @@ class StreamReply(Reply):
         min_gap_s: float,
     ) -> None:
         super().__init__(model, call, account, frames, clock)
+        self._frames = frames
         self._writer = StreamWriter(call, frames, self._tally)
         self._min_gap_s = min_gap_s
 
@@ -125,7 +125,8 @@ class StreamReply(Reply):
             first = self._writer.write(await next_batch(events), self._since_s())
         self._tell_first()
         self._tally.check()
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        headers = [(b"content-type", self._frames.media_type), *STREAM_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._writes(first, events)) as writes:
             async for wire in writes:
                 # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
@@ -149,7 +150,7 @@ class StreamReply(Reply):
                 wire = self._writer.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield failure(self._account.blame(error))
+            yield self._frames.failure(self._account.blame(error))
 
 
 async def next_batch(events: AsyncGenerator[list[Event], None]) -> list[Event]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -18,6 +18,7 @@ from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, delta_of, turns_of
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
+SSE: Final = b"text/event-stream; charset=utf-8"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -26,18 +27,46 @@ def event(body: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def failure(fault: Fault) -> bytes:
-    """Return how a stream says that it failed halfway, and its end."""
-    return event(fault.body) + DONE
-
-
 class Frames(ABC):
-    """The chunks of one call. Choices are named by their index."""
+    """The stream of one call, as one API writes it. Choices are named by their index."""
+
+    media_type: ClassVar = SSE
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @abstractmethod
+    def opening(self, index: int) -> bytes:
+        """Return what goes before the first text of a choice; may be empty."""
+
+    @abstractmethod
+    def say(self, news: News) -> bytes:
+        """Return what a batch adds to one choice; may be empty."""
+
+    @abstractmethod
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+        """Return what goes behind a choice; `stats` are those of all choices, where it is the last."""
+
+    @abstractmethod
+    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
+        """Return what goes behind all choices."""
+
+    @abstractmethod
+    def failure(self, fault: Fault) -> bytes:
+        """Return how the stream says that it failed halfway, and its end."""
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
+        """Return why a choice ended, in the words of the API."""
+        return end.finish_reason
+
+
+class Chunks(Frames):
+    """OpenAI's chunks."""
 
     kind: str
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        super().__init__(call)
         constants = {
             "id": call.call_id,
             "object": self.kind,
@@ -70,29 +99,27 @@ class Frames(ABC):
         return b"".join((self._befores[index], orjson.dumps(text), self._after(wire), self._tail, b"}\n\n"))
 
     @abstractmethod
-    def opening(self, index: int) -> bytes:
-        """Return what goes before the first text of a choice; may be empty."""
-
-    @abstractmethod
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return the JSON of a choice that has ended."""
 
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
-        """Return why a choice ended, in the words of the API."""
-        return end.finish_reason
-
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the chunk with the finish reason; `stats` of all choices put the timings into it."""
+        """Return the chunk with the finish reason; without a usage chunk, the last one has the timings."""
         reason = orjson.dumps(self.finish_reason(index, end))
         wire = self._head + self.closing_choice(index, reason) + self._tail
-        if stats is not None:
+        if stats is not None and not self._call.include_usage:
             wire += b',"timings":' + orjson.dumps(timings(stats, times))
         return wire + b"}\n\n"
 
-    def usage(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return the chunk without choices that counts the tokens."""
+    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
+        """Return `[DONE]`, and before it, where it is asked for, the chunk that counts the tokens."""
+        if not self._call.include_usage:
+            return DONE
         counted = {"usage": usage(self._call, stats, self.n_reasoning), "timings": timings(stats, times)}
-        return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n"
+        return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
+
+    def failure(self, fault: Fault) -> bytes:
+        """Return the error as an event, and the end."""
+        return event(fault.body) + DONE
 
     @abstractmethod
     def _before(self, index: int) -> bytes: ...
@@ -104,7 +131,7 @@ class Frames(ABC):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]: ...
 
 
-class ChatFrames(Frames):
+class ChatFrames(Chunks):
     """Chunks of POST /v1/chat/completions."""
 
     kind = "chat.completion.chunk"
@@ -161,7 +188,7 @@ class ChatFrames(Frames):
         return {"content": chat_logprob_items(logprobs), "refusal": None}
 
 
-class CompletionFrames(Frames):
+class CompletionFrames(Chunks):
     """Chunks of POST /v1/completions."""
 
     kind = "text_completion"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cobali_ray.api.answer import Times
-from cobali_ray.api.sse import DONE, Frames
+from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
 from cobali_ray.core.events import Delta, End, Event, RequestStats
@@ -71,11 +71,11 @@ class StreamWriter:
     """Turns batches of a call into the bytes of one write each."""
 
     def __init__(self, call: Call, frames: Frames, tally: Tally) -> None:
-        self._call, self._frames, self._tally = call, frames, tally
+        self._frames, self._tally = frames, tally
         self._opened = [False] * len(call.requests)
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
-        """Return what a batch adds to the stream; after the last end this includes usage and `[DONE]`.
+        """Return what a batch adds to the stream; after the last end this includes how the stream closes.
 
         `now_s` is how long ago the HTTP request arrived.
         """
@@ -95,11 +95,7 @@ class StreamWriter:
                 wire.append(self._frames.opening(index))
             wire.append(said)
             if end is not None and closes:
-                # Without a usage chunk, the last finish reason carries the timings.
-                timed = stats if i == last and not self._call.include_usage else None
-                wire.append(self._frames.closing(index, end, timed, times))
+                wire.append(self._frames.closing(index, end, stats if i == last else None, times))
         if stats is not None:
-            if self._call.include_usage:
-                wire.append(self._frames.usage(stats, times))
-            wire.append(DONE)
+            wire.append(self._frames.ending(stats, times))
         return b"".join(wire)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cobali_ray.api.answer import Times, timings, usage
 from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
-from cobali_ray.api.sse import ChatFrames, CompletionFrames, failure
+from cobali_ray.api.sse import ChatFrames, CompletionFrames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
@@ -138,7 +138,7 @@ def test_nothing_may_follow_an_end():
 
 
 def test_a_failure_is_an_event_and_the_end():
-    wire = failure(fault_of(DrainingError()))
+    wire = ChatFrames(call()).failure(fault_of(DrainingError()))
     assert parse(wire)[0]["error"]["code"] == "draining"
     assert wire.endswith(b"data: [DONE]\n\n")
 
