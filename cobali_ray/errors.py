@@ -282,6 +282,23 @@ class SlotFileError(BadRequestError):
         return f"The slot's file cannot be used: {self.why}."
 
 
+class NoInfillError(BadRequestError):
+    """The model's vocabulary has no tokens that say where text is missing."""
+
+    status = 501
+    code = "infill_not_supported"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return (
+            f"The model {self.model} was not trained to fill text in: its vocabulary has no tokens for it. "
+            "Serve one that was, such as Qwen2.5-Coder."
+        )
+
+
 class SlotFilesOffError(BadRequestError):
     """Slots are not saved here."""
 

@@ -50,7 +50,7 @@ class Answer(ABC):
         """Take what a batch adds to one choice."""
         self._add(news, news.logprobs)
 
-    def body(self, times: Times) -> dict[str, Any]:
+    def body(self, times: Times) -> Any:
         """Return the body; every choice has ended."""
         call = self._call
         stats = [choice.end.stats for choice in self.choices if choice.end]

@@ -18,6 +18,7 @@ from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.keyring import Keyring
+from cobali_ray.api.llama_server.routes import LlamaServer
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
@@ -39,7 +40,9 @@ def build_api(
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)
-    app.include_router(Generation(fleet, settings, clock, intake).router())
+    generation = Generation(fleet, settings, clock, intake)
+    app.include_router(generation.router())
+    app.include_router(LlamaServer(fleet, settings, generation).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

@@ -44,13 +44,13 @@ class CompletionLogprobs:
         tokens, token_logprobs, tops, offsets = [], [], [], []
         for item in logprobs:
             tokens.append(_text(item.piece))
-            token_logprobs.append(_finite(item.logprob))
+            token_logprobs.append(finite(item.logprob))
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(item.piece))
             top: dict[str, float] = {}
             for _, piece, logprob in item.top:
                 # Halves of characters may share a spelling; the likeliest keeps it.
-                top.setdefault(_text(piece), _finite(logprob))
+                top.setdefault(_text(piece), finite(logprob))
             top.setdefault(tokens[-1], token_logprobs[-1])
             tops.append(top)
         return {
@@ -84,13 +84,14 @@ class WholeLogprobs:
 
 
 def _chat_item(piece: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": _text(piece), "logprob": _finite(logprob), "bytes": list(piece)}
+    return {"token": _text(piece), "logprob": finite(logprob), "bytes": list(piece)}
 
 
 def _text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return a logprob as JSON can have it."""
     # In this order a NaN loses as well.
     return max(LEAST_LOGPROB, logprob)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from cobali_ray.api.llama_server.body import InfillBody, NativeBody
 from cobali_ray.api.schema import (
     ChatBody,
     CompletionBody,
@@ -22,7 +23,8 @@ from cobali_ray.api.schema import (
 
 SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
-    ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody, ErrorBody,
+    ChatBody, CompletionBody, NativeBody, InfillBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody,
+    ErrorBody,
 )  # fmt: skip
 
 _ERRORS = {

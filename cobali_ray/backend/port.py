@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.markers import Markers
@@ -22,6 +22,22 @@ Gone: TypeAlias = Callable[[], bool]
 def never() -> bool:
     """Say that somebody waits for the result."""
     return False
+
+
+class InfillMarks(NamedTuple):
+    """Tokens around a place where text is missing; None where a vocabulary has no such token."""
+
+    prefix: int
+    """In front of what comes before the place; likewise the next."""
+    suffix: int
+    middle: int
+    """Behind both: the answer follows."""
+    repository: int | None = None
+    """In front of the name of what the files belong to."""
+    file: int | None = None
+    """In front of a file's name."""
+    bos: int | None = None
+    """What every prompt begins with."""
 
 
 class Words(Protocol):
@@ -45,6 +61,11 @@ class Words(Protocol):
     @property
     def markers(self) -> Markers:
         """The texts around these, as the vocabulary has them."""
+        ...
+
+    @property
+    def infill(self) -> InfillMarks | None:
+        """The tokens that say where text is missing; None where the vocabulary has none."""
         ...
 
     def tokenize(

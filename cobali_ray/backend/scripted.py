@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.markers import Markers
-from cobali_ray.backend.port import Gone, Words, never
+from cobali_ray.backend.port import Gone, InfillMarks, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.backend.verify import verify_rows
 from cobali_ray.chat.format import Format, derive
@@ -248,6 +248,8 @@ class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
     end_tokens = frozenset({END_TOKEN})
+
+    infill: InfillMarks | None = None
 
     def __init__(self, chat_template: str | None = None) -> None:
         self._chat_template = chat_template

@@ -13,7 +13,7 @@ import structlog
 from cobali_ray.backend import library
 from cobali_ray.backend.cutting import find_specials, parts
 from cobali_ray.backend.markers import Markers
-from cobali_ray.backend.port import Gone, never
+from cobali_ray.backend.port import Gone, InfillMarks, never
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import CHATML, ChatTemplate
 from cobali_ray.errors import (
@@ -71,6 +71,25 @@ class Vocab:
     def markers(self) -> Markers:
         """The texts around reasoning and calls, as this vocabulary has them."""
         return Markers(self)
+
+    @cached_property
+    def infill(self) -> InfillMarks | None:
+        """The tokens that say where text is missing; None where this vocabulary has none."""
+        lc, vocab = self._lc, self._vocab
+        prefix, suffix, middle, repository, file = (
+            None if token < 0 else token
+            for token in (
+                lc.llama_vocab_fim_pre(vocab),
+                lc.llama_vocab_fim_suf(vocab),
+                lc.llama_vocab_fim_mid(vocab),
+                lc.llama_vocab_fim_rep(vocab),
+                lc.llama_vocab_fim_sep(vocab),
+            )
+        )
+        if prefix is None or suffix is None or middle is None:
+            return None
+        bos = lc.llama_vocab_bos(vocab) if lc.llama_vocab_get_add_bos(vocab) else None
+        return InfillMarks(prefix, suffix, middle, repository, file, bos)
 
     @classmethod
     def load(cls, path: Path, chat_template: str | None = None) -> Vocab:

@@ -50,6 +50,7 @@ class ChatTemplate:
         self, source: str, *, bos: str = "", eos: str = "", clock: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source, self.unreadable = source, ""
+        self.bos, self.eos = bos, eos
         self._names = {"bos_token": bos, "eos_token": eos}
         environment = _environment(clock)
         try:

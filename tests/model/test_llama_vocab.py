@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from gguf_keys import with_keys
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -249,3 +250,12 @@ def test_a_text_too_long_for_any_token_is_refused_unread(cut, monkeypatch):
         cut.tokenize(text, n_most=100)
     monkeypatch.undo()
     assert 100 < caught.value.n_least <= len(cut.tokenize(text))
+
+
+def test_a_vocabulary_says_where_text_is_missing(tiny, tmp_path):
+    names = ("pre", "suf", "mid", "rep", "sep")
+    keys = {f"tokenizer.ggml.fim_{name}_token_id": 10 + i for i, name in enumerate(names)}
+    vocab = Vocab.load(with_keys(tiny, tmp_path / "fim.gguf", keys))
+    assert vocab.infill[:5] == (10, 11, 12, 13, 14)
+    vocab.close()
+    assert Vocab.load(tiny).infill is None

@@ -1,0 +1,212 @@
+"""Answers and streams as llama-server writes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cobali_ray.api.answer import Answer, Choice, Times
+from cobali_ray.api.faults import Fault
+from cobali_ray.api.llama_server.body import SAMPLERS, Native
+from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, finite
+from cobali_ray.api.sse import Frames, event
+from cobali_ray.api.translate import Call
+from cobali_ray.api.turn import News
+from cobali_ray.core.events import End, RequestStats, TokenLogprob
+from cobali_ray.core.request import Request
+
+ANY_SLOT = -1
+"""Slots are the scheduler's affair."""
+
+
+class NativeLogprobs(ChatLogprobs):
+    """The alternatives of one answer."""
+
+    def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
+        """Return the list for further tokens."""
+        return {"completion_probabilities": [_probability(one) for one in logprobs]}
+
+
+class NativeAnswer(Answer):
+    """The answer of POST /completion and POST /infill: an object, or a list of them."""
+
+    def __init__(self, call: Call, native: Native) -> None:
+        super().__init__(call)
+        self._native = native
+        self._tokens: list[list[int]] = [[] for _ in self.choices]
+
+    def add(self, news: News) -> None:
+        """Take what a batch adds to one choice."""
+        if self._native.silent:
+            news = _silenced(news)
+        super().add(news)
+        self._tokens[news.choice] += [token for delta in news.deltas for token in delta.tokens]
+
+    def body(self, times: Times) -> Any:
+        """Return the body; every choice has ended."""
+        del times
+        answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
+        return answers[0] if len(answers) == 1 else answers
+
+    def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+        return WholeLogprobs(NativeLogprobs())
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        if choice.end is None:
+            raise ValueError("a choice is told once it has ended")
+        told = _closed(self._call, self._native, index, choice.end, choice.text)
+        told["tokens"] = self._tokens[index] if self._native.return_tokens else []
+        if self._call.with_logprobs:
+            told |= choice.logprobs.json()
+        return _only(told, self._native.response_fields)
+
+
+class NativeFrames(Frames):
+    """The stream of POST /completion and POST /infill; its last event has `stop`."""
+
+    def __init__(self, call: Call, native: Native) -> None:
+        super().__init__(call)
+        self._native = native
+        self._n_said = [0] * len(call.requests)
+        self._new_line = [False] * len(call.requests)
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 nothing goes before
+        """Return nothing."""
+        return b""
+
+    def say(self, news: News) -> bytes:
+        """Return the event with further text of one choice."""
+        index, text = news.choice, news.text
+        tokens = [token for delta in news.deltas for token in delta.tokens]
+        self._n_said[index] += len(tokens)
+        if self._native.silent or not (text or news.logprobs):
+            return b""
+        self._new_line[index] = self._new_line[index] or "\n" in text
+        told = {
+            "index": index,
+            "content": text,
+            "tokens": tokens,
+            "stop": False,
+            "id_slot": ANY_SLOT,
+            "tokens_predicted": self._n_said[index],
+            "tokens_evaluated": self._call.requests[index].n_prompt,
+        }
+        if self._call.with_logprobs:
+            told |= NativeLogprobs().take(news.logprobs)
+        return event(told)
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+        """Return the event that ends a choice."""
+        del stats, times
+        told = _closed(self._call, self._native, index, end, "")
+        told["tokens"] = []
+        told["has_new_line"] = self._new_line[index]
+        return event(_only(told, self._native.response_fields))
+
+    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
+        """Return nothing: the last event has said so."""
+        del stats, times
+        return b""
+
+    def failure(self, fault: Fault) -> bytes:
+        """Return the error as the last event."""
+        return event(fault.body)
+
+
+def _closed(call: Call, native: Native, index: int, end: End, text: str) -> dict[str, Any]:
+    request, stats = call.requests[index], end.stats
+    return {
+        "index": index,
+        "content": text,
+        "id_slot": ANY_SLOT,
+        "stop": True,
+        "model": call.model,
+        "tokens_predicted": 0 if native.silent else stats.n_output,
+        "tokens_evaluated": stats.n_prompt,
+        "generation_settings": generation_settings(request, stream=call.stream),
+        "prompt": native.prompts[index // call.n],
+        "has_new_line": "\n" in text,
+        "truncated": False,
+        "stop_type": stop_type(end),
+        "stopping_word": end.stop or "",
+        "tokens_cached": stats.n_cached,
+        "timings": native_timings(stats),
+    }
+
+
+def stop_type(end: End) -> str:
+    """Return why an answer ended: eos, limit or word."""
+    if end.finish_reason == "length":
+        return "limit"
+    return "eos" if end.stop is None else "word"
+
+
+def native_timings(stats: RequestStats) -> dict[str, float]:
+    """Return the times of one answer, in milliseconds; 0 where there were none."""
+    n_prompt, prefill_s, decode_s = stats.n_prompt - stats.n_cached, stats.prefill_s or 0, stats.decode_s or 0
+    tpot_s = stats.tpot_s or 0
+    return {
+        "cache_n": stats.n_cached,
+        "prompt_n": n_prompt,
+        "prompt_ms": prefill_s * 1e3,
+        "prompt_per_token_ms": prefill_s * 1e3 / n_prompt if n_prompt else 0,
+        "prompt_per_second": n_prompt / prefill_s if prefill_s else 0,
+        "predicted_n": stats.n_output,
+        "predicted_ms": decode_s * 1e3,
+        "predicted_per_token_ms": tpot_s * 1e3,
+        "predicted_per_second": 1 / tpot_s if tpot_s else 0,
+    }
+
+
+def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
+    """Return how the tokens of an answer are drawn."""
+    params = request.sampling
+    return {
+        "seed": params.seed,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "top_n_sigma": params.top_n_sigma,
+        "typical_p": params.typical_p,
+        "repeat_last_n": -1,
+        "repeat_penalty": params.repetition_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "stop": list(request.stop),
+        "max_tokens": request.max_tokens,
+        "n_predict": request.max_tokens,
+        "ignore_eos": params.ignore_eos,
+        "stream": stream,
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in params.logit_bias],
+        "n_probs": params.n_logprobs or 0,
+        "samplers": list(SAMPLERS),
+    }
+
+
+def _silenced(news: News) -> News:
+    return news._replace(deltas=())
+
+
+def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields that a client wants; `a/b` is b of a, and missing ones are left out."""
+    if not names:
+        return told
+    found = {}
+    for name in names:
+        value: Any = told
+        for step in name.split("/"):
+            value = value.get(step, ...) if isinstance(value, dict) else ...
+        if value is not ...:
+            found[name] = value
+    return found
+
+
+def _probability(one: TokenLogprob) -> dict[str, Any]:
+    top = [_alternative(*each) for each in one.top]
+    return _alternative(one.token_id, one.piece, one.logprob) | {"top_logprobs": top}
+
+
+def _alternative(token: int, piece: bytes, logprob: float) -> dict[str, Any]:
+    text = piece.decode("utf-8", "replace")
+    return {"id": token, "token": text, "bytes": list(piece), "logprob": finite(logprob)}

@@ -1,0 +1,303 @@
+"""llama-server's bodies -> a CompletionBody. Pure, but for the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import Field, PlainValidator
+
+from cobali_ray.api.body import model_of
+from cobali_ray.api.llama_server.infill import infilled
+from cobali_ray.api.params import MAX_CHOICES
+from cobali_ray.api.schema import MAX_BIASES, CompletionBody, GenerationBody, Shape
+from cobali_ray.backend.port import Gone, Words
+from cobali_ray.core.request import MAX_TOP_LOGPROBS
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import (
+    InvalidParameterError,
+    NoInfillError,
+    PromptTooLongError,
+    TooManyTokensError,
+    UnsupportedParameterError,
+)
+
+MOST_FIELDS = 64
+"""Names in `response_fields`."""
+NEVER = -100.0
+"""The bias of a token that a client switches off with `false`."""
+SAMPLERS = ("penalties", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "temperature")
+"""Those that are here, in their order."""
+SPELLINGS = {"typical_p": "typ_p", "temp": "temperature"}
+SWITCHED_OFF: Mapping[str, dict[str, Any]] = {
+    "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
+    "top_n_sigma": {"top_n_sigma": 0.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "temperature": {"temperature": 1.0},
+}
+"""What a sampler that is not in `samplers` amounts to."""
+IDLE_WITHOUT: Mapping[str, tuple[str, ...]] = {
+    "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
+    "dynatemp_range": ("dynatemp_exponent",),
+    "mirostat": ("mirostat_eta", "mirostat_tau"),
+    "xtc_probability": ("xtc_threshold",),
+}
+"""Fields that mean nothing while another is 0 or absent; most clients send all of them always."""
+UNHEARD = (
+    *("n_cache_reuse", "n_discard", "n_indent", "n_keep", "return_progress", "sse_ping_interval"),
+    *("t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
+)
+"""Fields that are named as ignored where they ask for something."""
+PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+"""While all of them are neutral, how far back they look means nothing."""
+
+Part: TypeAlias = str | list[int]
+
+
+class NativeBody(GenerationBody):
+    """POST /completion."""
+
+    prompt: Annotated[
+        Any,
+        PlainValidator(
+            lambda value: value,
+            json_schema_input_type=str | list[str | int | list[str | int] | dict[str, Any]] | dict[str, Any],
+        ),
+        Field(description="Text, tokens, a list that mixes both, {prompt_string}, or a list of these."),
+    ] = None
+    n_predict: int | None = Field(None, description="Most tokens; -1 and -2: as many as there is room for.")
+    n_cmpl: int | None = Field(None, description="Answers per prompt.")
+    n_probs: int | None = Field(None, description="Alternatives told per token; 0: none.")
+    logit_bias: Annotated[
+        Any,
+        PlainValidator(
+            lambda value: value,
+            json_schema_input_type=dict[str, float | bool] | list[list[int | str | float | bool]] | None,
+        ),
+        Field(description="[[token or text, bias or false], ...], or an object."),
+    ] = None
+    samplers: list[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
+    response_fields: Annotated[
+        list[str] | None, Field(max_length=MOST_FIELDS, description="Leave out all others; a/b is b of a.")
+    ] = None
+    return_tokens: bool | None = Field(None, description="Tell the tokens of the answer; default false.")
+    post_sampling_probs: bool | None = Field(None, description="Only false.")
+    id_slot: int | None = Field(None, description="Only -1: the scheduler chooses slots.")
+
+
+class InfillExtra(Shape):
+    """A file that belongs to the one that is written."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class InfillBody(NativeBody):
+    """POST /infill."""
+
+    input_prefix: str = Field("", description="What is in front of the place.")
+    input_suffix: str = Field("", description="What is behind it.")
+    input_extra: Annotated[
+        list[dict[str, Any]] | None, Field(max_length=1024, description="Other files: {filename, text}.")
+    ] = None
+
+
+class Native(NamedTuple):
+    """A body as the engine takes it, and what its answer shows beside."""
+
+    body: CompletionBody
+    prompts: tuple[str, ...]
+    """As texts."""
+    silent: bool
+    """Only the cache is to be filled."""
+    return_tokens: bool
+    response_fields: tuple[str, ...]
+
+
+def unknown_fields(body: NativeBody) -> dict[str, Any]:
+    """Return the fields that are to be judged by name: not those that mean nothing here."""
+    extra = dict(body.model_extra or {})
+    for field in UNHEARD:
+        if extra.get(field) in (0, -1):  # False is 0
+            del extra[field]
+    for switch, fields in IDLE_WITHOUT.items():
+        if not extra.get(switch):
+            for field in fields:
+                extra.pop(field, None)
+    if all(getattr(body, name) in (None, neutral) for name, neutral in PENALTIES.items()):
+        extra.pop("repeat_last_n", None)
+        extra.pop("penalty_last_n", None)
+    return extra
+
+
+def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -> Native:
+    """Return the completion that a body asks for. Raises BadRequestError."""
+    n_predict = body.n_predict
+    if n_predict is not None and n_predict < -2:
+        raise InvalidParameterError("n_predict", f"n_predict must be at least -2, got {n_predict}")
+    if body.id_slot not in (None, -1):
+        raise UnsupportedParameterError("id_slot", "id_slot must be -1: the scheduler chooses the slot")
+    n_probs = body.n_probs or 0
+    if n_probs and body.post_sampling_probs:
+        raise UnsupportedParameterError(
+            "post_sampling_probs", "post_sampling_probs is not supported: n_probs tells the model's own"
+        )
+    if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
+        raise InvalidParameterError("n_probs", f"n_probs must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
+    reader = _Reader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
+    parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
+    n = 1 if body.n_cmpl is None else body.n_cmpl
+    if not 1 <= n * len(parts) <= MAX_CHOICES:
+        param = "n_cmpl" if n != 1 else "prompt"
+        raise InvalidParameterError(param, f"{param}: 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
+    prompts = tuple(part if isinstance(part, str) else words.detokenize(part, gone=gone) for part in parts)
+    values: dict[str, Any] = {name: getattr(body, name) for name in GenerationBody.model_fields}
+    if body.samplers is not None:
+        values |= _only(body.samplers)
+    if n_predict is not None:
+        values["max_tokens"] = None if n_predict < 0 else max(n_predict, 1)
+        values["max_completion_tokens"] = None
+    values["logit_bias"] = reader.biases(body.logit_bias)
+    values["seed"] = None if body.seed == -1 else body.seed
+    values["n"] = n
+    values["logprobs"] = n_probs or None
+    # All texts, or all tokens: a body has no third kind of list.
+    values["prompt"] = list(parts) if all(isinstance(part, str) for part in parts) else reader.tokens(parts)
+    return Native(
+        body=CompletionBody.model_construct(**values),
+        prompts=prompts,
+        silent=n_predict == 0,
+        return_tokens=bool(body.return_tokens),
+        response_fields=tuple(body.response_fields or ()),
+    )
+
+
+def _only(samplers: list[str]) -> dict[str, Any]:
+    """Return fields that switch off the samplers that are not named. Raises UnsupportedParameterError."""
+    named = [SPELLINGS.get(name, name) for name in samplers]
+    known = [name for name in named if name in SAMPLERS]
+    if known != sorted(set(known), key=SAMPLERS.index):
+        raise UnsupportedParameterError(
+            "samplers", f"samplers: their order is {', '.join(SAMPLERS)}, each of them once"
+        )
+    off: dict[str, Any] = {}
+    for name in SAMPLERS:
+        if name not in known:
+            off |= SWITCHED_OFF[name]
+    return off
+
+
+class _Reader:
+    """Reads what needs the vocabulary."""
+
+    def __init__(self, words: Words, card: ModelCard, gone: Gone, n_predict: int) -> None:
+        self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
+
+    def prompts(self, value: Any) -> list[Part]:
+        """Return each prompt, as text or as tokens."""
+        if value is None:
+            raise InvalidParameterError("prompt", "missing required parameter: prompt")
+        many = isinstance(value, list) and not any(type(one) is int for one in value)
+        if not many:
+            return [self._prompt(value, "prompt")]
+        if not 0 < len(value) <= MAX_CHOICES:
+            raise InvalidParameterError("prompt", f"prompt must hold 1 to {MAX_CHOICES} prompts")
+        return [self._prompt(one, f"prompt[{index}]") for index, one in enumerate(value)]
+
+    def infill(self, body: InfillBody) -> list[Part]:
+        """Return the one prompt of an infill. Raises NoInfillError."""
+        marks = self._words.infill
+        if marks is None:
+            raise NoInfillError(self._card.model_id)
+        line = body.prompt if body.prompt is not None else ""
+        if not isinstance(line, str):
+            raise InvalidParameterError("prompt", "prompt must be a string")
+        extra = [
+            model_of(InfillExtra, one, f"input_extra[{index}]")
+            for index, one in enumerate(body.input_extra or [])
+        ]
+        room = self._card.n_ctx_slot - self._n_predict
+
+        def tokenize(text: str) -> list[int]:
+            return self._words.tokenize(text, add_special=False, parse_special=False, gone=self._gone)
+
+        files = [(one.filename, one.text) for one in extra]
+        texts = (body.input_prefix, line, body.input_suffix)
+        tokens = infilled(marks, texts, files, tokenize=tokenize, n_most=room)
+        if tokens is None:
+            raise PromptTooLongError(room + 1, self._n_predict, self._card.n_ctx_slot, True)
+        return [tokens]
+
+    def tokens(self, parts: list[Part]) -> list[list[int]]:
+        """Return all prompts as tokens."""
+        return [self._tokenize(part, add_special=True) if isinstance(part, str) else part for part in parts]
+
+    def biases(self, value: Any) -> dict[str, float] | None:
+        """Return biases by token id, as OpenAI has them; a text stands for each of its tokens."""
+        if not value:
+            return None
+        pairs = list(value.items()) if isinstance(value, dict) else value
+        if not isinstance(pairs, list) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+            raise InvalidParameterError("logit_bias", "logit_bias must be an object or a list of pairs")
+        if len(pairs) > MAX_BIASES:
+            raise InvalidParameterError(
+                "logit_bias", f"logit_bias must have at most {MAX_BIASES} entries, got {len(pairs)}"
+            )
+        found: dict[str, float] = {}
+        for key, given in pairs:
+            bias = NEVER if given is False else given
+            if isinstance(bias, bool) or not isinstance(bias, int | float):
+                raise InvalidParameterError("logit_bias", "logit_bias: a bias must be a number or false")
+            if isinstance(key, str) and not key.isdigit():
+                ids = self._words.tokenize(key, add_special=False, parse_special=False, n_most=MAX_BIASES)
+            else:
+                ids = [key]
+            found |= {str(one): float(bias) for one in ids}
+        return found
+
+    def _prompt(self, value: Any, where: str) -> Part:
+        if isinstance(value, dict):
+            if value.get("multimodal_data"):
+                raise UnsupportedParameterError(
+                    f"{where}.multimodal_data", f"{where}.multimodal_data is not supported on this route"
+                )
+            value = value.get("prompt_string")
+            where = f"{where}.prompt_string"
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, list) or not value:
+            raise InvalidParameterError(where, f"{where} must be a string or a list of strings and token ids")
+        tokens: list[int] = []
+        for index, one in enumerate(value):
+            if isinstance(one, str):
+                tokens += self._tokenize(one, add_special=index == 0)
+            elif type(one) is int:
+                tokens.append(one)
+            else:
+                raise InvalidParameterError(
+                    f"{where}[{index}]", f"{where}[{index}]: neither text nor a token id"
+                )
+            self._bound(len(tokens))
+        return tokens
+
+    def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
+        try:
+            return self._words.tokenize(
+                text,
+                add_special=add_special,
+                parse_special=True,
+                n_most=self._card.n_ctx_slot,
+                gone=self._gone,
+            )
+        except TooManyTokensError as error:
+            raise self._too_long(error.n_least) from None
+
+    def _bound(self, n_tokens: int) -> None:
+        if n_tokens > self._card.n_ctx_slot:
+            raise self._too_long(n_tokens)
+
+    def _too_long(self, n_least: int) -> PromptTooLongError:
+        return PromptTooLongError(n_least, self._n_predict, self._card.n_ctx_slot, True)

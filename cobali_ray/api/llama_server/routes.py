@@ -1,0 +1,112 @@
+"""POST /completion, /infill, /apply-template and input_tokens, GET /props: as llama-server has them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray import __version__
+from cobali_ray.api.account import Account
+from cobali_ray.api.body import parse
+from cobali_ray.api.fields import judge_fields
+from cobali_ray.api.fleet import Fleet
+from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.intake import source_of
+from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings
+from cobali_ray.api.llama_server.body import (
+    InfillBody,
+    NativeBody,
+    completion_of,
+    unknown_fields,
+)
+from cobali_ray.api.openapi import READING, errors, generation_responses, get, takes
+from cobali_ray.api.replies import json_response
+from cobali_ray.api.schema import ChatBody
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Gone
+from cobali_ray.core.request import Request
+
+_OF_MODEL: dict[str, Any] = {
+    "parameters": [{"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}]
+}
+
+
+class LlamaServer:
+    """Routes that translate; the engine hears the same as from `/v1/completions`."""
+
+    def __init__(self, fleet: Fleet, settings: ApiSettings, generation: Generation) -> None:
+        self._fleet, self._settings, self._generation = fleet, settings, generation
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["llama-server"])
+        generates = generation_responses()
+        for path, endpoint, body, responses in (
+            ("/completion", self.complete, NativeBody, generates),
+            ("/completions", self.complete, NativeBody, generates),
+            ("/infill", self.infill, InfillBody, generates | errors(501)),
+            ("/chat/completions", self._generation.chat, ChatBody, generates),
+            ("/apply-template", self.apply_template, ChatBody, errors(*READING)),
+            ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*READING)),
+        ):
+            router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
+        get(router, "/props", self.props, responses=errors(400, 401, 404, 500, 503), openapi_extra=_OF_MODEL)
+        return router
+
+    async def complete(self, http: HttpRequest) -> Response:
+        """Continue one or several texts."""
+        return await self._generation.answer(http, partial(self._read, NativeBody))
+
+    async def infill(self, http: HttpRequest) -> Response:
+        """Write what is missing between two texts."""
+        return await self._generation.answer(http, partial(self._read, InfillBody))
+
+    async def apply_template(self, http: HttpRequest) -> Response:
+        """Return a chat as the text that the model would continue."""
+        prompted = await self._generation.prompt(http, self._generation.read_chat)
+        return json_response({"prompt": prompted.text})
+
+    async def count(self, http: HttpRequest) -> Response:
+        """Count the prompt tokens of a chat."""
+        prompted = await self._generation.prompt(http, self._generation.read_chat)
+        return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
+
+    async def props(self, http: HttpRequest) -> Response:
+        """Say what is served, and what holds where a request says nothing."""
+        model = self._fleet.find(http.query_params.get("model"))
+        card, words, states = model.card, model.words, await model.states()
+        unasked = Request(
+            request_id="", prompt=(0,), max_tokens=self._settings.default_max_tokens or card.n_ctx_slot,
+            sampling=card.sampling,
+        )  # fmt: skip
+        settings = generation_settings(unasked, stream=False)
+        if self._settings.default_max_tokens is None:
+            settings |= {"max_tokens": -1, "n_predict": -1}
+        return json_response(
+            {
+                "default_generation_settings": {"n_ctx": card.n_ctx_slot, "params": settings},
+                "total_slots": sum(state.n_slots for state in states),
+                "model_alias": model.names[0],
+                # Without its folder: where it lies on the server is nobody's affair.
+                "model_path": card.model_id,
+                "chat_template": words.chat.source,
+                "modalities": {"vision": False, "audio": False},
+                "bos_token": words.chat.bos,
+                "eos_token": words.chat.eos,
+                "build_info": f"cobali_ray {__version__}",
+                "is_sleeping": False,
+            }
+        )
+
+    # -- in a thread of the intake
+
+    def _read(self, shape: type[NativeBody], account: Account, raw: bytes, gone: Gone) -> Asked:
+        body = parse(shape, raw)
+        account.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
+        source = source_of(self._fleet, body.model, account)
+        native = completion_of(body, source.words, source.card, gone)
+        dialect = Dialect("cmpl-", partial(NativeFrames, native=native), partial(NativeAnswer, native=native))
+        return Asked(native.body, dialect)
