@@ -81,7 +81,7 @@ def generation_responses() -> Responses:
         "description": "The answer, or with `stream` its events.",
         "content": {
             "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {"schema": {}},
         },
     }
     return {200: ok, **errors(*READING, 504, 507)}

@@ -258,7 +258,7 @@ async def test_a_template_is_applied_and_counted(post, client):
 
 
 async def test_props_tell_what_is_served(get, client):
-    client.chat_template, client.source, client.bos, client.eos = "", "{{ template }}", "<s>", "</s>"
+    client.source = "{{ template }}"
     props = (await get("/props")).json
     assert (props["total_slots"], props["model_alias"]) == (4, "fake")
     assert props["chat_template"] == "{{ template }}"
