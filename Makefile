@@ -57,6 +57,9 @@ chaos: install-dev ## kill and stop the engine under streams for six minutes, an
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
+reference: install-dev ## rebuild the tables of docs/api.md
+	$(BIN)/python -m tools.reference
+
 monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
 	@$(PYTHON) tools/monitoring.py
 
@@ -73,4 +76,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference monitoring-tools clients train constraints clean

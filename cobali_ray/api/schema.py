@@ -102,47 +102,75 @@ class Shape(BaseModel):
 class StreamOptions(Shape):
     """What a stream may add."""
 
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_usage: bool | None = Field(None, description="Close with a chunk of counts and timings.")
+    include_obfuscation: bool | None = Field(None, description="Changes nothing.")
 
 
 class GenerationBody(Shape):
     """The fields that chat and plain completions share."""
 
-    model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    temperature: float | None = Field(
+        None, description="0 to 100, default 1 or the model's own; 0 takes the likeliest token."
+    )
+    top_p: float | None = Field(None, description="Keep the likeliest tokens that add up to it; 1 keeps all.")
     top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
-    min_p: float | None = None
-    typical_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
+    min_p: float | None = Field(
+        None, description="Keep tokens at least so likely, as a part of the likeliest; 0 keeps all."
+    )
+    typical_p: float | None = Field(
+        None, description="Keep the most typical tokens that add up to it; 1 keeps all."
+    )
+    frequency_penalty: float | None = Field(
+        None, description="-2 to 2: taken off a logit for each time that the output has the token."
+    )
+    presence_penalty: float | None = Field(
+        None, description="-2 to 2: taken off once if the output has the token."
+    )
+    repetition_penalty: float | None = Field(
+        None, description="0.01 to 100: divides logits of tokens in prompt or output; 1 is off."
+    )
     repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
-    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_few_biases)] = None
+    logit_bias: Annotated[
+        dict[str, float] | None,
+        BeforeValidator(_few_biases),
+        Field(description="Token id to a bias of -100 to 100, for at most 4,096 tokens."),
+    ] = None
     top_n_sigma: float | None = Field(
         None, description="Keep tokens within so many standard deviations of the best; 0 or less keeps all."
     )
-    stop_token_ids: Annotated[list[TokenId] | None, BeforeValidator(_few)] = None
+    stop_token_ids: Annotated[
+        list[TokenId] | None,
+        BeforeValidator(_few),
+        Field(description="At most 128 further tokens that end the answer, also with ignore_eos."),
+    ] = None
     bad_words: Annotated[
         list[str] | None,
         BeforeValidator(_few),
-        Field(description="Texts that the answer must not hold."),
+        Field(description="At most 128 texts that the answer must not hold."),
     ] = None
     allowed_token_ids: Annotated[
-        list[TokenId] | None, BeforeValidator(_few), Field(description="Draw no others; absent: all.")
+        list[TokenId] | None,
+        BeforeValidator(_few),
+        Field(description="Draw no others, end tokens included; at most 4,096; absent: all."),
     ] = None
-    include_stop_str_in_output: bool | None = None
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    stop: Stop = ()
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
+    include_stop_str_in_output: bool | None = Field(
+        None, description="Show the stop string or stop token that ended the answer; default false."
+    )
+    seed: int | None = Field(None, description="Same request, same draws; answer i of n draws with seed + i.")
+    ignore_eos: bool | None = Field(None, description="Never end by an end token; default false.")
+    min_tokens: int | None = Field(None, description="Do not end by a token before this many.")
+    max_tokens: int | None = Field(
+        None, description="Most output tokens; more than fits into the context is what fits."
+    )
+    max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
+    stop: Annotated[Stop, Field(description="A string or up to 16, of at most 1,000 characters each.")] = ()
+    n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
+    stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
+    stream_options: StreamOptions | None = Field(None, description="include_usage.")
+    timeout_s: float | None = Field(
+        None, description="Deadline in seconds from arrival at the engine, queue included."
+    )
     priority: int | None = Field(
         None, description="Class of the request: the lower number goes first, as far as the key allows."
     )
@@ -191,11 +219,14 @@ class MessageToolCall(Shape):
 class Message(Shape):
     """One turn of a chat."""
 
-    role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
-    content: Content = None
-    name: str | None = None
-    tool_calls: Annotated[list[MessageToolCall] | None, Field(max_length=MAX_CALLS)] = None
-    tool_call_id: str | None = None
+    role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
+    content: Annotated[Content, Field(description="Text, or a list of parts.")] = None
+    name: str | None = Field(None, description="Who says it; the template decides.")
+    tool_calls: Annotated[
+        list[MessageToolCall] | None,
+        Field(max_length=MAX_CALLS, description="What an assistant's turn called."),
+    ] = None
+    tool_call_id: str | None = Field(None, description="Which call a tool's message answers.")
     reasoning_content: str | None = Field(None, description="What the turn reasoned; the template decides.")
     reasoning: str | None = Field(None, description="Another spelling of reasoning_content.")
 
@@ -219,9 +250,14 @@ class Tool(Shape):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[dict[str, Any]], PlainValidator(_messages, json_schema_input_type=list[Message])]
+    messages: Annotated[
+        list[dict[str, Any]],
+        PlainValidator(_messages, json_schema_input_type=list[Message]),
+        Field(description="The turns of the chat: role and content."),
+    ]
     tools: Annotated[
-        list[dict[str, Any]] | None, Field(description="Functions that the model may call: type, function.")
+        list[dict[str, Any]] | None,
+        Field(description="At most 512 functions that the model may call: type, function."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
         None, description="none, auto, required, or one function; auto where there are tools."
@@ -243,36 +279,40 @@ class ChatBody(GenerationBody):
     continue_final_message: bool | None = Field(
         None, description="Leave the last message open, for the answer to go on from; default false."
     )
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    logprobs: bool | None = Field(None, description="Tell the logprob of each token; default false.")
+    top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
 
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Annotated[Prompt, PlainValidator(_prompt, json_schema_input_type=Prompt)]
-    echo: bool | None = None
-    logprobs: int | None = None
-    best_of: int | None = None
+    prompt: Annotated[
+        Prompt,
+        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        Field(description="A string, strings, token ids or lists of token ids."),
+    ]
+    echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
+    logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
+    best_of: int | None = Field(None, description="Only equal to n.")
 
 
 class TokenizeBody(Shape):
     """POST /tokenize; exactly one of content, text and prompt."""
 
-    model: str | None = None
-    content: str | None = None
-    text: str | None = None
-    prompt: str | None = None
+    model: str | None = Field(None, description="One of the served names.")
+    content: str | None = Field(None, description="The text; one of the next two instead is the same.")
+    text: str | None = Field(None, description="See content.")
+    prompt: str | None = Field(None, description="See content.")
     add_special: bool | None = Field(None, description="Add what the model wants in front; default false.")
     parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
-    with_pieces: bool | None = None
+    with_pieces: bool | None = Field(None, description="Tell the text of each token; default false.")
 
 
 class DetokenizeBody(Shape):
     """POST /detokenize."""
 
-    model: str | None = None
-    tokens: Annotated[list[TokenId], FailFast()]
+    model: str | None = Field(None, description="One of the served names.")
+    tokens: Annotated[list[TokenId], FailFast(), Field(description="Token ids.")]
 
 
 class SlotBody(Shape):
