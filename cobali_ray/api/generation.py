@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions and /v1/completions, and streams of theirs that are read on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -18,13 +19,14 @@ from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.openapi import generation_responses, takes
-from cobali_ray.api.params import asked_max_tokens, n_of
+from cobali_ray.api.openapi import content, errors, generation_responses, takes
+from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
-from cobali_ray.api.replies import Reply, StreamReply, WholeReply
+from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
+from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
     Call,
     Origin,
@@ -45,14 +47,28 @@ PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
 """What the ids of an operation's answers begin with."""
 
 
+_AFTER: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "after",
+            "in": "query",
+            "description": "The id of the last event that came; the header `Last-Event-ID` says the same.",
+            "schema": {"type": "integer", "minimum": 0, "default": 0},
+        }
+    ]
+}
+
 Translate = Callable[[Account, bytes, Gone], Call]
 
 
 class Generation:
-    """The two routes that ask the engine for tokens."""
+    """The two routes that ask the engine for tokens, and the one that reads on."""
 
-    def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
+    def __init__(
+        self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake, streams: Streams
+    ) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
+        self._streams = streams
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -69,6 +85,14 @@ class Generation:
                 responses=generation_responses(),
                 openapi_extra=takes(body),
             )
+        router.get(
+            "/v1/streams/{stream_id}",
+            response_model=None,
+            response_class=Response,
+            responses=content("text/event-stream", "The events behind `after`, and those that come.")
+            | errors(400, 401, 404, 500),
+            openapi_extra=_AFTER,
+        )(self.read_on)
         return router
 
     async def chat(self, http: HttpRequest) -> Response:
@@ -78,6 +102,14 @@ class Generation:
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
         return await self._answer(http, self._completion, CompletionFrames, CompletionAnswer)
+
+    async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
+        """Go on with a resumable stream behind the last event that came."""
+        account = account_of(http)
+        account.stream = True
+        recording = self._streams.find(stream_id, account.holder.tenant)
+        last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
+        return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
 
     async def _answer(
         self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
@@ -199,11 +231,11 @@ class Generation:
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
-    def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Reply:
+    def _reply(self, call: Call, account: Account, frames: type[Frames], answer: type[Answer]) -> Response:
         model = self._fleet.find(call.model)
         if not call.stream:
             return WholeReply(model, call, account, answer(call), clock=self._clock)
-        return StreamReply(
+        reply = StreamReply(
             model,
             call,
             account,
@@ -211,3 +243,8 @@ class Generation:
             clock=self._clock,
             min_gap_s=self._settings.min_stream_gap_s,
         )
+        if call.resumable and self._streams.has_room(account.holder.tenant):
+            return RecordedReply(self._streams, call.call_id, reply, account)
+        if call.resumable:
+            account.ignore(("resumable",))
+        return reply

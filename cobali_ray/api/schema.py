@@ -142,6 +142,9 @@ class GenerationBody(Shape):
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    resumable: bool | None = Field(
+        None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
+    )
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
     priority: int | None = Field(
         None, description="Class of the request: the lower number goes first, as far as the key allows."
