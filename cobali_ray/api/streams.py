@@ -13,6 +13,7 @@ from fastapi import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.account import Account
+from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.errors import InvalidParameterError, UnknownStreamError
@@ -47,7 +48,7 @@ class Recording:
         self._n_dropped, self._n_read, self.n_bytes = 0, 0, 0
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._reader: object | None = None
-        self.writing = asyncio.ensure_future(reply(scope, _nothing, self._record))
+        self.writing = begin_apart(self._write(reply, scope))
         self.writing.add_done_callback(self._end)
 
     @property
@@ -59,6 +60,9 @@ class Recording:
     def read(self) -> bool:
         """Whether somebody reads it."""
         return self._reader is not None
+
+    async def _write(self, reply: ASGIApp, scope: Scope) -> None:
+        await reply(scope, _nothing, self._record)
 
     async def _record(self, message: Message) -> None:
         """Take what the answer sends; wait while nothing of it has been read and there is too much."""
