@@ -268,6 +268,16 @@ class ModelBusyError(BadRequestError):
         return f"The model works on {self.n_open} requests; try again when they have ended."
 
 
+class UnknownStreamError(BadRequestError):
+    """Nothing is kept of a stream that somebody wants to read on."""
+
+    status = 404
+    code = "stream_not_found"
+
+    def __str__(self) -> str:
+        return "No such stream is kept here for this key: not resumable, or left for too long."
+
+
 class SlotFileError(BadRequestError):
     """A file that a slot cannot be filled from."""
 

@@ -189,6 +189,13 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
         f"http-request return status 431 content-type application/json file {pages[431]} {_CLOSE} "
         f"if {{ req.hdrs,length gt {HEADER_BYTES} }}",
     )
+    config.extend(
+        "backend http-",
+        # Who reads a stream on gets the process that has it.
+        "stick-table type string len 64 size 16k expire 1h",
+        "stick store-response res.hdr(x-cobali-stream)",
+        "stick match path,field(-1,/) if { path_sub /v1/streams/ }",
+    )
     # No application is there: not yet, or no more.
     config.replace(
         "backend default_backend", r"http-request return status 404 .*", "http-request deny deny_status 503"
@@ -258,6 +265,12 @@ class _Config:
         there = self._sections[section]
         place = there.index(found[0])
         there[place : place + 1] = [found.expand(line) for line in lines]
+
+    def extend(self, section: str, *lines: str) -> None:
+        """Put `lines` at the end of each section whose name begins so; there may be none."""
+        for name, inside in self._sections.items():
+            if name.startswith(section):
+                inside.extend(lines)
 
     def text(self) -> str:
         """Return the configuration as HAProxy reads it."""

@@ -85,6 +85,7 @@ class Ingress:
 
     async def drain(self, timeout_s: float) -> bool:
         """Let running requests finish and refuse new ones, then send viewers away; for a graceful stop."""
+        self._app.state.streams.close()
         there = [client for client in self._clients.values() if client.present]
         drained = await asyncio.gather(*(client.drain(timeout_s) for client in there))
         for viewers in self._app.state.viewers.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from cobali_ray.api.fields import header_value
 from cobali_ray.api.keys import NOBODY, Holder
 from cobali_ray.api.quota import Quota
 from cobali_ray.api.spans import HttpSpan
+from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End
 
 SCOPE_KEY = "cobali_account"
@@ -55,6 +57,8 @@ class Account:
     error: str | None = None
     cancelled: bool = False
     ignored: tuple[str, ...] = ()
+    writing: asyncio.Future[None] | None = None
+    """What writes the answer, where that goes on without the client."""
 
     def enter(self, now_s: float) -> None:
         """Count it against its key's limits. Raises RateLimitError."""
@@ -62,10 +66,17 @@ class Account:
             self.quota.begin(now_s)
             self.admitted = True
 
-    def leave(self, now_s: float) -> None:
-        """Note its end there."""
+    def close(self, clock: Clock) -> None:
+        """Note the end for its key and in the log, once nothing is written for it any longer."""
+        if self.writing is not None and not self.writing.done():
+            self.writing.add_done_callback(lambda _: self.close(clock))
+            return
+        if self.writing is not None:
+            self.cancelled = self.writing.cancelled()
+        now_s = clock.now()
         if self.quota is not None and self.admitted:
             self.quota.end(self.n_output or 0, now_s)
+        self.write(now_s - self.received_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what an answer carries beside its own headers and its id."""

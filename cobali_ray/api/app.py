@@ -25,6 +25,7 @@ from cobali_ray.api.page import Page
 from cobali_ray.api.quota import RATE_HEADERS
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
+from cobali_ray.api.streams import STREAM_HEADER, Streams
 from cobali_ray.api.viewers import Viewers
 from cobali_ray.errors import CobaliError
 
@@ -40,7 +41,8 @@ def build_api(
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)
-    generation = Generation(fleet, settings, clock, intake)
+    app.state.streams = Streams(clock)
+    generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())
     app.include_router(LlamaServer(fleet, settings, generation).router())
     app.include_router(Facts(fleet, settings, intake).router())
@@ -60,7 +62,13 @@ def build_api(
         allow_methods=("GET", "HEAD", "POST"),
         allow_headers=("*",),
         allow_private_network=True,
-        expose_headers=("retry-after", "x-cobali-ignored-fields", "x-request-id", *RATE_HEADERS),
+        expose_headers=(
+            "retry-after",
+            "x-cobali-ignored-fields",
+            "x-request-id",
+            STREAM_HEADER.decode(),
+            *RATE_HEADERS,
+        ),
     )
     app.add_middleware(
         Frame,

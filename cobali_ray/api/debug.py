@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.openapi import errors
+from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.sse import SSE
 from cobali_ray.api.viewers import AT_FIRST, MOST, Viewers
-from cobali_ray.errors import InvalidParameterError
 
 _ENGINE: dict[str, Any] = {
     "name": "engine",
@@ -113,8 +113,4 @@ class ViewerReply(Response):
 def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
     """Return a whole number of the query. Raises InvalidParameterError."""
     text = http.query_params.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise InvalidParameterError(name, f"{name} must be a whole number from {low} to {high}")
-    return int(text)
+    return default if text is None else whole_number(text, name, low=low, high=high)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
@@ -218,7 +219,7 @@ class Model:
             return _to(there[0])
         may_grow = len(present) < len(self.engines) and self._growing is None
         if may_grow and self._demand.grows(route.ttft_s - route.own_s, now_s):
-            self._growing = asyncio.ensure_future(self._grow())
+            self._growing = begin_apart(self._grow())
         return route
 
     async def _grow(self) -> None:

@@ -115,8 +115,7 @@ class Frame:
         finally:
             # The path as declared, never as sent: a log field must not take any value a client invents.
             account.route = getattr(scope.get("route"), "path", account.route)
-            account.leave(self._clock.now())
-            account.write(self._clock.now() - account.received_s)
+            account.close(self._clock)
 
     def _check_page(self, headers: Mapping[str, str], scope: Scope) -> None:
         """Send requests away that a browser makes for a page from elsewhere."""

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -22,13 +22,14 @@ from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.openapi import generation_responses, takes
-from cobali_ray.api.params import asked_max_tokens, n_of
+from cobali_ray.api.openapi import content, errors, generation_responses, takes
+from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
-from cobali_ray.api.replies import Reply, StreamReply, WholeReply
+from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
+from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
     Call,
     Origin,
@@ -78,11 +79,26 @@ class Prompted(NamedTuple):
     tokens: Sequence[int]
 
 
+_AFTER: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "after",
+            "in": "query",
+            "description": "The id of the last event that came; the header `Last-Event-ID` says the same.",
+            "schema": {"type": "integer", "minimum": 0, "default": 0},
+        }
+    ]
+}
+
+
 class Generation:
     """All that asks the engine for tokens goes through `answer`."""
 
-    def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
+    def __init__(
+        self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake, streams: Streams
+    ) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
+        self._streams = streams
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -99,6 +115,14 @@ class Generation:
                 responses=generation_responses(),
                 openapi_extra=takes(body),
             )
+        router.get(
+            "/v1/streams/{stream_id}",
+            response_model=None,
+            response_class=Response,
+            responses=content("text/event-stream", "The events behind `after`, and those that come.")
+            | errors(400, 401, 404, 500),
+            openapi_extra=_AFTER,
+        )(self.read_on)
         return router
 
     async def chat(self, http: HttpRequest) -> Response:
@@ -108,6 +132,14 @@ class Generation:
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
         return await self.answer(http, self._read_completion)
+
+    async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
+        """Go on with a resumable stream behind the last event that came."""
+        account = account_of(http)
+        account.stream = True
+        recording = self._streams.find(stream_id, account.holder.tenant)
+        last = http.query_params.get("after") or http.headers.get("last-event-id") or "0"
+        return ResumedReply(self._streams, recording, whole_number(last, "after", low=0, high=2**63 - 1))
 
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
@@ -254,11 +286,11 @@ class Generation:
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
         )
 
-    def _reply(self, call: Call, account: Account, dialect: Dialect) -> Reply:
+    def _reply(self, call: Call, account: Account, dialect: Dialect) -> Response:
         model = self._fleet.find(call.model)
         if not call.stream:
             return WholeReply(model, call, account, dialect.answer(call), clock=self._clock)
-        return StreamReply(
+        reply = StreamReply(
             model,
             call,
             account,
@@ -266,3 +298,8 @@ class Generation:
             clock=self._clock,
             min_gap_s=self._settings.min_stream_gap_s,
         )
+        if call.resumable and self._streams.has_room(account.holder.tenant):
+            return RecordedReply(self._streams, call.call_id, reply, account)
+        if call.resumable:
+            account.ignore(("resumable",))
+        return reply

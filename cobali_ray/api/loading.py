@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from cobali_ray.api.apart import begin_apart
 from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import CobaliError, LoadingError, NoRoomError, QueueFullError
@@ -56,7 +57,7 @@ class Loader:
     def _loading_of(self, model: Model, n_wanted: int) -> asyncio.Task[None]:
         task = self._loading.get((model, n_wanted))
         if task is None or task.done():
-            task = asyncio.ensure_future(self._load(model, n_wanted))
+            task = begin_apart(self._load(model, n_wanted))
             self._loading[model, n_wanted] = task
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited was told
         return task

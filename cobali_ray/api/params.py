@@ -97,6 +97,20 @@ def asked_max_tokens(body: GenerationBody) -> int | None:
     return asked
 
 
+def wants_recording(body: GenerationBody) -> bool:
+    """Say whether the stream may be read on after a cut. Raises where there is no stream."""
+    if body.resumable and not body.stream:
+        raise InvalidParameterError("resumable", "resumable is only allowed when stream is true")
+    return bool(body.resumable)
+
+
+def whole_number(text: str, name: str, *, low: int, high: int) -> int:
+    """Return a whole number that stands in a query or a header. Raises InvalidParameterError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
+        raise InvalidParameterError(name, f"{name} must be a whole number from {low} to {high}")
+    return int(text)
+
+
 def wants_usage(body: GenerationBody) -> bool:
     """Say whether the stream closes with a usage chunk. Raises where there is no stream to close."""
     if body.stream_options is None:

@@ -168,6 +168,9 @@ class GenerationBody(Shape):
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
     stream_options: StreamOptions | None = Field(None, description="include_usage.")
+    resumable: bool | None = Field(
+        None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
+    )
     timeout_s: float | None = Field(
         None, description="Deadline in seconds from arrival at the engine, queue included."
     )

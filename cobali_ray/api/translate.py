@@ -13,6 +13,7 @@ from cobali_ray.api.params import (
     completion_logprobs,
     n_of,
     sampling_of,
+    wants_recording,
     wants_usage,
 )
 from cobali_ray.api.salts import own_salt
@@ -50,6 +51,8 @@ class Call:
     stream: bool
     include_usage: bool
     with_logprobs: bool
+    resumable: bool = False
+    """Whether the stream may be read on after a cut."""
     prompt_only: bool = False
     """Nothing is generated: echo with max_tokens 0."""
     speech: Speech | None = None
@@ -198,6 +201,7 @@ def _call(
         stream=bool(body.stream),
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
+        resumable=wants_recording(body),
         prompt_only=asked == 0,
         speech=origin.speech,
     )

@@ -9,6 +9,7 @@ from typing import Final
 import orjson
 import structlog
 
+from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.core.stats import EngineState
@@ -97,7 +98,7 @@ class Viewers:
         viewer.closed = self._closed
         self._viewers.add(viewer)
         if self._poll is None:
-            self._poll = asyncio.ensure_future(self._poll_on())
+            self._poll = begin_apart(self._poll_on())
             self._poll.add_done_callback(self._over)
         try:
             while events := await viewer.take():

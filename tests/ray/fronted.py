@@ -45,6 +45,13 @@ class Replica:
                 await asyncio.sleep(float(pause_s))
                 await start()
                 await say(b"late", more=False)
+            case ["resumable", stream_id]:
+                named = [(b"x-cobali-stream", stream_id.encode())]
+                await send({"type": "http.response.start", "status": 200, "headers": named})
+                await say(str(self.port).encode(), more=False)
+            case ["v1", "streams", _]:
+                await start()
+                await say(str(self.port).encode(), more=False)
             case ["drip", pause_s]:
                 await start()
                 await say(b"drop")

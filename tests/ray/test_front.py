@@ -226,6 +226,26 @@ def test_no_source_takes_all_connections(small):
             assert read(other).status_code == 200
 
 
+def test_who_reads_a_stream_on_gets_the_process_that_has_it(replica, tmp_path):
+    with Replica().running() as other:
+
+        def double(path):
+            lines = path.read_text().splitlines()
+            (line,) = [line for line in lines if line.strip().startswith("server replica ")]
+            copy = line.replace("server replica", "server other").replace(
+                f":{replica.port}", f":{other.port}"
+            )
+            path.write_text("\n".join(lines).replace(line, f"{line}\n{copy}") + "\n")
+
+        with front_running(tmp_path, replica, edit=double) as front:
+            has = {f"chatcmpl-{i:032x}": front.get(f"/resumable/chatcmpl-{i:032x}").text for i in range(8)}
+            assert set(has.values()) == {str(replica.port), str(other.port)}, "they take turns"
+            for stream_id, port in has.items():
+                found = {front.get(f"/v1/streams/{stream_id}?after=3").text for _ in range(3)}
+                assert found == {port}
+            assert len({front.get("/v1/streams/unknown").text for _ in range(8)}) == 2
+
+
 def everything(sock):
     answer = b""
     while piece := sock.recv(65536):

@@ -1,0 +1,247 @@
+"""Streams that outlive their readers: whoever was cut off reads on behind the last event that came.
+
+An answer is written into a recording, and clients read that. Each event has a number, its `id:` line. When
+nobody reads, the answer goes on for a while; then its requests are cancelled, and the recording is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fastapi import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cobali_ray.api.account import Account
+from cobali_ray.api.apart import begin_apart
+from cobali_ray.api.clock import ApiClock
+from cobali_ray.api.sources import unless_gone
+from cobali_ray.errors import InvalidParameterError, UnknownStreamError
+
+KEPT_S: Final = 30.0
+"""How long a stream waits for a reader."""
+KEPT_BYTES: Final = 1 << 20
+"""What is kept of one stream. What was sent goes first; what was not is waited for."""
+MOST: Final = 128
+"""Streams under way that may be recorded at once; others are plain ones."""
+MOST_OF_KEY: Final = 32
+"""Those of one API key among them."""
+OVER_BYTES: Final = 64 << 20
+"""What is kept of all streams that are over and may be read to the end."""
+STREAM_HEADER: Final = b"x-cobali-stream"
+"""Says the id; the front end finds the process again by it."""
+
+
+async def _nothing() -> Message:
+    """Receive nothing, ever: readers come and go, and the answer does not hear of it."""
+    return await asyncio.Future()
+
+
+class Recording:
+    """The numbered events of one answer, and who reads them now."""
+
+    def __init__(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> None:
+        """Begin to answer, on the running event loop."""
+        self.stream_id, self.tenant = stream_id, tenant
+        self._start: Message | None = None
+        self._events: list[bytes] = []
+        self._n_dropped, self._n_read, self.n_bytes = 0, 0, 0
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._reader: object | None = None
+        self.writing = begin_apart(self._write(reply, scope))
+        self.writing.add_done_callback(self._end)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has said anything, so that a client can know of it."""
+        return self._start is not None
+
+    @property
+    def read(self) -> bool:
+        """Whether somebody reads it."""
+        return self._reader is not None
+
+    async def _write(self, reply: ASGIApp, scope: Scope) -> None:
+        await reply(scope, _nothing, self._record)
+
+    async def _record(self, message: Message) -> None:
+        """Take what the answer sends; wait while nothing of it has been read and there is too much."""
+        if message["type"] == "http.response.start":
+            headers = [*message["headers"], (STREAM_HEADER, self.stream_id.encode())]
+            self._start = {**message, "headers": headers}
+            return
+        for event in message["body"].split(b"\n\n")[:-1]:
+            n = self._n_dropped + len(self._events) + 1
+            self._events.append(b"id: %d\n%b\n\n" % (n, event))
+            self.n_bytes += len(self._events[-1])
+        self._news.set()
+        self._trim()
+        while self.n_bytes > KEPT_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def _trim(self) -> None:
+        """Drop what was read, the oldest first, where too much is kept."""
+        n = 0
+        while self.n_bytes > KEPT_BYTES and self._n_dropped + n < self._n_read:
+            self.n_bytes -= len(self._events[n])
+            n += 1
+        del self._events[:n]
+        self._n_dropped += n
+        self._room.set()
+
+    def _end(self, writing: asyncio.Future[None]) -> None:
+        if not writing.cancelled():
+            writing.exception()  # told to whoever reads
+        self._news.set()
+
+    def check(self, after: int) -> None:
+        """Raise InvalidParameterError where the events behind this one are not to be had."""
+        first, last = self._n_dropped, self._n_dropped + len(self._events)
+        if not first <= after <= last:
+            raise InvalidParameterError("after", f"after must be from {first} to {last} here, got {after}")
+
+    async def play(self, receive: Receive, send: Send, after: int) -> None:
+        """Send the events behind one, and what comes, until it is over or somebody else reads.
+
+        Raises what ended the answer before its first event, and ClientDisconnect.
+        """
+        self.check(after)
+        self._reader = me = object()
+        self._n_read = after
+        self._trim()
+        self._news.set()  # whoever read until now leaves
+        try:
+            await unless_gone(receive, self._play(me, send, after))
+        finally:
+            if self._reader is me:
+                self._reader = None
+
+    async def _play(self, me: object, send: Send, after: int) -> None:
+        while self._start is None:
+            if self.writing.done():
+                self.writing.result()
+                return
+            await self._arrived()
+        await send(self._start)
+        while self._reader is me:
+            if events := self._events[after - self._n_dropped :]:
+                after += len(events)
+                self._n_read = after
+                self._trim()
+                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+            elif self.writing.done():
+                break
+            else:
+                await self._arrived()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _arrived(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+
+class Streams:
+    """The recordings of one process, by their ids."""
+
+    def __init__(self, clock: ApiClock) -> None:
+        self._clock, self._closed = clock, False
+        self._kept: dict[str, Recording] = {}
+        self._live: set[Recording] = set()
+        self._over: dict[str, Recording] = {}
+        """Those that are written to their ends, the first to end first."""
+        self._n_over_bytes = 0
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """What forgets those that nobody reads."""
+
+    def has_room(self, tenant: str) -> bool:
+        """Say whether one more answer may be recorded."""
+        n_of_key = sum(live.tenant == tenant for live in self._live)
+        return len(self._live) < MOST and (not tenant or n_of_key < MOST_OF_KEY)
+
+    def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> Recording:
+        """Have an answer written into a recording."""
+        recording = self._kept[stream_id] = Recording(stream_id, tenant, reply, scope)
+        self._live.add(recording)
+        recording.writing.add_done_callback(lambda _: self._end(recording))
+        return recording
+
+    def _end(self, recording: Recording) -> None:
+        self._live.discard(recording)
+        if recording.stream_id not in self._kept:
+            return
+        self._over[recording.stream_id] = recording
+        self._n_over_bytes += recording.n_bytes
+        if self._n_over_bytes > OVER_BYTES:
+            unread = [over for over in self._over.values() if not over.read]
+            for over in unread:
+                if self._n_over_bytes > OVER_BYTES:
+                    self._forget(over)
+
+    def find(self, stream_id: str, tenant: str) -> Recording:
+        """Return a recording to whose it is. Raises UnknownStreamError."""
+        found = self._kept.get(stream_id)
+        if found is None or found.tenant != tenant:
+            raise UnknownStreamError
+        return found
+
+    async def play(self, recording: Recording, receive: Receive, send: Send, after: int) -> None:
+        """Have a client read; see Recording. When it leaves, the recording waits for the next one."""
+        if (leaving := self._leaving.pop(recording.stream_id, None)) is not None:
+            leaving.cancel()
+        try:
+            await recording.play(receive, send, after)
+        finally:
+            if not recording.begun or (self._closed and not recording.read):
+                self._forget(recording)
+            elif not recording.read and recording.stream_id in self._kept:
+                self._leaving[recording.stream_id] = asyncio.ensure_future(self._wait(recording))
+
+    async def _wait(self, recording: Recording) -> None:
+        await self._clock.sleep(KEPT_S)
+        del self._leaving[recording.stream_id]
+        self._forget(recording)
+
+    def _forget(self, recording: Recording) -> None:
+        """Let go of a recording, and cancel what is still being written."""
+        if self._kept.pop(recording.stream_id, None) is None:
+            return
+        if self._over.pop(recording.stream_id, None) is not None:
+            self._n_over_bytes -= recording.n_bytes
+        if (leaving := self._leaving.pop(recording.stream_id, None)) is not None:
+            leaving.cancel()
+        recording.writing.cancel()
+
+    def close(self) -> None:
+        """Forget all that nobody reads, now and later, so that a stop waits for none of them."""
+        self._closed = True
+        for recording in [kept for kept in self._kept.values() if not kept.read]:
+            self._forget(recording)
+
+
+class RecordedReply(Response):
+    """An answer that is written into a recording, and its first reader."""
+
+    def __init__(self, streams: Streams, stream_id: str, reply: ASGIApp, account: Account) -> None:
+        super().__init__()
+        self._streams, self._stream_id, self._reply, self._account = streams, stream_id, reply, account
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; the account stays open for as long as the answer is written."""
+        tenant = self._account.holder.tenant
+        recording = self._streams.begin(self._stream_id, tenant, self._reply, scope)
+        self._account.writing = recording.writing
+        await self._streams.play(recording, receive, send, 0)
+
+
+class ResumedReply(Response):
+    """A later reader of a recording."""
+
+    def __init__(self, streams: Streams, recording: Recording, after: int) -> None:
+        super().__init__()
+        recording.check(after)
+        self._streams, self._recording, self._after = streams, recording, after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
+        """Send what came since, and what comes."""
+        await self._streams.play(self._recording, receive, send, self._after)

@@ -1,0 +1,79 @@
+"""What a request begins for others is none of its own calls, which Serve cancels when its client leaves."""
+
+import asyncio
+from contextvars import ContextVar
+
+import pytest
+from fake_client import FakeClient, Wire, says, until
+
+from cobali_ray.api.app import build_api
+from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.errors import UnloadedError
+
+pytestmark = pytest.mark.anyio
+
+WHOSE = ContextVar("WHOSE", default="nobody's")
+"""What Serve's own context is here."""
+ASK = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class Client(FakeClient):
+    """Notes in whose context it is called."""
+
+    def __init__(self):
+        super().__init__(says("Hello"))
+        self.calls = set()
+
+    def attempt(self, request):
+        self.calls.add(("attempt", WHOSE.get()))
+        return super().attempt(request)
+
+    async def load(self):
+        self.calls.add(("load", WHOSE.get()))
+        await super().load()
+
+    async def ticks(self, **kwargs):
+        self.calls.add(("ticks", WHOSE.get()))
+        return await super().ticks(**kwargs)
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+@pytest.fixture
+def ask(client, clock):
+    app = build_api(Fleet([Model({"0": client}, ("fake",))]), ApiSettings(), clock=clock)
+
+    def go(path, body=b"", **kwargs):
+        WHOSE.set("a request's")
+        return Wire(app, path, body, **kwargs)
+
+    return go
+
+
+async def test_a_plain_request_is_its_own(ask, client):
+    await ask("/v1/chat/completions", ASK).run()
+    assert client.calls == {("attempt", "a request's")}
+
+
+async def test_a_resumable_stream_is_nobody_s(ask, client):
+    await ask("/v1/chat/completions", ASK | {"stream": True, "resumable": True}).run()
+    assert client.calls == {("attempt", "nobody's")}
+
+
+async def test_loading_a_model_is_nobody_s(ask, client):
+    client.the_card, client.present = UnloadedError(), False
+    await ask("/v1/chat/completions", ASK).run()
+    assert ("load", "nobody's") in client.calls
+
+
+async def test_what_all_viewers_watch_is_nobody_s(ask, client):
+    wire = ask("/debug/stream", method="GET")
+    task = wire.start()
+    await until(lambda: client.calls)
+    wire.hang_up()
+    await asyncio.wait({task})
+    assert client.calls == {("ticks", "nobody's")}

@@ -1,0 +1,354 @@
+"""Resumable streams: a client that was cut off reads on, and nothing is held for one that stays away."""
+
+import asyncio
+
+import pytest
+from fake_client import FakeApiClock, Wire, says, stats, until
+from structlog.testing import capture_logs
+
+from cobali_ray.api import streams
+from cobali_ray.core.events import Delta, End
+from cobali_ray.errors import EventsLostError
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "resumable": True}
+
+
+class HeldClock(FakeApiClock):
+    """Whoever sleeps wakes up once the test has moved the time so far."""
+
+    def __init__(self):
+        super().__init__()
+        self._sleepers = []
+
+    async def sleep(self, seconds):
+        awake = asyncio.Event()
+        self._sleepers.append((self.time_s + seconds, awake))
+        await awake.wait()
+
+    async def pass_s(self, seconds):
+        await settle()  # whoever is about to sleep
+        self.time_s += seconds
+        for until_s, awake in self._sleepers:
+            if until_s <= self.time_s:
+                awake.set()
+        await settle()
+
+
+async def settle():
+    """Let all tasks go on as far as they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock():
+    return HeldClock()
+
+
+class Said:
+    """A script that says a word whenever the test lets it."""
+
+    def __init__(self):
+        self.words, self._more = [], asyncio.Event()
+
+    def __call__(self, request):
+        n = 0
+        while True:
+            while n == len(self.words):
+                self._more.clear()
+                yield self._more
+            if (word := self.words[n]) is None:
+                yield [End(request.request_id, "stop", None, stats(request, n))]
+                return
+            n += 1
+            yield [Delta(request.request_id, word, (1,))]
+
+    def say(self, *words):
+        self.words += words
+        self._more.set()
+
+
+@pytest.fixture
+def said(client):
+    client.script = Said()
+    return client.script
+
+
+class Cut:
+    """A stream whose client is cut off."""
+
+    def __init__(self, app, body=None, **kwargs):
+        self.app, self.kwargs = app, kwargs
+        self.wire = Wire(app, CHAT, ASK if body is None else body, **kwargs)
+
+    async def __aenter__(self):
+        self.task = self.wire.start()
+        await until(lambda: self.wire.writes)
+        return self
+
+    @property
+    def stream_id(self):
+        return self.wire.headers["x-cobali-stream"]
+
+    async def hang_up(self):
+        self.wire.hang_up()
+        await self.task
+
+    def read_on(self, after, **kwargs):
+        return Wire(self.app, f"/v1/streams/{self.stream_id}?after={after}", method="GET", **kwargs)
+
+    async def __aexit__(self, *error):
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+def numbered(wire):
+    """Return the events of a resumable stream by their numbers."""
+    found = {}
+    for event in wire.body.decode().split("\n\n")[:-1]:
+        number, data = event.split("\n")
+        found[int(number.removeprefix("id: "))] = data.removeprefix("data: ")
+    return found
+
+
+async def test_a_stream_that_was_cut_is_read_on_from_any_event(app, client, said):
+    said.say("one ", "two ")
+    async with Cut(app) as cut:
+        await until(lambda: len(numbered(cut.wire)) == 3)
+        await cut.hang_up()
+        said.say("three ", "four")
+        again = cut.read_on(2)
+        task = again.start()
+        await until(lambda: len(again.writes) > 0)
+        said.say(" five", None)
+        await task
+        first, later = numbered(cut.wire), numbered(again)
+        assert sorted(first) == [1, 2, 3]
+        assert list(later) == list(range(3, 9)), "each once, in their order"
+        assert later[3] == first[3]
+        assert later[8] == "[DONE]"
+        text = "".join(str(later[n]) for n in range(3, 7))
+        assert [word in text for word in ("two ", "three ", "four", " five")] == [True] * 4
+        whole = await cut.read_on(0).run()
+        assert numbered(whole) == first | later, "what is over may be read again, too"
+        assert (client.n_open, client.cancelled) == (0, [])
+
+
+async def test_the_id_is_in_every_event_and_plain_streams_have_no_numbers(app, client, post):
+    client.script = says("a")
+    wire = await post(CHAT, ASK | {"resumable": None})
+    assert b"id: " not in wire.body.replace(b'"id":', b"")
+    assert "x-cobali-stream" not in wire.headers
+    async with Cut(app) as cut:
+        assert f'"id":"{cut.stream_id}"' in numbered(cut.wire)[1]
+        await cut.task
+
+
+async def test_what_the_browser_says_of_the_last_event_counts(app, said):
+    said.say("one ", "two ", None)
+    async with Cut(app) as cut:
+        await cut.task
+        headers = [("last-event-id", "3")]
+        wire = await Wire(app, f"/v1/streams/{cut.stream_id}", method="GET", headers=headers).run()
+        assert list(numbered(wire)) == [4, 5]
+
+
+async def test_who_stays_away_too_long_is_cancelled(app, client, clock, said):
+    said.say("one")
+    async with Cut(app) as cut:
+        await cut.hang_up()
+        await clock.pass_s(streams.KEPT_S - 1)
+        assert client.n_open == 1
+        again = cut.read_on(1)
+        task = again.start()
+        await until(lambda: again.sent)
+        await clock.pass_s(streams.KEPT_S)
+        assert client.n_open == 1, "somebody is there"
+        again.hang_up()
+        await task
+        await clock.pass_s(streams.KEPT_S - 1)
+        assert client.n_open == 1
+        await clock.pass_s(1)
+        await until(lambda: client.n_open == 0)
+        assert client.cancelled == [cut.stream_id]
+        wire = await cut.read_on(1).run()
+        assert (wire.status, wire.json["error"]["code"]) == (404, "stream_not_found")
+
+
+async def test_what_is_over_is_kept_as_long(app, client, clock, said):
+    said.say("one", None)
+    async with Cut(app) as cut:
+        await cut.task
+        await clock.pass_s(streams.KEPT_S - 1)
+        assert numbered(await cut.read_on(3).run()) == {4: "[DONE]"}
+        await clock.pass_s(streams.KEPT_S)
+        assert (await cut.read_on(3).run()).status == 404
+
+
+async def test_a_client_that_leaves_before_the_first_event_is_cancelled_at_once(app, client, said):
+    wire = Wire(app, CHAT, ASK)
+    task = wire.start()
+    await until(lambda: client.n_open == 1)
+    with capture_logs() as logs:
+        wire.hang_up()
+        await task
+        await until(lambda: client.n_open == 0 and logs)
+    assert logs[-1]["cancelled"]
+    assert logs[-1]["status"] == 499
+
+
+async def test_an_error_before_the_first_event_is_an_answer(app, client, post):
+    def script(request):
+        yield EventsLostError()
+
+    client.script = script
+    wire = await post(CHAT, ASK)
+    assert (wire.status, wire.json["error"]["code"]) == (500, "events_lost")
+
+
+async def test_a_second_reader_takes_over(app, said):
+    said.say("one")
+    async with Cut(app) as cut:
+        other = cut.read_on(1)
+        task = other.start()
+        await cut.task
+        assert cut.wire.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+        said.say(" two", None)
+        await task
+        assert list(numbered(cut.wire)) == [1, 2]
+        assert list(numbered(other)) == [2, 3, 4, 5]
+
+
+async def test_a_reader_that_hangs_does_not_stop_the_next(app, said):
+    said.say("one")
+    async with Cut(app) as cut:
+        cut.wire.may_write.clear()
+        said.say(" two")
+        await until(lambda: len(numbered(cut.wire)) == 3)
+        said.say(" three", None)
+        wire = await cut.read_on(2).run()
+        assert list(numbered(wire)) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "99"])
+async def test_an_event_that_never_was_is_refused(app, said, after):
+    said.say("one")
+    async with Cut(app) as cut:
+        wire = await cut.read_on(after).run()
+        assert (wire.status, wire.json["error"]["param"]) == (400, "after")
+        assert not cut.task.done(), "who reads is left alone"
+
+
+async def test_only_streams_are_resumable(post, client):
+    wire = await post(CHAT, ASK | {"stream": False})
+    assert (wire.status, wire.json["error"]["param"]) == (400, "resumable")
+    assert client.requests == []
+
+
+async def test_a_stream_is_its_key_s(make_app, client, said):
+    app = make_app(api_keys=("mine", "other"))
+    said.say("one")
+    async with Cut(app, headers=[("x-api-key", "mine")]) as cut:
+        assert (await cut.read_on(0, headers=[("x-api-key", "other")]).run()).status == 404
+        assert (await cut.read_on(0).run()).status == 401
+        said.say(None)
+        wire = await cut.read_on(0, headers=[("x-api-key", "mine")]).run()
+        assert len(numbered(wire)) == 4
+
+
+async def test_what_was_read_makes_room_and_what_was_not_is_waited_for(app, client, said, monkeypatch):
+    monkeypatch.setattr(streams, "KEPT_BYTES", 1000)
+    said.say(*"abcdefgh")
+    async with Cut(app) as cut:
+        await until(lambda: len(numbered(cut.wire)) == 9)
+        wire = await cut.read_on(0).run()
+        assert (wire.status, wire.json["error"]["param"]) == (400, "after"), "the first are gone"
+        await cut.hang_up()
+        said.say(*"ijklmnopqrstuvwxyz", None)
+        for _ in range(10):
+            await settle()
+        assert client.n_open == 1, "it waits for a reader"
+        wire = await cut.read_on(9).run()
+        assert list(numbered(wire)) == list(range(10, 30)), "nothing that was not read is lost"
+        assert client.n_open == 0
+
+
+async def test_one_who_has_read_all_that_is_waited_for_gets_what_comes(app, said, monkeypatch):
+    monkeypatch.setattr(streams, "KEPT_BYTES", 1000)
+    said.say("a")
+    async with Cut(app) as cut:
+        await cut.hang_up()
+        said.say(*"bcdefghi", None)
+        for _ in range(10):
+            await settle()
+        refused = await cut.read_on(99).run()
+        last = int(refused.json["error"]["message"].split(" to ")[1].split(" ")[0])
+        wire = await cut.read_on(last).run()
+        assert list(numbered(wire)) == list(range(last + 1, 13))
+
+
+async def test_beyond_so_many_streams_are_plain_and_say_so(app, client, said, monkeypatch):
+    monkeypatch.setattr(streams, "MOST", 1)
+    said.say("one")
+    async with Cut(app) as cut, Cut(app) as other:
+        assert other.wire.headers["x-cobali-ignored-fields"] == "resumable"
+        await other.hang_up()
+        assert client.cancelled == [client.requests[1].request_id]
+        said.say(None)
+        await cut.task
+    async with Cut(app) as third:
+        assert third.stream_id, "what is over does not count"
+
+
+async def test_one_key_does_not_take_all_the_room(make_app, said, monkeypatch):
+    monkeypatch.setattr(streams, "MOST_OF_KEY", 1)
+    app = make_app(api_keys=("mine", "other"))
+    said.say("one")
+    mine, other = [("x-api-key", "mine")], [("x-api-key", "other")]
+    async with Cut(app, headers=mine), Cut(app, headers=mine) as second, Cut(app, headers=other) as third:
+        assert second.wire.headers["x-cobali-ignored-fields"] == "resumable"
+        assert third.stream_id
+
+
+async def test_what_is_over_is_forgotten_for_want_of_room_the_first_to_end_first(app, said, monkeypatch):
+    said.say("one", None)
+    cuts = [Cut(app) for _ in range(3)]
+    for i, cut in enumerate(cuts):
+        if i == 2:
+            monkeypatch.setattr(streams, "OVER_BYTES", 2000)
+        async with cut:
+            await cut.task
+    assert [(await cut.read_on(3).run()).status for cut in cuts] == [404, 200, 200]
+
+
+async def test_a_key_pays_for_what_was_written_while_it_was_away(tmp_path, make_app, client, clock, said):
+    path = tmp_path / "keys.yaml"
+    path.write_text("keys:\n  alice: {key: alice-key, concurrent_requests: 1}")
+    app = make_app(api_keys_file=path)
+    key = {"headers": [("x-api-key", "alice-key")]}
+    said.say("one")
+    with capture_logs() as logs:
+        async with Cut(app, **key) as cut:
+            await cut.hang_up()
+            assert (await Wire(app, CHAT, ASK, **key).run()).status == 429, "it is still under way"
+            lines = [line for line in logs if line["event"] == "http_request" and line["status"] == 200]
+            assert lines == []
+            said.say(" two", None)
+            wire = await cut.read_on(2, **key).run()
+            assert wire.status == 200
+    (line,) = [line for line in logs if line["event"] == "http_request" and line["n_output"]]
+    assert (line["n_output"], line["cancelled"], line["status"]) == (2, False, 200)
+    assert (await Wire(app, CHAT, ASK, **key).run()).status == 200
+
+
+async def test_a_stop_waits_for_nobody_who_is_away(app, client, said):
+    said.say("one")
+    async with Cut(app) as here, Cut(app) as away:
+        await away.hang_up()
+        app.state.streams.close()
+        await until(lambda: client.cancelled == [away.stream_id])
+        await here.hang_up()
+        await until(lambda: client.n_open == 0)
