@@ -8,6 +8,7 @@ from panels import (
     CELLS,
     EACH,
     EACH_LEGEND,
+    ENGINES,
     REQUESTS,
     SLOTS,
     TOKEN_RATE,
@@ -21,13 +22,14 @@ from panels import (
     rate,
     series,
     stacked,
+    with_info,
 )
 
 
 def build() -> dashboard.Dashboard:
     """Return the board `overview.json`."""
     made = board("cobali-overview", "cobali_ray / Overview", "Latency, throughput, queue and cache.")
-    for add in (_now, _latency, _throughput, _sizes, _cache, _capacity, _tenants, _trouble):
+    for add in (_now, _latency, _throughput, _engines, _sizes, _cache, _capacity, _tenants, _trouble):
         add(made)
     return made
 
@@ -84,6 +86,30 @@ def _throughput(made: dashboard.Dashboard) -> None:
         (f"sum({series('cobali_queue_requests')})", "waiting"),
     ]
     made.with_panel(lines("Running and waiting", "Requests in slots and before.", REQUESTS, state, columns=3))
+
+
+def _engines(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Models and engines"))
+    output = [(with_info(rate("cobali_output_tokens_total"), "model"), "{{model}}")]
+    text = "Output tokens per second of all engines of a model."
+    made.with_panel(stacked("Output by model", text, TOKEN_RATE, output, columns=4))
+    waits = with_info(rate("cobali_ttft_seconds_bucket"), "model", "le")
+    ttft = [(f"histogram_quantile(0.9, {waits})", "{{model}}")]
+    text = "HTTP arrival to first text by model: nine of ten requests took less."
+    made.with_panel(lines("TTFT p90 by model", text, "s", ttft, columns=4))
+    machines = [(f"count by (node) (group by (engine, node) ({series('cobali_info')}))", "{{node}}")]
+    text = "Engines that have their model loaded, by the address of their machine."
+    made.with_panel(stacked("Engines by node", text, ENGINES, machines, columns=4))
+    away = [(f"max by (engine) (1 - {series('cobali_engine_up')})", "engine {{engine}}")]
+    text = "1 while an engine does not answer; its requests go on with another, or wait."
+    made.with_panel(lines("Engines away", text, ENGINES, away, columns=4))
+    for title, text, unit, query in (
+        ("Output by engine", "Output tokens per second.", TOKEN_RATE, rate("cobali_output_tokens_total")),
+        ("Waiting by engine", "Requests before a slot.", REQUESTS, series("cobali_queue_requests")),
+        ("KV use by engine", "KV cells held by requests.", "percentunit", series("cobali_kv_usage_ratio")),
+    ):
+        named = [(with_info(query, "model", "engine", "node"), "{{model}}, engine {{engine}} on {{node}}")]
+        made.with_panel(lines(title, text, unit, named, columns=3))
 
 
 def _sizes(made: dashboard.Dashboard) -> None:

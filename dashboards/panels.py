@@ -36,8 +36,8 @@ EACH, EACH_LEGEND = "by (instance, engine)", "{{instance}} engine {{engine}}"
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 HEIGHT = 8
 WIDTH = 24
-TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS = (
-    f"count:{word}" for word in ("tok", "tok/s", "req", "seq", "slots", "cells")
+TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS, ENGINES = (
+    f"count:{word}" for word in ("tok", "tok/s", "req", "seq", "slots", "cells", "engines")
 )
 """Grafana's custom units: scaled to K and M, with a word behind."""
 HEAT_STEP = "20s"
@@ -55,6 +55,12 @@ def series(name: str, **labels: str) -> str:
 def rate(name: str, **labels: str) -> str:
     """Return the per-second rate of a counter over the scrape-aware interval."""
     return f"rate({series(name, **labels)}[$__rate_interval])"
+
+
+def with_info(values: str, *labels: str) -> str:
+    """Sum what every engine has by these labels, among which may be the `model` it serves and its `node`."""
+    info = f"group by (instance, engine, model, node) ({series('cobali_info')})"
+    return f"sum by ({', '.join(labels)}) ({values} * on (instance, engine) group_left (model, node) {info})"
 
 
 def per_tick(total: str) -> str:
@@ -151,14 +157,18 @@ def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) 
 
 
 def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
-    """Return an empty board with its variables: data source, model, instance (a scraped address), engine."""
+    """Return an empty board with its variables: data source, model, scraped address, machine, engine."""
     models = dashboard.QueryVariable("model_name").label("Model").datasource(SOURCE)
     models.query("label_values(cobali_info, model)")
     instances = dashboard.QueryVariable("instance").label("Instance").datasource(SOURCE)
     instances.query('label_values(cobali_info{model=~"$model_name"}, instance)')
     engines = dashboard.QueryVariable("engine").label("Engine").datasource(SOURCE)
-    engines.query('label_values(cobali_info{model=~"$model_name", instance=~"$instance"}, engine)')
-    for variable in (models, instances, engines):
+    nodes = dashboard.QueryVariable("node").label("Node").datasource(SOURCE)
+    nodes.query('label_values(cobali_info{model=~"$model_name", instance=~"$instance"}, node)')
+    engines.query(
+        'label_values(cobali_info{model=~"$model_name", instance=~"$instance", node=~"$node"}, engine)'
+    )
+    for variable in (models, instances, nodes, engines):
         variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
         variable.include_all(include_all=True).multi(multi=True)
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
@@ -166,6 +176,6 @@ def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
     others = dashboard.DashboardLink("cobali_ray").type(DashboardLinkType.DASHBOARDS).tags(["cobali"])
     made.link(others.include_vars(include_vars=True).keep_time(keep_time=True))
     made.time("now-30m", "now").refresh("5s").editable().tooltip(DashboardCursorSync.CROSSHAIR)
-    for variable in (source, models, instances, engines):
+    for variable in (source, models, instances, nodes, engines):
         made.with_variable(variable)
     return made

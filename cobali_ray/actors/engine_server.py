@@ -106,7 +106,8 @@ class EngineServer:
         self._n_restarts = 0
         self._answers_with = _identity(self._path)
         self._asyncio: asyncio.AbstractEventLoop | None = None
-        self._pusher = Pusher(engine_id, **where_am_i())
+        place = where_am_i()
+        self._pusher, self._node = Pusher(engine_id, **place), place["host"]
         self._lost: set[str] = set()
         """Open requests of which an event did not get out; of the tick thread."""
         self._incarnation_id = uuid.uuid4().hex
@@ -171,6 +172,7 @@ class EngineServer:
         collector = Collector(
             engine_id=self._engine_id,
             model_name=self._card.model_id,
+            node=self._node,
             n_slots=limits.n_slots,
             n_cells=limits.n_cells,
             token_budget=limits.token_budget,

@@ -64,6 +64,7 @@ class TickFeeder:
         head = {
             "engine": {
                 "engine_id": self._collector.engine_id,
+                "node": self._collector.node,
                 "incarnation_id": self.incarnation_id,
                 **self._limits,
                 "itl_target_s": self._itl_target_s or None,

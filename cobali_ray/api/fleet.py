@@ -15,7 +15,8 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import Delta, End, Event
+from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
@@ -66,7 +67,7 @@ class Model:
         self.n_waiting = self.n_open = 0
         self.loader = Loader([self])
         self._router = Router(handicaps(list(self.engines), self._n_stay, scale_up_wait_s))
-        self._demand = Demand(scale_up_wait_s)
+        self._demand, self._elsewhere = Demand(scale_up_wait_s), Elsewhere()
         self._growing: asyncio.Task[None] | None = None
         self._seen_s: dict[str, float] = {}
         """When each engine said what the router knows of it."""
@@ -188,16 +189,25 @@ class Model:
         self, route: Route, asked_id: str, request: Request
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
+        engine_id, tenant = route.engine_id, request.tenant
+        shared = len(self.engines) > 1 and bool(tenant)
+        n_elsewhere = self._elsewhere.take(engine_id, tenant) if shared else 0.0
+        if n_elsewhere:
+            request = replace(request, served_elsewhere=n_elsewhere)
         waits = True
         self._router.booked(asked_id, route, self._now())
         try:
-            async with aclosing(self.engines[route.engine_id].attempt(request)) as batches:
+            async with aclosing(self.engines[engine_id].attempt(request)) as batches:
                 async for events in batches:
-                    if waits:
+                    heard, waits = waits, False
+                    if heard:
                         self._note(asked_id, events[0])
-                    waits = False
+                    if shared:
+                        self._elsewhere.note(engine_id, tenant, given(events))
                     yield events
         finally:
+            if waits:  # it did not take the request
+                self._elsewhere.put_back(engine_id, tenant, n_elsewhere)
             self._router.released(asked_id)
 
     def _note(self, asked_id: str, first: Event) -> None:
@@ -262,6 +272,13 @@ class Model:
             except LoadingError:
                 pass
         raise trouble
+
+
+def given(events: Sequence[Event]) -> float:
+    """Return what an engine gave with these events, as fairness counts."""
+    n = OUTPUT_COST * sum([len(event.tokens) for event in events if isinstance(event, Delta)])
+    stats = events[0].stats
+    return n + (stats.n_prompt - stats.n_cached if isinstance(events[0], Delta) and stats else 0)
 
 
 def _to(engine_id: str) -> Route:

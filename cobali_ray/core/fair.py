@@ -5,11 +5,14 @@ tokens twice. Of those who wait, the one with the least is served; so two that a
 requests at most, however many one of them sends. Who did not wait has no claim from that: coming back, it
 begins where the others are (Sheng et al., "Fairness in Serving Large Language Models", OSDI '24), less a
 small credit, so that who asks little need not wait.
+
+Each engine counts for itself. Of several of one model, whoever sends requests to them sees what all give, and
+tells each with a request what the others gave its tenant since it was told last.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from cobali_ray.core.request import Request
@@ -21,6 +24,8 @@ OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""
 CREDIT = 4096.0
 """How far behind the others a tenant begins that had nothing waiting."""
+MOST_ELSEWHERE = 8 * CREDIT
+"""What others gave counts up to this at once: who had them for itself for long shall not be shut out here."""
 
 
 def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
@@ -69,6 +74,7 @@ class Accounts:
         if account is None:
             account = self._accounts[request.tenant] = Account(request.tenant, request.weight)
         account.weight = request.weight
+        account.charge(request.served_elsewhere)
         if not account.n_waiting and len(self._accounts) > 1:
             others = [one for one in self._accounts.values() if one.n_open and one is not account]
             served = [one.served for one in others if one.n_waiting] or [one.served for one in others]
@@ -107,6 +113,37 @@ class Accounts:
 
         account = max(self._accounts.values(), key=use)
         return account if use(account) > use(beside) else None
+
+
+class Elsewhere:
+    """What the engines of a model gave to each tenant, for each other to know. There are as many as keys.
+
+    n = elsewhere.take("a", tenant)  # sent along to engine a as Request.served_elsewhere
+    elsewhere.put_back("a", tenant, n)  # it did not take the request
+    elsewhere.note("a", tenant, n_computed + OUTPUT_COST * n_output)  # it gave that
+    """
+
+    def __init__(self) -> None:
+        self._given: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """By tenant, by engine."""
+        self._told: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """Of the others' sum, what an engine knows, by engine and tenant."""
+
+    def note(self, engine_id: str, tenant: str, n_tokens: float) -> None:
+        """Note what an engine gave, in prompt tokens."""
+        given = self._given[tenant]
+        given[engine_id] = given.get(engine_id, 0.0) + n_tokens
+
+    def take(self, engine_id: str, tenant: str) -> float:
+        """Return what the others gave since an engine was told last; it is told now."""
+        others = sum([n for one, n in self._given[tenant].items() if one != engine_id])
+        told = self._told[engine_id, tenant]
+        self._told[engine_id, tenant] = others
+        return min(others - told, MOST_ELSEWHERE)
+
+    def put_back(self, engine_id: str, tenant: str, n_tokens: float) -> None:
+        """Note that an engine was not told after all."""
+        self._told[engine_id, tenant] -= n_tokens
 
 
 def used(n: int, n_tokens: int, most: int, most_tokens: int) -> float:

@@ -49,6 +49,13 @@ class Life(NamedTuple):
     """When its HTTP request began to arrive at the server; None without HTTP."""
     cached_from: Tier = "none"
     """Where the cached tokens came from."""
+    tenant: str = ""
+    """By the name of its key; "" where no key is wanted."""
+    priority: int = 0
+    attempt: int = 0
+    """How many engines had it before and are gone."""
+    n_said: int = 0
+    """Tokens of its answer that were said there."""
 
 
 def life_of(sequence: Sequence) -> Life:
@@ -81,6 +88,10 @@ def life_of(sequence: Sequence) -> Life:
         stays=stays,
         received_s=sequence.request.received_s,
         cached_from=sequence.cached_from,
+        tenant=sequence.account.tenant,
+        priority=sequence.priority,
+        attempt=sequence.request.attempt,
+        n_said=len(sequence.request.said),
     )
 
 

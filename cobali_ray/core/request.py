@@ -241,6 +241,8 @@ class Request:
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     replays: bool = False
     """These are computed one by one, as they were then, and not like a prompt."""
+    served_elsewhere: float = 0.0
+    """What its tenant was given by other engines that this one does not know of; see fair.py."""
     attempt: int = 0
     """Engines that did not finish it."""
     tenant: str = ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
 from cobali_ray.core.events import End
+from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.route import Router, load_of
 from cobali_ray.core.scheduler import Scheduler
@@ -112,7 +113,7 @@ class Fleet:
         self._events: list[tuple[float, int, int, str | Ask]] = []
         """(when, a number for the order of equal times, what, of whom)."""
         self._number = count()
-        self._idle = set(engines)
+        self._idle, self._elsewhere = set(engines), Elsewhere()
         self._told_s = dict.fromkeys(engines, -publish_s)
         self._open: dict[str, Story] = {}
         self._stories: list[Story] = []
@@ -148,9 +149,13 @@ class Fleet:
         self._stories.append(story)
         refused: set[str] = set()
         while (engine_id := self._policy.choose(request, self.now_s, refused)) is not None:
+            n = self._elsewhere.take(engine_id, ask.tenant)
             try:
-                self.engines[engine_id].submit(request, ask.answer, self.now_s)
+                self.engines[engine_id].submit(
+                    replace(request, served_elsewhere=n) if n else request, ask.answer, self.now_s
+                )
             except (QueueFullError, PromptTooLongError):
+                self._elsewhere.put_back(engine_id, ask.tenant, n)
                 self._policy.ended(request)
                 refused.add(engine_id)
                 continue
@@ -175,8 +180,11 @@ class Fleet:
         said = engine.end(now_s)
         for sequence in said.streams:
             story = self._open[sequence.request_id]
+            given = OUTPUT_COST
             if not story.tokens_s:
                 self._policy.began(sequence.request, sequence.n_cached)
+                given += sequence.n_prompt - sequence.n_cached
+            self._elsewhere.note(engine_id, story.ask.tenant, given)
             story.tokens_s.append(now_s)
         for end in said.ends:
             story = self._open.pop(end.request_id)

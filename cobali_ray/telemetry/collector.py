@@ -31,7 +31,8 @@ class Collector:
     All `on_*` methods belong to one thread. The others may be called from any thread: a version number
     that is odd during a write lets them retry instead of locking (a sequence lock), so the writer never
     waits. `now` is the clock of the records; without it there is no `cobali_last_tick_age_seconds`, and
-    idle time counts only once it has ended. `opened_at_s` is the Unix time of the engine's start.
+    idle time counts only once it has ended. `opened_at_s` is the Unix time of the engine's start,
+    `node` the address of its machine.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Collector:
         *,
         engine_id: str = ONLY_ENGINE,
         model_name: str,
+        node: str = "",
         n_slots: int,
         n_cells: int,
         token_budget: int,
@@ -53,6 +55,7 @@ class Collector:
         now: Callable[[], float] | None = None,
     ) -> None:
         self.engine_id = engine_id
+        self._node = node
         self._model_name, self._token_budget, self._n_ctx_slot = model_name, token_budget, n_ctx_slot
         self._n_slots, self._n_cells = n_slots, n_cells
         self._n_host_cells, self._cell_bytes, self._disk_bytes = n_host_cells, cell_bytes, disk_bytes
@@ -88,6 +91,11 @@ class Collector:
         self._last: TickStats | None = None
         self._idle_levels = Levels(n_idle=n_slots, n_cells=n_cells)
         self._version = 0
+
+    @property
+    def node(self) -> str:
+        """The address of the machine."""
+        return self._node
 
     def on_submit(self, sequence: Sequence) -> None:
         """Take an open request, to look at until its end."""
@@ -265,6 +273,7 @@ class Collector:
         return Snapshot(
             engine_id=self.engine_id,
             model_name=self._model_name,
+            node=self._node,
             token_budget=self._token_budget,
             n_ctx_slot=self._n_ctx_slot,
             n_host_cells=self._n_host_cells,

@@ -110,8 +110,9 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     levels = snapshot.levels
-    info = GaugeMetricFamily("cobali_info", "What serves; the value is 1.", labels=("model", "version"))
-    info.add_metric((snapshot.model_name, __version__), 1)
+    text = "What serves, and on which machine; the value is 1."
+    info = GaugeMetricFamily("cobali_info", text, labels=("model", "version", "node"))
+    info.add_metric((snapshot.model_name, __version__, snapshot.node), 1)
     yield info
     states = {"idle": levels.n_idle, "prefilling": levels.n_prefilling, "generating": levels.n_generating}
     yield gauge("cobali_slots", "Slots by what they do.", "state", states)

@@ -74,6 +74,8 @@ class Snapshot:
 
     engine_id: str
     model_name: str
+    node: str
+    """The address of the engine's machine; "" where nobody knows it."""
     token_budget: int
     n_ctx_slot: int
     n_host_cells: int

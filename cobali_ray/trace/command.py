@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ def trace(
         str | None, typer.Option(envvar="COBALI_KEY", help="Sent to the server as a bearer token.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="An engine's id, where there are several; else the first.")
+        str | None, typer.Option(help="An engine's id, where there are several; else all of them.")
     ] = None,
     source: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def trace(
         ),
     ] = None,
 ) -> None:
-    """Write what the engine does, tick by tick, as a trace for the Perfetto UI."""
+    """Write what engines do, tick by tick, as a trace for the Perfetto UI."""
     require_extra("trace", "perfetto")
     console = Console(stderr=True)
     recording = Recording()
@@ -54,13 +54,12 @@ def trace(
         _save(recording, output, console)
         return
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    params = {} if engine is None else {"engine": engine}
-    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, params=params, timeout=10.0) as http:
-        watcher = Watcher(http, recording)
-        watcher.begin()
+    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
+        watchers = [Watcher(http, recording, one) for one in (_engines(http) if engine is None else [engine])]
+        begin(watchers)
         try:
             with suppress(KeyboardInterrupt):  # enough was seen
-                _watch(watcher, seconds, console)
+                _watch(watchers, seconds, console)
         finally:
             _save(recording, output, console)
 
@@ -96,7 +95,8 @@ def write(recording: Recording, output: Path) -> None:
     from cobali_ray.trace.perfetto import write_trace  # the protobuf schema takes a tenth of a second
 
     try:
-        timelines = [timeline_of(story) for story in recording.stories.values()]
+        known = recording.request_ids
+        timelines = [timeline_of(story, known) for story in recording.stories.values()]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError("trace", f"the records are of another version: {error!r}") from error
     try:
@@ -106,16 +106,38 @@ def write(recording: Recording, output: Path) -> None:
         raise ConfigError("--output", f"cannot write {output}: {error.strerror}") from error
 
 
-class Watcher:
-    """Asks a server again and again for what is new."""
+def _engines(http: httpx2.Client) -> list[str]:
+    """Return the ids of a server's engines; where it names none, that of the only one."""
+    with suppress(httpx2.TransportError, orjson.JSONDecodeError, KeyError, TypeError):
+        told = orjson.loads(http.get("/ready").content)["engines"]
+        return [str(engine["engine_id"]) for engine in told] or [""]
+    return [""]
 
-    def __init__(self, http: httpx2.Client, recording: Recording) -> None:
-        self._http, self.recording = http, recording
+
+def begin(watchers: Sequence[Watcher]) -> None:
+    """Have all begin; some engines may be away, or without a model. Raises ConfigError if none is there."""
+    trouble: ConfigError | None = None
+    n_there = 0
+    for watcher in watchers:
+        try:
+            watcher.begin()
+            n_there += 1
+        except Away as away:
+            trouble = ConfigError("--url", str(away))
+    if trouble is not None and not n_there:
+        raise trouble
+
+
+class Watcher:
+    """Asks a server again and again for what is new of one engine; without a name, of the first."""
+
+    def __init__(self, http: httpx2.Client, recording: Recording, engine_id: str = "") -> None:
+        self._http, self.recording, self._engine_id = http, recording, engine_id
         self._incarnation_id: str | None = None
         self._next = 0
 
     def begin(self) -> None:
-        """Take what runs now as the beginning. Raises ConfigError if there is nobody to ask."""
+        """Take what runs now as the beginning. Raises Away, and ConfigError if there is nobody to ask."""
         feed = self._ask(last=1, since=2**62)
         self.recording.add(feed)
         self._incarnation_id, self._next = incarnation_of(feed), feed["next"]
@@ -129,37 +151,34 @@ class Watcher:
                 self._incarnation_id, self._next = incarnation_of(feed), 0
                 feed = self._ask(last=MOST, since=0)
                 self.recording.add(feed)
-        except _Unavailable:
+        except Away:
             return False
         self._next = feed["next"]
         return True
 
     def _ask(self, *, last: int, since: int) -> Any:
         where = f"{self._http.base_url}".rstrip("/")
-        begun = self._incarnation_id is not None  # whoever has answered once may come back
+        of_engine = {"engine": self._engine_id} if self._engine_id else {}
         try:
-            answer = self._http.get("/debug/ticks", params={"last": last, "since": since})
+            answer = self._http.get("/debug/ticks", params={"last": last, "since": since, **of_engine})
         except httpx2.TransportError as error:
-            if begun:
-                raise _Unavailable from error
-            raise ConfigError("--url", f"no server answers at {where}: {error}") from error
+            raise Away(f"no server answers at {where}: {error}") from error
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
             raise ConfigError("--api-key", f"{where} wants a key, and not this one")
-        if answer.is_server_error and begun:
-            raise _Unavailable
+        words = f"{where}/debug/ticks answers {answer.status_code}: {answer.text[:200]}"
+        if answer.is_server_error:
+            raise Away(words)
         if answer.status_code != httpx2.codes.OK:
-            raise ConfigError(
-                "--url", f"{where}/debug/ticks answers {answer.status_code}: {answer.text[:200]}"
-            )
+            raise ConfigError("--url", words)
         return _parsed(answer.content, "--url")
 
 
-class _Unavailable(Exception):  # noqa: N818 a signal inside this module
-    """The engine, or the server, is away: restarted, or too busy to answer."""
+class Away(Exception):  # noqa: N818 a signal inside this module
+    """The engine, or the server, is away: restarted, without a model, or too busy to answer."""
 
 
 def _watch(
-    watcher: Watcher,
+    watchers: Sequence[Watcher],
     seconds: float,
     console: Console,
     *,
@@ -172,8 +191,10 @@ def _watch(
         task = bars.add_task("recording", total=seconds)
         while (left := started + seconds - now()) > 0:
             sleep(min(left, POLL_S))
-            there = watcher.look()
-            words = f"recording: {watcher.recording.n_ticks} ticks" if there else "the engine is not there"
+            there = [watcher.look() for watcher in watchers]
+            words = f"recording: {watchers[0].recording.n_ticks} ticks"
+            if not any(there):
+                words = "the engine is not there"
             bars.update(task, completed=min(now() - started, seconds), description=words)
 
 

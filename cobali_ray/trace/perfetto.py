@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import IO, Any
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
@@ -27,12 +28,16 @@ class _Writer:
     def __init__(self, file: IO[bytes]) -> None:
         self._builder = StreamingTraceProtoBuilder(file)
         self._n_tracks = self._engine = 0
+        self._first: Timeline | None = None
+        self._shift_s = 0.0
+        """From the clock of the timeline's machine to that of the first one's."""
 
     def write(self, number: int, timeline: Timeline) -> None:
         self._engine = number
+        self._shift_s = self._behind(timeline)
         clocks = self._builder.create_packet()
         for clock_id, at_s in (
-            (pb.BuiltinClock.BUILTIN_CLOCK_BOOTTIME, timeline.now_s),
+            (pb.BuiltinClock.BUILTIN_CLOCK_BOOTTIME, timeline.now_s + self._shift_s),
             (pb.BuiltinClock.BUILTIN_CLOCK_REALTIME, timeline.unix_s),
         ):
             clocks.clock_snapshot.clocks.add(clock_id=clock_id, timestamp=_ns(at_s))
@@ -43,6 +48,14 @@ class _Writer:
         root = self._finish(process)
         for rank, row in enumerate(timeline.rows):
             self._row(row, root, rank)
+
+    def _behind(self, timeline: Timeline) -> float:
+        """Return what to add to its times: those of another machine are joined by the wall clock."""
+        if self._first is None:
+            self._first = timeline
+        if timeline.node == self._first.node:
+            return 0.0
+        return (timeline.unix_s - timeline.now_s) - (self._first.unix_s - self._first.now_s)
 
     def _row(self, row: Track | Group | Counter, parent: int, rank: int) -> None:
         packet = self._describe(parent, row.name, rank)
@@ -85,6 +98,8 @@ class _Writer:
             _annotate(begin.track_event.debug_annotations.add(name=name), value)
         if one.flow is not None:
             begin.track_event.flow_ids.append(self._engine << 48 | one.flow)
+        if one.journey is not None:
+            begin.track_event.flow_ids.append(_journey(one.journey))
         self._send(begin)
         for child in one.children:
             self._slice(child, track)
@@ -92,7 +107,7 @@ class _Writer:
 
     def _event(self, at_s: float, track: int, kind: Any) -> Any:
         packet = self._builder.create_packet()
-        packet.timestamp = _ns(at_s)
+        packet.timestamp = _ns(at_s + self._shift_s)
         packet.track_event.type, packet.track_event.track_uuid = kind, track
         return packet
 
@@ -111,6 +126,11 @@ def _annotate(annotation: Any, value: Any) -> None:
             annotation.double_value = value
         case _:
             annotation.string_value = str(value)
+
+
+def _journey(name: str) -> int:
+    """Return the number of an arrow between engines; those within one have none so large."""
+    return 1 << 63 | int.from_bytes(blake2b(name.encode(), digest_size=7).digest())
 
 
 def _ns(seconds: float) -> int:

@@ -48,6 +48,11 @@ class Recording:
             raise ConfigError("trace", f"this is no answer of /debug/ticks: {error!r}") from error
 
     @property
+    def request_ids(self) -> set[str]:
+        """Every name under which a request was recorded anywhere."""
+        return {request_id for story in self.stories.values() for request_id in story.requests}
+
+    @property
     def n_ticks(self) -> int:
         """Ticks recorded."""
         return sum(len(story.ticks) for story in self.stories.values())

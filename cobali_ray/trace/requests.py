@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from cobali_ray.core.spans import DECODE, PREFILL
@@ -13,7 +13,7 @@ from cobali_ray.trace.shapes import Slice, in_order
 
 _SHOWN = (
     "request_id", "state", "n_prompt", "n_cached", "cached_from", "n_output", "n_preempted", "finish_reason",
-    "error", "prompt",
+    "error", "prompt", "tenant", "priority", "attempt", "n_said",
 )  # fmt: skip
 
 
@@ -23,12 +23,16 @@ def waits(requests: Iterable[Json], now_s: float) -> list[Slice]:
     for number, request in enumerate(requests):
         since_s, stays = request["arrived_s"], _stays(request)
         for n, (_, assigned_s, left_s) in enumerate(stays):
-            name = "queued again" if n else "queued"
-            found.append(Slice(since_s, assigned_s, name, _args(request), flow=_flow(number, n)))
+            name = "queued again" if n else _begins(request)
+            journey = None if n else _came(request)
+            found.append(
+                Slice(since_s, assigned_s, name, _args(request), flow=_flow(number, n), journey=journey)
+            )
             since_s = left_s
         if len(stays) <= request["n_preempted"]:  # it left its last slot to wait, or never had one
-            name = "queued again" if stays else "queued"
-            found.append(Slice(since_s, _until(request, now_s), name, _args(request)))
+            name = "queued again" if stays else _begins(request)
+            journey = None if stays else _came(request)
+            found.append(Slice(since_s, _until(request, now_s), name, _args(request), journey=journey))
     return found
 
 
@@ -43,16 +47,22 @@ def lanes(slices: Iterable[Slice]) -> list[tuple[Slice, ...]]:
     return [tuple(row) for row in rows]
 
 
-def slot_rows(requests: Iterable[Json], ticks: Sequence[Json], now_s: float) -> dict[int, tuple[Slice, ...]]:
-    """Return who had each slot and when; inside, prefill with its chunks, and decode."""
+def slot_rows(
+    requests: Iterable[Json], ticks: Sequence[Json], now_s: float, known: Collection[str] = ()
+) -> dict[int, tuple[Slice, ...]]:
+    """Return who had each slot and when; inside, prefill with its chunks, and decode.
+
+    From its last stay an arrow leads to where a request went on, if that is `known`.
+    """
     chunks, decodes = _chunks(ticks), _decodes(ticks)
     rows: dict[int, list[Slice]] = defaultdict(list)
     for number, request in enumerate(requests):
-        for n, (slot_id, since_s, left_s) in enumerate(_stays(request)):
+        for n, (slot_id, since_s, left_s) in enumerate(stays := _stays(request)):
             until_s = _until(request, now_s) if left_s is None else left_s
             phases = _phases(request, since_s, until_s, chunks[slot_id], decodes[slot_id])
+            went = _goes(request) if n == len(stays) - 1 and _goes(request) in known else None
             rows[slot_id].append(
-                Slice(since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n))
+                Slice(since_s, until_s, request["request_id"], _args(request), phases, _flow(number, n), went)
             )
     return {slot_id: in_order(rows[slot_id]) for slot_id in sorted(rows)}
 
@@ -63,7 +73,7 @@ def _phases(
     """Return what was done in one stay, from the chunks and the moments of decode passes of its slot."""
     first = bisect_left(row, since_s, key=lambda chunk: chunk.start_s)
     inside = row[first : bisect_left(row, until_s, key=lambda chunk: chunk.start_s)]
-    prefill, token_s = "prefill", request["first_token_s"]
+    prefill, token_s = "prefill again" if request.get("n_said") else "prefill", request["first_token_s"]
     if token_s is not None and token_s < since_s:  # preempted: what was said before is computed again
         decoded = decodes[bisect_left(decodes, since_s) : bisect_left(decodes, until_s)]
         token_s = decoded[0] if decoded else None
@@ -113,11 +123,31 @@ def _until(request: Json, now_s: float) -> float:
 
 def _args(request: Json) -> dict[str, Any]:
     args = {name: request[name] for name in _SHOWN if request.get(name) is not None}
+    if not request.get("attempt"):
+        args.pop("attempt", None)
+        args.pop("n_said", None)
     if request["first_token_s"] is not None:
         received_s = request.get("received_s")
         begun_s = request["arrived_s"] if received_s is None else received_s
         args["ttft_s"] = round(request["first_token_s"] - begun_s, 6)
     return args
+
+
+def _begins(request: Json) -> str:
+    """Return what its first wait is called: it may have begun at an engine that is gone."""
+    return "continued" if request.get("attempt") else "queued"
+
+
+def _came(request: Json) -> str | None:
+    """Return the name of the way here of a request that began elsewhere."""
+    name: str = request["request_id"]
+    return name if request.get("attempt") else None
+
+
+def _goes(request: Json) -> str:
+    """Return the name that a request has at its next engine, if there is one; see api/continuation.py."""
+    attempt, name = request.get("attempt", 0), request["request_id"]
+    return f"{name.removesuffix(f'~{attempt}')}~{attempt + 1}"
 
 
 def _flow(number: int, n: int) -> int:

@@ -18,6 +18,8 @@ class Slice:
     children: tuple[Slice, ...] = ()
     flow: int | None = None
     """Slices of one number are joined by an arrow, in order of time."""
+    journey: str | None = None
+    """The same for slices of several timelines, by a name."""
 
     def within(self, start_s: float, end_s: float) -> Slice:
         """Return it cut to a time, and its children with it."""
@@ -72,4 +74,6 @@ class Timeline:
     now_s: float
     unix_s: float
     """The wall clock at `now_s`."""
+    node: str
+    """Its machine: another one has another clock."""
     rows: tuple[Track | Group | Counter, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from cobali_ray.telemetry.names import ONLY_ENGINE
@@ -18,17 +18,22 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def timeline_of(story: EngineStory) -> Timeline:
-    """Return everything that is known of one engine, in the order it is shown."""
+def timeline_of(story: EngineStory, known: Collection[str] = ()) -> Timeline:
+    """Return everything that is known of one engine, in the order it is shown.
+
+    `known` are the ids of all requests that were recorded anywhere.
+    """
     ticks = [story.ticks[tick_id] for tick_id in sorted(story.ticks)]
     requests = sorted(story.requests.values(), key=lambda request: request["arrived_s"])
     overlaps = bool(story.engine.get("overlaps"))
     waiting = [Track(f"waiting {i}", lane) for i, lane in enumerate(lanes(waits(requests, story.now_s)), 1)]
-    slots = [
-        Track(f"slot {slot_id}", row) for slot_id, row in slot_rows(requests, ticks, story.now_s).items()
-    ]
+    held = slot_rows(requests, ticks, story.now_s, known)
+    slots = [Track(f"slot {slot_id}", row) for slot_id, row in held.items()]
+    engine_id, node = story.engine.get("engine_id", ONLY_ENGINE), story.engine.get("node") or ""
+    where = f" on {node}" if node else ""
     return Timeline(
-        name=f"cobali_ray {story.engine['model']}, engine {story.engine.get('engine_id', ONLY_ENGINE)}",
+        name=f"cobali_ray {story.engine['model']}, engine {engine_id}{where}",
+        node=node,
         now_s=story.now_s,
         unix_s=story.unix_s,
         rows=(

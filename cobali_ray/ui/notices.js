@@ -23,8 +23,9 @@ export function Pill() {
       ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
       : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
-  const { model, engine_id: engine } = history?.engine ?? {};
-  return html`<p class="pill" data-status=${status} title=${history ? `Model ${model}, engine ${engine}` : ""}>
+  const { model, engine_id: engine, node } = history?.engine ?? {};
+  const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
+  return html`<p class="pill" data-status=${status} title=${title}>
     <i class=${`dot ${kind}`}></i>
     ${history && html`<b class="model">${model}</b>`}
     ${

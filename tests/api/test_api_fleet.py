@@ -190,6 +190,31 @@ async def test_a_refusal_goes_to_the_next_engine_before_the_client_hears_of_it(e
     assert (wire.status, wire.headers["retry-after"]) == (429, "7"), "nobody waits for an engine that is away"
 
 
+async def test_an_engine_is_told_what_others_gave_a_tenant_once_it_takes_a_request(engines):
+    model = engines.fleet().find("big")
+    engines["b0"].script = engines["b1"].script = lambda r: [
+        [Delta(r.request_id, "Hel", (1,), stats=RequestStats(r.n_prompt, 1, 1, 0, 0, 0, None, 0))],
+        [Delta(r.request_id, "lo", (2, 3))],
+        *says("!")(r),
+    ]
+
+    async def told(engine_id, tenant="alice"):
+        for id_ in ("b0", "b1"):
+            engines[id_].present = id_ == engine_id
+        await collect(model, replace(ask("r", n_prompt=40), tenant=tenant))
+        return engines[engine_id].requests[-1].served_elsewhere
+
+    cost = 39 + 2 * 4
+    assert [await told(id_) for id_ in ("b0", "b0", "b1")] == [0, 0, 2 * cost]
+    script, engines["b0"].script = engines["b0"].script, lambda _: [DrainingError()]
+    with pytest.raises(DrainingError):
+        await told("b0")
+    engines["b0"].script = script
+    assert await told("b0", "bob") == 0
+    assert await told("b0") == cost, "what it did not take it was not told"
+    assert await told("b0", "") == await told("b1", "") == 0, "without keys there is one tenant"
+
+
 async def test_leaving_frees_the_engine_in_the_books(engines):
     model = engines.fleet().find("big")
     events = model.generate(ask("left", n_prompt=50))

@@ -92,3 +92,24 @@ def test_a_request_is_in_one_cell_of_a_heatmap(tmp_path, title):
     steps = [query(tmp_path, series, target["expr"], at_s=200 + STEP_S * n) for n in range(6)]
     counted = sum(values[0] for values in steps)
     assert counted == pytest.approx(3 * len(steps) * STEP_S / 5, rel=0.01)
+
+
+def test_several_engines_of_a_model_are_added_up_by_its_name_and_kept_apart_by_theirs(tmp_path):
+    series = []
+    for name, model, per_scrape in (("big-0", "big", 10), ("big-1", "big", 20), ("small", "small", 40)):
+        who = {"instance": "a", "engine": name}
+        info = {**who, "model": model, "node": "10.0.0.1", "version": "1"}
+        pairs = ", ".join(f'{label}="{value}"' for label, value in info.items())
+        series.append({"series": f"cobali_info{{{pairs}}}", "values": "1x200"})
+        series.append(rising("cobali_output_tokens_total", who, per_scrape))
+        for le, share in (("0.5", 0.5), ("+Inf", 1)):
+            bucket = {**who, "le": le}
+            series.append(rising("cobali_ttft_seconds_bucket", bucket, per_scrape * share))
+    for title, expected in (
+        ("Output by model", [6.0, 8.0]),
+        ("Output by engine", [2.0, 4.0, 8.0]),
+        ("Engines by node", [3.0]),
+        ("TTFT p90 by model", [0.5, 0.5]),
+    ):
+        (target,) = targets("overview.json", title)
+        assert sorted(query(tmp_path, series, target["expr"])) == pytest.approx(expected), title

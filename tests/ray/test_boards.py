@@ -71,7 +71,8 @@ STATES = (
 VARIABLES = {
     "model_name": ("model", "cobali_info"),
     "instance": ("instance", 'cobali_info{model=~".+"}'),
-    "engine": ("engine", 'cobali_info{model=~".+", instance=~".+"}'),
+    "node": ("node", 'cobali_info{model=~".+", instance=~".+"}'),
+    "engine": ("engine", 'cobali_info{model=~".+", instance=~".+", node=~".+"}'),
 }
 QUERIES = sorted({filled(target["expr"]) for _, _, target in targets()})
 

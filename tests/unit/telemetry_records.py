@@ -19,6 +19,7 @@ def make_collector(**changes: Any) -> Collector:
     return Collector(
         **{
             "model_name": "tiny",
+            "node": "10.0.0.1",
             "n_slots": N_SLOTS,
             "n_cells": N_CELLS,
             "token_budget": 64,

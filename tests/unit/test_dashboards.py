@@ -64,6 +64,8 @@ def test_a_query_asks_for_what_is_exported(exported, panel, target):
                 wanted = value.split("|") if "~" in operator else [value]
                 assert set(wanted) <= exported[name][label], f"{name}{{{label}}} is never {value}"
     own = set(exported[found[0][0]])
+    if "group_left" in target["expr"]:
+        own |= set(exported["cobali_info"])
     groups = {label.strip() for group in GROUPING.findall(target["expr"]) for label in group.split(",")}
     assert groups <= own | TARGET_LABELS
     shown = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
@@ -111,13 +113,15 @@ def test_panels_do_not_overlap(name):
 @pytest.mark.parametrize("name", BOARDS)
 def test_variables(exported, name):
     variables = {v["name"]: v for v in board(name)["templating"]["list"]}
-    assert list(variables) == ["datasource", "model_name", "instance", "engine"]
+    assert list(variables) == ["datasource", "model_name", "instance", "node", "engine"]
     assert variables["datasource"]["query"] == "prometheus"
     assert variables["model_name"]["query"] == "label_values(cobali_info, model)"
     assert 'cobali_info{model=~"$model_name"}' in variables["instance"]["query"]
-    assert 'cobali_info{model=~"$model_name", instance=~"$instance"}' in variables["engine"]["query"]
-    assert {"model", "engine"} <= set(exported["cobali_info"])
-    for one in ("model_name", "instance", "engine"):
+    chosen = 'model=~"$model_name", instance=~"$instance"'
+    assert f"cobali_info{{{chosen}}}, node" in variables["node"]["query"]
+    assert f'cobali_info{{{chosen}, node=~"$node"}}, engine' in variables["engine"]["query"]
+    assert {"model", "engine", "node"} <= set(exported["cobali_info"])
+    for one in ("model_name", "instance", "node", "engine"):
         assert variables[one]["includeAll"]
         assert variables[one]["multi"]
 

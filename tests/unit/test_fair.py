@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from cobali_ray.bench.commands import app
 from cobali_ray.bench.commands.tenants import LOADS, figures
 from cobali_ray.bench.inside.tenants import TIMES, Load, run
+from cobali_ray.core import fair
 from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
-from cobali_ray.core.fair import Accounts
+from cobali_ray.core.fair import CREDIT, MOST_ELSEWHERE, Accounts, Elsewhere
 from cobali_ray.core.instructions import (
     Assign,
     Compute,
@@ -121,6 +122,41 @@ def test_what_one_said_alone_counts_when_another_comes():
     s.tick(50)
     s.submit(ask("b", "b"))
     assert s.scheduler.sequence("a").account.served == 8 + 2 * 50
+
+
+def test_what_others_gave_counts_with_the_next_request():
+    s = Setup(n_slots=1)
+    s.submit(ask("holds", "c"))
+    s.tick()
+    s.submit(ask("a1", "a"), ask("b1", "b"), ask("a2", "a", served_elsewhere=2 * CREDIT), ask("b2", "b"))
+    s.tick(500)
+    assert s.placed == ["holds", "b1", "b2", "a1", "a2"]
+
+
+def test_each_engine_is_told_once_what_the_others_gave():
+    elsewhere = Elsewhere()
+    elsewhere.note("a", "alice", 100)
+    elsewhere.note("b", "alice", 10)
+    elsewhere.note("a", "bob", 1)
+    assert [elsewhere.take(one, "alice") for one in "abc"] == [10, 100, 110]
+    assert [elsewhere.take(one, "alice") for one in "abc"] == [0, 0, 0]
+    elsewhere.put_back("b", "alice", 100)
+    elsewhere.note("c", "alice", 5)
+    assert [elsewhere.take(one, "alice") for one in "abc"] == [5, 105, 0]
+    assert elsewhere.take("b", "bob") == 1
+    elsewhere.note("a", "alice", 1e9)
+    assert elsewhere.take("b", "alice") == MOST_ELSEWHERE, "an hour alone elsewhere shuts nobody out here"
+    assert elsewhere.take("b", "alice") == 0
+
+
+def test_engines_that_know_of_each_other_let_who_asks_little_wait_less(monkeypatch):
+    def mean_s():
+        calm = run(LOADS["half, beside a flood of another tenant"], 40, 1, 2).of("calm")
+        return sum(story.tokens_s[0] - story.sent_s for story in calm) / len(calm)
+
+    known = mean_s()
+    monkeypatch.setattr(fair.Elsewhere, "take", lambda *_: 0.0)
+    assert known < 0.8 * mean_s()
 
 
 def test_coming_back_after_everybody_left_begins_where_they_were():

@@ -22,7 +22,7 @@ from cobali_ray.telemetry.log import TICK_FIELDS
 FIELDS = {
     "request_id", "slot_id", "state", "n_prompt", "n_cached", "n_computed", "n_output", "arrived_s",
     "assigned_s", "first_token_s", "ended_s", "finish_reason", "error", "n_preempted", "stays",
-    "received_s", "cached_from",
+    "received_s", "cached_from", "tenant", "priority", "attempt", "n_said",
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ async def test_a_tick_has_every_field_of_its_record():
     assert body["next"] == len(records)
     incarnation_id = s.feeder.incarnation_id
     assert body["engine"] == {
-        "engine_id": "0", "incarnation_id": incarnation_id, "n_slots": 4, "itl_target_s": None
+        "engine_id": "0", "node": "", "incarnation_id": incarnation_id, "n_slots": 4, "itl_target_s": None
     }  # fmt: skip
     assert body["unix_s"] > 1.7e9
 
@@ -123,6 +123,7 @@ async def test_a_life_from_queue_to_end():
     s.submit("b", "hello", max_tokens=2)
     lives = await s.lives()
     assert set(lives["a"]) == FIELDS
+    assert [lives["a"][name] for name in ("tenant", "priority", "attempt", "n_said")] == ["", 0, 0, 0]
     assert [lives[i]["state"] for i in "ab"] == ["queued", "queued"]
     assert (lives["a"]["slot_id"], lives["a"]["assigned_s"], lives["a"]["stays"]) == (None, None, [])
     s.tick()

@@ -97,7 +97,7 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_engine_ttft_seconds_sum", {}, 3 * 0.034),
         ("cobali_intake_seconds_sum", {}, 3 * 0.02),
         ("cobali_e2e_seconds_sum", {}, 0.14),
-        ("cobali_info", {"model": "tiny", "version": __version__}, 1),
+        ("cobali_info", {"model": "tiny", "version": __version__, "node": "10.0.0.1"}, 1),
         ("cobali_itl_seconds_bucket", {"le": "0.02"}, 4),  # 0.02 itself belongs to it
         ("cobali_itl_seconds_sum", {}, 4 * 0.341),
         ("cobali_request_prompt_tokens_bucket", {"le": "50.0"}, 3),
@@ -187,7 +187,8 @@ def test_engines_of_any_size_have_the_same_buckets():
 def test_a_model_name_cannot_break_the_format():
     name = 'a"b\\c\nd'
     samples = samples_of(make_collector(model_name=name).exposition())
-    assert ("cobali_info", frozenset((ENGINE | {"model": name, "version": __version__}).items())) in samples
+    labels = ENGINE | {"model": name, "version": __version__, "node": "10.0.0.1"}
+    assert ("cobali_info", frozenset(labels.items())) in samples
 
 
 def test_every_sample_says_whose_it_is():

@@ -193,6 +193,39 @@ def test_a_preempted_request_waits_and_runs_again(out):
     assert "prefill again" in names
 
 
+def test_a_request_that_goes_on_elsewhere_is_followed_there_by_the_wall_clock(out):
+    first, second = Setup(n_slots=1), Setup(n_slots=1)
+    first.submit("r", "hello", max_tokens=9)
+    first.submit("other", "hello", max_tokens=9)
+    for _ in range(3):
+        first.tick()
+    second.submit("r~1", "hello", max_tokens=9, said=(7, 8), attempt=1, tenant="alice")
+    second.run()
+    recording, feeds = Recording(), []
+    for setup, node, unix_s in ((first, "10.0.0.1", 1000.0), (second, "10.0.0.2", 1007.0)):
+        feed = asyncio.run(setup.read(last=4096))
+        feed["engine"] |= {"model": "tiny", "node": node}
+        feed["unix_s"] = unix_s + feed["now_s"]
+        recording.add(feed)
+        feeds.append(feed)
+    command.write(recording, out)
+    shown = Shown(out)
+    one, two = (f"cobali_ray tiny, engine 0 on 10.0.0.{i}" for i in (1, 2))
+    (left, _) = shown.slices[one, "slots", "slot 0"][:2]
+    (wait,) = shown.slices[two, "queue", "waiting 1"]
+    assert (left["name"], wait["name"]) == ("r", "continued")
+    assert {"tenant": "alice", "attempt": 1, "n_said": 2}.items() <= wait["args"].items()
+    assert "attempt" not in left["args"]
+    assert len(set(left["flows"]) & set(wait["flows"])) == 1, "an arrow leads there"
+    queued = [s for path, row in shown.slices.items() if path[:2] == (one, "queue") for s in row]
+    assert len(queued) == 2
+    assert not any(set(s["flows"]) & set(wait["flows"]) for s in queued)
+    life = feeds[1]["requests"][0]
+    assert wait["start"] == pytest.approx(ns(life["arrived_s"] + 7.0), abs=2), "7 s later by the wall clock"
+    names = [s["name"] for s in shown.slices[two, "slots", "slot 0"] if s["depth"] == 1]
+    assert names == ["prefill again", "decode"]
+
+
 def test_open_and_queued_requests_last_until_now(out):
     s = Setup(n_slots=1)
     s.submit("runs", "hello", max_tokens=9)
@@ -272,8 +305,11 @@ class FakeServer:
 
     def __init__(self):
         self.setup, self.asked, self.status = busy(), [], 200
+        self.ready = {"status": "ready", "engines": [{"engine_id": "0"}]}
 
     def __call__(self, request):
+        if request.url.path == "/ready":
+            return httpx2.Response(200, json=self.ready)
         self.asked.append(dict(request.url.params))
         if self.status != 200:
             return httpx2.Response(self.status, json={"error": {"message": "no"}})
@@ -324,7 +360,7 @@ def test_watching_lasts_as_long_as_asked():
         server.setup.tick()
 
     watcher = server.watcher()
-    command._watch(watcher, 1.2, Console(quiet=True), now=lambda: at[0], sleep=sleep)
+    command._watch([watcher], 1.2, Console(quiet=True), now=lambda: at[0], sleep=sleep)
     assert at[0] == pytest.approx(1.2)
     assert watcher.recording.n_ticks == 3
 
@@ -341,7 +377,7 @@ def test_what_a_server_refuses_is_said(status, words):
     server = FakeServer()
     server.status = status
     with pytest.raises(ConfigError, match=words):
-        server.watcher().begin()
+        command.begin([server.watcher()])
 
 
 def test_no_server_is_one_clear_line():

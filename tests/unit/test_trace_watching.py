@@ -25,13 +25,13 @@ class Moody(FakeServer):
         self.moods = {int(number.removeprefix("q")): mood for number, mood in moods.items()}
 
     def __call__(self, request):
-        mood = self.moods.get(len(self.asked))
+        mood = None if request.url.path == "/ready" else self.moods.get(len(self.asked))
         if mood is not None:
             self.asked.append(dict(request.url.params))
             if isinstance(mood, httpx2.Response):
                 return mood
             raise mood
-        if self.asked:
+        if self.asked and request.url.path != "/ready":
             self.setup.tick()
         return super().__call__(request)
 
@@ -82,7 +82,7 @@ def test_a_new_engine_that_is_gone_again_at_once_loses_none_of_its_ticks(trouble
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_before_anything_was_recorded_it_is_an_error(trouble):
     with pytest.raises(ConfigError, match="--url"):
-        Moody(q0=trouble).watcher().begin()
+        command.begin([Moody(q0=trouble).watcher()])
 
 
 def test_a_server_that_never_comes_back_leaves_what_was_recorded(watch, out):
@@ -158,8 +158,45 @@ def test_only_a_key_that_was_meant_is_sent(watch, monkeypatch, exported, options
     assert seen == {sent}
 
 
-@pytest.mark.parametrize(("options", "asked"), [((), None), (("--engine", "big-1"), "big-1")])
-def test_of_several_engines_one_is_watched(watch, options, asked):
-    server = Moody()
+class Several(FakeServer):
+    """Has three engines: one at work, one that comes while it is watched, one that never does."""
+
+    def __init__(self):
+        super().__init__()
+        self.servers = {"big-0": Moody(), "big-1": Moody(q0=httpx2.Response(503)), "rare": FakeServer()}
+        self.servers["rare"].status = 503
+
+    def __call__(self, request):
+        if request.url.path == "/ready":
+            return httpx2.Response(503, json={"engines": [{"engine_id": name} for name in self.servers]})
+        return self.servers[request.url.params["engine"]](request)
+
+
+@pytest.mark.parametrize("options", [(), ("--engine", "big-0")], ids=["all", "one"])
+def test_all_engines_are_watched_or_the_one_that_was_named(watch, out, options):
+    server = Several()
     assert watch(server, *options).exit_code == 0
-    assert {params.get("engine") for params in server.asked} == {asked}
+    assert {name for name, one in server.servers.items() if one.asked} == (
+        {"big-0"} if options else set(server.servers)
+    )
+    shown = Shown(out)
+    rows = [name for uuid, name in shown.names.items() if uuid not in shown.parents]
+    assert rows == ["cobali_ray tiny, engine 0"] * (1 if options else 2)
+
+
+def test_if_none_of_the_engines_is_there_it_is_said(watch):
+    server = Several()
+    for one in server.servers.values():
+        one.status = 503
+    server.servers["big-0"].moods = server.servers["big-1"].moods = {}
+    result = watch(server)
+    assert isinstance(result.exception, ConfigError)
+    assert "answers 503" in str(result.exception)
+
+
+def test_a_server_that_names_no_engines_has_one(watch, out):
+    server = Moody()
+    server.ready = {}
+    assert watch(server).exit_code == 0
+    assert {params.get("engine") for params in server.asked} == {None}
+    assert len(Shown(out).slices["cobali_ray tiny, engine 0", "host: tick"]) > 2

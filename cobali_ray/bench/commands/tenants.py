@@ -13,10 +13,10 @@ from cobali_ray.bench.report.report import Report, Table, deliver, ms
 
 QUICK_S = 60.0
 NOTE = (
-    "A simulated engine, scheduler and door the product's: a tick takes 15 ms, 0.3 ms for every stream and "
-    "0.25 ms for every prompt token; 16 slots, prompts of 100 to 1,500 tokens, answers of 50 to 200: 2.6 "
-    "requests a second at most. Served: prompt tokens computed and output tokens twice, while the load "
-    "lasted. Nothing here depends on the machine."
+    "Simulated engines, scheduler, router and door the product's: a tick takes 15 ms, 0.3 ms for every "
+    "stream and 0.25 ms for every prompt token; 16 slots, prompts of 100 to 1,500 tokens, answers of 50 to "
+    "200: 2.6 requests a second and engine at most. Served: prompt tokens computed and output tokens twice, "
+    "while the load lasted. Nothing here depends on the machine."
 )
 CALM = Load("calm", 0.3, "a")
 HALF, BETTER, WORSE = CALM._replace(rps=0.6), CALM._replace(rps=0.5), Load("flood", 4.7, "a", priority=5)
@@ -36,18 +36,19 @@ LOADS: dict[str, tuple[Load, ...]] = {
 def tenants(
     seconds: Annotated[float, typer.Option(min=10, help="Length of each load.")] = 600,
     seed: Annotated[int, typer.Option(help="Seed of the loads.")] = 0,
+    engines: Annotated[int, typer.Option(min=1, help="Each load comes so many times as often.")] = 1,
     quick: Quick = False,
     out: Out = OUT,
 ) -> None:
-    """Flood a scheduler with one tenant or class and see what another notices; a virtual clock, no model."""
+    """Flood engines with one tenant or class and see what another notices; a virtual clock, no model."""
     length_s = QUICK_S if quick else seconds
     table = Table(
-        f"Beside each other for {length_s:g} s",
+        f"Beside each other for {length_s:g} s" + (f" on {engines} engines" if engines > 1 else ""),
         ["load", "who", "asked", "finished", "preempted", "TTFT p50 ms", "p99 ms", "p99 / alone", "served"],
     )
     samples, alone_s = dict[str, dict[str, dict[str, float]]](), 0.0
     for name, loads in LOADS.items():
-        played = run(loads, length_s, seed)
+        played = run(loads, length_s, seed, engines)
         found = samples[name] = {load.name: figures(played, load.name) for load in loads}
         if len(loads) == 1:
             alone_s = found[CALM.name]["ttft_p99_s"]
@@ -60,8 +61,8 @@ def tenants(
     report = Report(
         name="tenants",
         title="Tenants and classes beside each other",
-        command=spell("tenants", seconds=None if quick else seconds, seed=seed, quick=quick),
-        config={"seed": seed, "seconds": length_s},
+        command=spell("tenants", seconds=None if quick else seconds, seed=seed, engines=engines, quick=quick),
+        config={"seed": seed, "seconds": length_s, "engines": engines},
         tables=[table],
         samples=samples,
         notes=[NOTE],

@@ -1,4 +1,4 @@
-"""Tenants and classes on one simulated engine, whose ticks take what a formula says.
+"""Tenants and classes on simulated engines, whose ticks take what a formula says.
 
 Nothing is computed, so a minute of traffic takes seconds and is the same on every machine.
 """
@@ -80,6 +80,7 @@ def _load_of(story: Story) -> str:
     return story.ask.request_id.rsplit("-", 1)[0]
 
 
-def run(loads: Sequence[Load], seconds: float, seed: int) -> Played:
-    """Have one engine serve all that the loads ask."""
-    return Played(play(TIMES, 1, Routed, traffic(loads, seconds, seed)).stories, seconds)
+def run(loads: Sequence[Load], seconds: float, seed: int, n_engines: int = 1) -> Played:
+    """Have engines serve all that the loads ask, each load so many times as often as there are engines."""
+    more = [load._replace(rps=n_engines * load.rps) for load in loads]
+    return Played(play(TIMES, n_engines, Routed, traffic(more, seconds, seed)).stories, seconds)
