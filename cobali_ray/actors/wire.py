@@ -72,7 +72,7 @@ def encode(engine_id: str, events: Iterable[Event]) -> bytes:
 
 def _flat_end(end: End) -> tuple[Any, ...]:
     error = None if end.error is None else (type(end.error).__name__, end.error.args)
-    return (end.request_id, (end.finish_reason, error, end.stats))
+    return (end.request_id, (end.finish_reason, error, end.stats, end.stop))
 
 
 def decode(data: bytes) -> Message:
@@ -106,8 +106,8 @@ def _event(item: list[Any]) -> Event:
             tuple(map(_logprob, logprobs)) if logprobs else (),
             None if stats is None else RequestStats(*stats),
         )
-    reason, error, stats = second
-    return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats))
+    reason, error, stats, stop = second
+    return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats), stop)
 
 
 def _logprob(item: list[Any]) -> TokenLogprob:

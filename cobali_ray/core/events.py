@@ -85,6 +85,8 @@ class End(NamedTuple):
     finish_reason: FinishReason | None
     error: CobaliError | None
     stats: RequestStats
+    stop: str | None = None
+    """The stop string that ended it; None where something else did."""
 
 
 Event: TypeAlias = Delta | End

@@ -342,7 +342,8 @@ class Scheduler:
         if sequence.assigned_s is None:
             self._leave_queue(sequence)
         reason, error = (why, None) if isinstance(why, str) else (None, why)
-        end = End(sequence.request_id, reason, error, sequence.stats(now_s))
+        stop = sequence.stops.found if reason == "stop" else None
+        end = End(sequence.request_id, reason, error, sequence.stats(now_s), stop)
         self._out.append(Finish(sequence.request.reply_to, end))
 
     def _leave_queue(self, sequence: Sequence) -> None:

@@ -129,6 +129,7 @@ def test_nothing_leads_out_of_the_end():
 )
 def test_stop_scanner(stops, pieces, shown, hit):
     scanner = StopScanner(stops)
+    assert scanner.found is None
     text, was_hit = "", False
     for piece in pieces:
         more, was_hit = scanner.feed(piece)
@@ -138,6 +139,7 @@ def test_stop_scanner(stops, pieces, shown, hit):
     if not was_hit:
         text += scanner.flush()
     assert (text, was_hit) == (shown, hit)
+    assert (scanner.found in stops) == hit
 
 
 def test_a_long_stop_string_costs_each_character_once():

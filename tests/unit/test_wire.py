@@ -43,7 +43,7 @@ BROKEN = [
     (["a", "text", 1, [], None], "a"),
     (["a", "text", [1], [], [1]], "a"),
     (["a", ["stop", None, [1]]], "a"),
-    (["a", [None, ["NoSuch"], list(STATS)]], "a"),
+    (["a", [None, ["NoSuch"], list(STATS), None]], "a"),
 ]
 VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True}
 
@@ -83,7 +83,7 @@ stats = st.builds(
 )  # fmt: skip
 tokens, logprobs = st.lists(number, max_size=3).map(tuple), st.lists(logprob, max_size=3).map(tuple)
 delta = st.builds(Delta, st.text(), st.text(), tokens, logprobs, st.none() | stats)
-end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats)
+end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats, st.none() | st.text())
 
 
 @given(st.lists(delta | end, max_size=6))
@@ -130,14 +130,14 @@ def test_nonsense_raises_what_the_reader_catches(data):
 
 @pytest.mark.parametrize(("item", "owner"), BROKEN)
 def test_an_event_that_cannot_be_read_is_the_loss_of_its_own_request(item, owner):
-    events = [["b", "text", [1], [], None], item, ["c", ["stop", None, list(STATS)]]]
+    events = [["b", "text", [1], [], None], item, ["c", ["stop", None, list(STATS), None]]]
     message = decode(msgspec.msgpack.encode(["0", events]))
     assert message.events == [Delta("b", "text", (1,)), End("c", "stop", None, STATS)]
     assert message.lost == [owner]
 
 
 def test_an_error_that_cannot_be_built_is_an_internal_error():
-    item = ["a", [None, ["QueueFullError", []], list(STATS)]]
+    item = ["a", [None, ["QueueFullError", []], list(STATS), None]]
     (back,) = decode(msgspec.msgpack.encode(["0", [item]])).events
     assert type(back.error) is InternalError
 
