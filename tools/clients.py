@@ -19,6 +19,7 @@ UV = ROOT / ".venv" / "bin" / "uv"
 ENVIRONMENTS = ROOT / ".clients"
 TESTS = ROOT / "tests" / "clients"
 LIBRARIES = {
+    "anthropic": "anthropic",
     "instructor": "instructor",
     "langchain_openai": "langchain-openai",
     "litellm": "litellm[mcp]",  # without it, completion() with tools finds a package missing

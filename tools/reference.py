@@ -31,9 +31,13 @@ def main() -> None:
 
 def written(page: str) -> str:
     """Return the page with all tables as they should be. Raises KeyError for a table that nobody makes."""
-    tables = made(build_api(Fleet([]), ApiSettings()).openapi())
-    missing = tables.keys() - set(marked(page))
-    if missing:
+    document = build_api(Fleet([]), ApiSettings()).openapi()
+    tables, places = made(document), set(marked(page))
+    others = [name for name in dict.fromkeys(_bodies(document)) if name not in places]
+    tables["other bodies"] = "\n\n".join(
+        f"{_heading(document, name)}\n\n{tables.pop(name)}" for name in others
+    )
+    if missing := tables.keys() - places:
         raise KeyError(f"docs/api.md has no place for {', '.join(sorted(missing))}")
     return MARKED.sub(lambda found: f"{found[1]}\n{tables[found['name']]}\n\n{found[3]}", page)
 
@@ -46,7 +50,7 @@ def marked(page: str) -> list[str]:
 def made(document: Mapping[str, Any]) -> dict[str, str]:
     """Return every table by its name."""
     schemas = document["components"]["schemas"]
-    bodies = sorted(set(_bodies(document)))
+    bodies = dict.fromkeys(_bodies(document))
     shared = set(schemas["CompletionBody"]["properties"]) & set(schemas["ChatBody"]["properties"])
     shared -= {"logprobs"}  # one name, two meanings
     tables = {"endpoints": _endpoints(document), SHARED: _fields(schemas["ChatBody"], shared)}
@@ -73,6 +77,14 @@ def _bodies(document: Mapping[str, Any]) -> Iterable[str]:
         for one in verbs.values():
             if "requestBody" in one:
                 yield one["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+
+
+def _heading(document: Mapping[str, Any], name: str) -> str:
+    """Return a heading that says which routes take a body."""
+    paths = [
+        f"`{path}`" for path, verbs in document["paths"].items() if name in _bodies({"paths": {path: verbs}})
+    ]
+    return f"#### {', '.join(paths)}"
 
 
 def _fields(schema: Mapping[str, Any], names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from cobali_ray.api.account import account_of
+from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.cache import Cache
 from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
@@ -45,6 +46,7 @@ def build_api(
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())
     app.include_router(LlamaServer(fleet, settings, generation).router())
+    app.include_router(Messages(generation, settings).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())
@@ -91,7 +93,13 @@ async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
     account = account_of(http)
-    path, shape = http.url.path[:128], account.error_shape
-    fault = http_fault(status, method=http.method, path=path, headers=headers, shape=shape)
+    fault = http_fault(
+        status,
+        method=http.method,
+        path=http.url.path[:128],
+        headers=headers,
+        request_id=account.request_id,
+        shape=account.error_shape,
+    )
     account.error = fault.code
     return fault_response(fault)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,24 +19,23 @@ HTTP_MESSAGES: Mapping[int, str] = {
 
 
 HIDDEN = "The server failed on this request; its log has the cause under the x-request-id."
-ErrorShape: TypeAlias = Callable[["Fault"], dict[str, Any]]
-"""How an API writes an error: the JSON body."""
 
 
-def openai_error(fault: Fault) -> dict[str, Any]:
-    """Return an error as OpenAI's API has it, and llama-server's."""
+def _openai_error(fault: Fault) -> dict[str, Any]:
     told = {"message": fault.message, "type": fault.type, "param": fault.param, "code": fault.code}
     return {"error": told}
 
 
-ERROR_SHAPES: Mapping[str, ErrorShape] = {}
-"""Of APIs that have one of their own, by how their paths begin."""
+class ErrorShape(NamedTuple):
+    """How an API writes an error."""
+
+    body: Callable[[Fault], dict[str, Any]]
+    statuses: Mapping[str, int] = {}
+    """Of errors that have another status there than elsewhere, by their codes."""
 
 
-def error_shape(path: str) -> ErrorShape:
-    """Return how errors of a path are written; the path is the one in the app."""
-    return next((shape for prefix, shape in ERROR_SHAPES.items() if path.startswith(prefix)), openai_error)
-
+OPENAI = ErrorShape(_openai_error)
+"""OpenAI's, and llama-server's."""
 
 _TYPES: Mapping[int, str] = {401: "authentication_error", 429: "rate_limit_error", 504: "timeout"}
 """OpenAI's word for a status, where it is not that of all statuses below 500 or from there on."""
@@ -52,12 +51,13 @@ class Fault:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    shape: ErrorShape = openai_error
+    request_id: str = ""
+    shape: ErrorShape = OPENAI
 
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body, also what a stream says when it fails halfway."""
-        return self.shape(self)
+        return self.shape.body(self)
 
     @property
     def body_bytes(self) -> bytes:
@@ -65,11 +65,17 @@ class Fault:
         return orjson.dumps(self.body)
 
 
-def fault_of(error: BaseException, shape: ErrorShape = openai_error) -> Fault:
+def fault_of(
+    error: BaseException,
+    shape: ErrorShape = OPENAI,
+    *,
+    request_id: str = "",
+    named: Callable[[str], str] = str,
+) -> Fault:
     """Say what a client is told about an error, and in which shape.
 
-    Only errors raised on purpose for the client's eyes speak; everything else is a 500 whose text names
-    nothing of the inside.
+    `named` writes the names of OpenAI's fields in a text as the API has them. Only errors raised on purpose
+    for the client's eyes speak; everything else is a 500 whose text names nothing of the inside.
     """
     told = error if isinstance(error, CobaliError) else InternalError()
     headers = {}
@@ -77,13 +83,15 @@ def fault_of(error: BaseException, shape: ErrorShape = openai_error) -> Fault:
         headers["retry-after"] = retry_after(told.retry_after_s)
     if told.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
+    message = HIDDEN if told.code == INTERNAL else str(told)
     return Fault(
-        status=told.status,
+        status=shape.statuses.get(told.code, told.status),
         type=type_of(told.status),
-        message=HIDDEN if told.code == INTERNAL else str(told),
-        param=told.param,
+        message=message if told.param is None else named(message),
+        param=told.param and named(told.param),
         code=told.code,
         headers=headers,
+        request_id=request_id,
         shape=shape,
     )
 
@@ -94,7 +102,8 @@ def http_fault(
     method: str,
     path: str,
     headers: Mapping[str, str] | None = None,
-    shape: ErrorShape = openai_error,
+    request_id: str = "",
+    shape: ErrorShape = OPENAI,
 ) -> Fault:
     """Say that the router found no route, or none for the method."""
     message = HTTP_MESSAGES.get(status, "HTTP error {status} for {method} {path}.")
@@ -104,6 +113,7 @@ def http_fault(
         message=message.format(status=status, method=method, path=path),
         code={404: "unknown_path", 405: "method_not_allowed"}.get(status),
         headers=dict(headers or {}),
+        request_id=request_id,
         shape=shape,
     )
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.llama_server.body import InfillBody, NativeBody
 from cobali_ray.api.schema import (
     ChatBody,
@@ -23,13 +24,24 @@ from cobali_ray.api.schema import (
 
 SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
-    ChatBody, CompletionBody, NativeBody, InfillBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody,
+    ChatBody,
+    CompletionBody,
+    NativeBody,
+    InfillBody,
+    MessagesBody,
+    CountBody,
+    TokenizeBody,
+    DetokenizeBody,
+    SlotBody,
+    ModelBody,
     ErrorBody,
-)  # fmt: skip
+    AnthropicErrorBody,
+)
 
 _ERRORS = {
     400: "The request cannot be done as asked; `param` names the field.",
     401: "A key is needed.",
+    403: "The key may not use the model.",
     404: "No such model, or no such path.",
     408: "The body stopped before its end.",
     409: "The slot, or the model, is busy.",
@@ -41,14 +53,15 @@ _ERRORS = {
     503: "The engine is loading or draining; `Retry-After` says when to come back.",
     507: "The model can never fit into memory.",
     504: "The request's deadline passed.",
+    529: "The queue is full, or the engine is loading or draining; `Retry-After` says when to come back.",
 }
 
 Responses = dict[int | str, dict[str, Any]]
 
 
-def errors(*statuses: int) -> Responses:
+def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
     """Return the declarations of some error answers."""
-    schema = {"$ref": SCHEMA_REF.format(model=ErrorBody.__name__)}
+    schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
     return {
         status: {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
         for status in statuses
@@ -75,16 +88,21 @@ def content(media_type: str, description: str) -> Responses:
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
-def generation_responses() -> Responses:
-    """Return what the two generating routes may answer."""
+def tells(stream: str) -> Responses:
+    """Return the declaration of an answer that is JSON, or a stream of another media type."""
     ok = {
         "description": "The answer, or with `stream` its events.",
         "content": {
             "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": {}},
+            stream: {"schema": {}},
         },
     }
-    return {200: ok, **errors(*READING, 504, 507)}
+    return {200: ok}
+
+
+def generation_responses() -> Responses:
+    """Return what the two generating routes may answer."""
+    return tells("text/event-stream") | errors(*READING, 504, 507)
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:

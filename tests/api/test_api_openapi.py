@@ -14,6 +14,8 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {
     "/v1/chat/completions": ASK,
     "/v1/completions": {"prompt": "hi"},
+    "/v1/messages": ASK | {"max_tokens": 5},
+    "/v1/messages/count_tokens": ASK,
     "/v1/models/load": {"model": "fake"},
     "/v1/models/unload": {"model": "fake"},
     "/completion": {"prompt": "hi"},

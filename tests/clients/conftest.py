@@ -3,14 +3,15 @@
 These run in environments of their own (`make clients`), without cobali_ray and without the other libraries.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "clients.md"
@@ -59,7 +60,8 @@ def url(server):
 @pytest.fixture(scope="session")
 def model(url):
     """The name of the model."""
-    return OpenAI(base_url=url, api_key="unused").models.list().data[0].id
+    with urlopen(f"{url}/models") as answer:
+        return json.load(answer)["data"][0]["id"]
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +89,13 @@ def weather():
 
 
 @pytest.fixture
-def run_example(url, model):
+def run_example(server, model):
     """Run the example that docs/clients.md has under a title, and return what it prints."""
 
     def run(title):
         text = DOCUMENT.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
         (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        code = code.replace("http://127.0.0.1:8000/v1", url).replace('tiny"', f'{model}"')
+        code = code.replace("http://127.0.0.1:8000", server).replace('tiny"', f'{model}"')
         command = [sys.executable, "-W", "ignore", "-c", code]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
 

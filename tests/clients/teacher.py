@@ -21,6 +21,8 @@ from tools.install import TEMPLATES
 TEMPLATE = TEMPLATES / "Qwen-Qwen3-0.6B.jinja"
 CITIES = ("Oslo", "Rome", "Lima")
 OPENS = "<|im_start|>assistant\n"
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+"""What the template writes for a model that is not to think."""
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 TOOLS = re.compile(r"^\{\"type\": \"function\".*\}$", re.MULTILINE)
 RESULT = re.compile(r"<tool_response>\n(.*?)\n</tool_response>", re.DOTALL)
@@ -125,6 +127,7 @@ class Teacher(ScriptedBackend):
     def _row(self, slot_id):
         row = self._anything.copy()
         prompt, _, answer = bytes(self._heard[slot_id]).decode("utf-8", "replace").rpartition(OPENS)
+        answer = answer.removeprefix(NO_THOUGHT)
         wish = says(prompt)
         if wish == answer:
             row[END_TOKEN] = 1000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cobali_ray.api.answer import Answer, Choice, Times
+from cobali_ray.api.answer import Choice, Choices, Times
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.llama_server.body import SAMPLERS, Native
 from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, finite
@@ -27,7 +27,7 @@ class NativeLogprobs(ChatLogprobs):
         return {"completion_probabilities": [_probability(one) for one in logprobs]}
 
 
-class NativeAnswer(Answer):
+class NativeAnswer(Choices):
     """The answer of POST /completion and POST /infill: an object, or a list of them."""
 
     def __init__(self, call: Call, native: Native) -> None:

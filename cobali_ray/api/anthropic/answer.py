@@ -1,0 +1,222 @@
+"""Answers as Anthropic's API writes them: blocks of content, one after the other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pydantic_core
+
+from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.faults import Fault
+from cobali_ray.api.sse import Frames
+from cobali_ray.api.translate import Call
+from cobali_ray.api.turn import News, turns_of
+from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
+from cobali_ray.core.events import End, RequestStats
+
+Told = dict[str, Any]
+"""One event of a stream; its `type` is also its name."""
+
+_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+_DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
+"""Of a block that is text: the type of its deltas, and where in them the text stands."""
+
+
+class Blocks:
+    """The content of a message as it grows. A block is closed before the next one begins."""
+
+    def __init__(self, call: Call) -> None:
+        turns = turns_of(call.speech, call.call_id, 1)
+        self._turn = turns[0] if turns else None
+        self._n_begun = 0
+        self._open = ""
+        """The type of the block that is open."""
+
+    def take(self, news: News) -> list[Told]:
+        """Return the events of what a batch adds."""
+        told: list[Told] = []
+        if self._turn is None:
+            return self._say("text", news.text) if news.text else told
+        for event in self._turn.take(news).events:
+            match event:
+                case Reasoning(text):
+                    told += self._say("thinking", text)
+                case Content(text) | CallBroken(_, text):
+                    told += self._say("text", text)
+                case CallBegun(index, name, _):
+                    call_id = self._turn.tool_call_id(index)
+                    told += self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
+                case Arguments(_, text):
+                    told.append(self._delta({"type": "input_json_delta", "partial_json": text}))
+                case CallEnded():
+                    told += self.close()
+        return told
+
+    def close(self) -> list[Told]:
+        """Return the end of the block that is open, if one is."""
+        if not self._open:
+            return []
+        # There is nothing to sign, and clients want to send a signature back.
+        signed = (
+            [self._delta({"type": "signature_delta", "signature": ""})] if self._open == "thinking" else []
+        )
+        self._open = ""
+        return [*signed, {"type": "content_block_stop", "index": self._n_begun - 1}]
+
+    def reason(self, end: End) -> str | None:
+        """Return why the message ended."""
+        reason = end.finish_reason if self._turn is None else self._turn.finish_reason(end)
+        if reason == "stop":
+            return "end_turn" if end.stop is None else "stop_sequence"
+        return None if reason is None else _REASONS[reason]
+
+    def ending(self, end: End) -> Told:
+        """Return why the message ended, and with which stop sequence."""
+        reason = self.reason(end)
+        return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
+
+    def usage(self, stats: RequestStats | None, n_prompt: int) -> Told:
+        """Return the counts of tokens; what was cached does not count as input."""
+        n_cached = 0 if stats is None else stats.n_cached
+        told: Told = {
+            "input_tokens": n_prompt - n_cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": n_cached,
+            "output_tokens": 0 if stats is None else stats.n_output,
+        }
+        if self._turn is not None:
+            told["output_tokens_details"] = {"thinking_tokens": self._turn.n_reasoning}
+        return told
+
+    def _say(self, kind: str, text: str) -> list[Told]:
+        delta, name = _DELTAS[kind]
+        begun: list[Told] = []
+        if self._open != kind:
+            block = {"type": kind, name: ""}
+            begun = self._begin(block | {"signature": ""} if kind == "thinking" else block)
+        return [*begun, self._delta({"type": delta, name: text})]
+
+    def _begin(self, block: Told) -> list[Told]:
+        closed = self.close()
+        self._open = block["type"]
+        self._n_begun += 1
+        return [*closed, {"type": "content_block_start", "index": self._n_begun - 1, "content_block": block}]
+
+    def _delta(self, delta: Told) -> Told:
+        return {"type": "content_block_delta", "index": self._n_begun - 1, "delta": delta}
+
+
+def content_of(told: Sequence[Told]) -> list[Told]:
+    """Return the blocks that events add up to."""
+    blocks: list[Told] = []
+    parts: list[list[str]] = []
+    for event in told:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+            parts.append([])
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            parts[-1].append(delta.get("text") or delta.get("thinking") or delta.get("partial_json") or "")
+    for block, texts in zip(blocks, parts, strict=True):
+        text = "".join(texts)
+        if block["type"] == "tool_use":
+            block["input"] = input_of(text)
+        else:
+            block[block["type"]] = text
+    return blocks
+
+
+def input_of(text: str) -> Any:
+    """Return the arguments of a call as an object; of a call that was cut short, as much as there is."""
+    with suppress(orjson.JSONDecodeError):
+        orjson.loads(text)
+        return orjson.Fragment(text)  # as it was written, with all digits of its numbers
+    with suppress(ValueError, TypeError):
+        found = pydantic_core.from_json(text, allow_partial="trailing-strings")
+        if isinstance(found, dict):
+            return orjson.Fragment(orjson.dumps(found))
+    return {}
+
+
+def _head(call: Call) -> Told:
+    return {"id": call.call_id, "type": "message", "role": "assistant", "model": call.model}
+
+
+class MessageAnswer(Answer):
+    """The answer of POST /v1/messages."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._blocks = Blocks(call)
+        self._told: list[Told] = []
+        self._end: End | None = None
+
+    def add(self, news: News) -> None:
+        """Take what a batch adds."""
+        self._told += self._blocks.take(news)
+        self._end = news.end
+
+    def body(self, times: Times) -> Any:  # noqa: ARG002 the API has no place for them
+        """Return the message."""
+        end = self._end
+        ending = {} if end is None else self._blocks.ending(end)
+        usage = self._blocks.usage(end and end.stats, self._call.n_prompt)
+        return _head(self._call) | {"content": content_of(self._told)} | ending | {"usage": usage}
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
+        """Return why the message ended."""
+        return self._blocks.reason(end)
+
+
+class MessageFrames(Frames):
+    """The events of POST /v1/messages."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._blocks = Blocks(call)
+        self._stats: RequestStats | None = None
+        """As they were when the answer began."""
+
+    def say(self, news: News) -> bytes:
+        """Return the events of what a batch adds."""
+        if self._stats is None:
+            first = next((delta.stats for delta in news.deltas if delta.stats is not None), None)
+            self._stats = first or (news.end and news.end.stats)
+        return _wire(self._blocks.take(news))
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
+        """Return the message without its content."""
+        usage = self._blocks.usage(self._stats, self._call.n_prompt)
+        begun: Told = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return _wire([{"type": "message_start", "message": _head(self._call) | begun}])
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+        """Return the end of the last block, and how the message ended."""
+        usage = self._blocks.usage(end.stats, self._call.n_prompt)
+        return _wire(
+            [
+                *self._blocks.close(),
+                {"type": "message_delta", "delta": self._blocks.ending(end), "usage": usage},
+            ]
+        )
+
+    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
+        """Return the last event."""
+        return _wire([{"type": "message_stop"}])
+
+    def failure(self, fault: Fault) -> bytes:
+        """Return the error as an event; nothing comes behind it."""
+        return _wire([fault.body | {"type": "error"}])
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
+        """Return why the message ended."""
+        return self._blocks.reason(end)
+
+
+def _wire(told: Sequence[Told]) -> bytes:
+    return b"".join(
+        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in told
+    )

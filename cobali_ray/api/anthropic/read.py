@@ -1,0 +1,352 @@
+"""A body of Anthropic's API -> the chat that it means. Pure.
+
+The places of what is said change on the way (results of tools become messages, turns of one role become one),
+so the names in errors are written back (`Names`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from cobali_ray.api.anthropic.body import CountBody, CustomTool, MessagesBody, OneMessage
+from cobali_ray.api.body import model_of
+from cobali_ray.api.schema import ChatBody
+from cobali_ray.api.tools import MAX_TOOLS
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+NEUTRAL_FIELDS = frozenset(
+    {
+        "billing_policy",
+        "cache_control",
+        "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+"""They say who asks, or where and how the answer is kept and billed."""
+REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "compaction": (),
+    "container": (),
+    "mcp_servers": ([],),
+    "thread": (),
+}
+"""They would have the server run or keep things; beside each, the values that ask for nothing."""
+
+BILLING: Final = re.compile(r"x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
+"""What Claude Code puts before its system text: its version and a stamp that differs with each request."""
+REMINDER: Final = "<system-reminder>\n{text}\n</system-reminder>"
+"""How the model is told what a system message between turns says; Claude Code's own words for it."""
+
+Block: TypeAlias = dict[str, Any]
+Placed: TypeAlias = tuple[Block, str]
+"""A part of a chat's message, and its place in the body."""
+
+
+def chat_of(body: CountBody) -> tuple[ChatBody, Names]:
+    """Return the chat, and what the API calls its fields. Raises InvalidParameterError."""
+    turns = Turns(body)
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": turns.messages,
+        "tools": None if body.tools is None else list(_tools(body.tools)),
+        "continue_final_message": turns.goes_on or None,
+        **_choice(body),
+        **_thinking(body),
+        **_format(body),
+    }
+    if isinstance(body, MessagesBody):
+        fields |= {
+            "max_tokens": body.max_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "top_k": body.top_k,
+            "stop": body.stop_sequences,
+            "stream": body.stream,
+        }
+    return model_of(ChatBody, fields), Names(turns.places)
+
+
+class Names:
+    """What Anthropic's API calls the fields of a chat."""
+
+    def __init__(self, places: list[list[str]]) -> None:
+        self._places = places
+
+    def __call__(self, text: str) -> str:
+        """Write a text in these names."""
+        text = _MESSAGE.sub(self._place, text)
+        for pattern, name in _OTHERS:
+            text = pattern.sub(name, text)
+        return text
+
+    def _place(self, found: re.Match[str]) -> str:
+        message, part = found["message"], found["part"]
+        try:
+            places = self._places[int(message)]
+            return places[0] if part is None else places[int(part)]
+        except IndexError:
+            return found[0]
+
+
+_MESSAGE = re.compile(r"messages\[(?P<message>\d+)\](?:\.content)?(?:\[(?P<part>\d+)\])?")
+_OTHERS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+        (r"(tools\[\d+\])\.function", r"\1"),
+        (r"\btool_choice\.function\.name", "tool_choice.name"),
+        (r"\bresponse_format\.json_schema\.schema", "output_config.format.schema"),
+        (r"\breasoning_budget\b", "thinking.budget_tokens"),
+        (r"\breasoning_effort\b", "output_config.effort"),
+        (r"^stop$|\bstop strings\b", "stop_sequences"),
+    )
+)
+
+
+class Turns:
+    """A body's messages as a chat has them.
+
+    Turns of one role that follow each other are one, as the API has it; what tools have to say stands before
+    what the user says. A system message before all turns is a part of the system text. One between turns is
+    told as something that the user says: what is new in a long conversation must not change its beginning,
+    and most chat templates take no system text there.
+    """
+
+    def __init__(self, body: CountBody) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.places: list[list[str]] = []
+        """Of each message, those of its parts."""
+        self._system = [] if body.system is None else _texts(body.system, "system")
+        self._results: list[tuple[dict[str, Any], list[Placed]]] = []
+        self._said: list[Placed] = []
+        for index, raw in enumerate(body.messages):
+            self._take(model_of(OneMessage, raw, f"messages[{index}]"), f"messages[{index}].content")
+        self._flush()
+        if not self.messages:
+            raise InvalidParameterError("messages", "messages say nothing")
+        last = self.messages[-1]
+        if "tool_calls" in last:
+            place = self.places[-1][0]
+            raise InvalidParameterError(place, f"{place}: a tool_use needs its tool_result after it")
+        self.goes_on = last["role"] == "assistant" and bool(last["content"])
+        """Whether the answer goes on from the last message."""
+
+    def _take(self, message: OneMessage, where: str) -> None:
+        if message.content is None:
+            raise InvalidParameterError(where, f"{where} must not be null")
+        if message.role == "assistant":
+            self._flush()
+            self._answered(message.content, where)
+        elif message.role == "user":
+            self._heard(message.content, where)
+        elif self.messages or self._said or self._results:
+            for block, place in _texts(message.content, where):
+                self._said.append((_text(REMINDER.format(text=block["text"])), place))
+        else:
+            self._system += _texts(message.content, where)
+
+    def _heard(self, content: str | list[Block], where: str) -> None:
+        for block, place in _placed(content, where):
+            kind = block.get("type")
+            if kind == "text":
+                self._said.append((_text(_string(block, "text", place)), place))
+            elif kind == "image":
+                self._said.append((_image(block, place), place))
+            elif kind == "tool_result":
+                self._results.append(_result(block, place))
+            else:
+                raise _unknown(kind, place, "text, image and tool_result")
+        if not content:
+            self._said.append((_text(""), where))
+
+    def _answered(self, content: str | list[Block], where: str) -> None:
+        texts: list[str] = []
+        reasoning: list[str] = []
+        calls: list[dict[str, Any]] = []
+        for block, place in _placed(content, where):
+            kind = block.get("type")
+            if kind == "text":
+                texts.append(_string(block, "text", place))
+            elif kind == "thinking":
+                reasoning.append(_string(block, "thinking", place))
+            elif kind == "tool_use":
+                calls.append(_call(block, place))
+            elif kind != "redacted_thinking":  # nobody but Anthropic can read it
+                raise _unknown(kind, place, "text, thinking and tool_use")
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self._add({"role": "assistant", "content": ""}, [where])
+        turn = self.messages[-1]
+        turn["content"] += "".join(texts)
+        if reasoning:
+            earlier = turn.get("reasoning_content")
+            turn["reasoning_content"] = "\n".join(filter(None, [earlier, *reasoning]))
+        if calls:
+            turn["tool_calls"] = [*turn.get("tool_calls", ()), *calls]
+
+    def _flush(self) -> None:
+        """End the user's turn; before the first one, tell the system text."""
+        if not self.messages:
+            told = [(text, place) for block, place in self._system if (text := _unstamped(block["text"]))]
+            if told:
+                content = "\n".join(text for text, _ in told)
+                self._add({"role": "system", "content": content}, [place for _, place in told])
+        for result, parts in self._results:
+            self._add(result | {"content": _joined(parts)}, [place for _, place in parts])
+        if self._said:
+            self._add({"role": "user", "content": _joined(self._said)}, [place for _, place in self._said])
+        self._results, self._said = [], []
+
+    def _add(self, message: dict[str, Any], places: list[str]) -> None:
+        self.messages.append(message)
+        self.places.append(places)
+
+
+def _unstamped(text: str) -> str:
+    """Return a system text without what Claude Code puts before it for Anthropic's billing."""
+    stamp = BILLING.match(text)
+    return text if stamp is None else text[stamp.end() :]
+
+
+def _joined(parts: list[Placed]) -> str | list[Block]:
+    blocks = [block for block, _ in parts]
+    if any(block["type"] != "text" for block in blocks):
+        return blocks
+    return "\n".join(block["text"] for block in blocks)
+
+
+def _placed(content: str | list[Block], where: str) -> Iterator[Placed]:
+    if isinstance(content, str):
+        yield _text(content), where
+    else:
+        yield from ((block, f"{where}[{index}]") for index, block in enumerate(content))
+
+
+def _texts(content: str | list[Block], where: str) -> list[Placed]:
+    found = []
+    for block, place in _placed(content, where):
+        if (kind := block.get("type")) != "text":
+            raise _unknown(kind, place, "text")
+        found.append((_text(_string(block, "text", place)), place))
+    return found
+
+
+def _unknown(kind: Any, place: str, known: str) -> UnsupportedParameterError:
+    message = f"{place}: blocks of type {str(kind)[:32]!r} are not supported, only {known}"
+    return UnsupportedParameterError(f"{place}.type", message)
+
+
+def _string(block: Block, name: str, place: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise InvalidParameterError(f"{place}.{name}", f"{place}.{name} must be a string")
+    return value
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _image(block: Block, place: str) -> Block:
+    """Return an image as OpenAI's chats have it."""
+    source = block.get("source")
+    if not isinstance(source, dict):
+        raise InvalidParameterError(f"{place}.source", f"{place}.source must be an object")
+    kind = source.get("type")
+    if kind == "url":
+        url = _string(source, "url", f"{place}.source")
+    elif kind == "base64":
+        media_type, data = (_string(source, name, f"{place}.source") for name in ("media_type", "data"))
+        url = f"data:{media_type};base64,{data}"
+    else:
+        raise UnsupportedParameterError(
+            f"{place}.source.type", f"{place}: images of type {str(kind)[:32]!r} are not supported"
+        )
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _result(block: Block, place: str) -> tuple[dict[str, Any], list[Placed]]:
+    """Return a tool's message without its content, and the parts of that."""
+    call_id, content = _string(block, "tool_use_id", place), block.get("content")
+    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in _list(content)):
+        raise InvalidParameterError(
+            f"{place}.content", f"{place}.content must be a string or a list of blocks"
+        )
+    parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
+    for part, where in _placed(content or "", f"{place}.content"):
+        if (kind := part.get("type")) == "image":
+            parts.append((_image(part, where), where))
+        elif kind == "text":
+            parts.append((_text(_string(part, "text", where)), where))
+        else:
+            raise _unknown(kind, where, "text and image")
+    return {"role": "tool", "tool_call_id": call_id}, parts or [(_text(""), place)]
+
+
+def _list(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+def _call(block: Block, place: str) -> dict[str, Any]:
+    name, call_id, given = _string(block, "name", place), _string(block, "id", place), block.get("input", {})
+    if not name or not isinstance(given, dict):
+        raise InvalidParameterError(place, f"{place}: a tool_use needs a name, and an object as its input")
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": given}}
+
+
+def _tools(given: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if len(given) > MAX_TOOLS:
+        raise InvalidParameterError("tools", f"tools must have at most {MAX_TOOLS} entries, got {len(given)}")
+    for index, raw in enumerate(given):
+        where, kind = f"tools[{index}]", raw.get("type")
+        if kind not in {None, "custom"}:
+            message = (
+                f"{where}: tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
+            )
+            raise UnsupportedParameterError(f"{where}.type", message)
+        tool = model_of(CustomTool, raw, where)
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+        yield {"type": "function", "function": function | {"strict": tool.strict}}
+
+
+def _choice(body: CountBody) -> dict[str, Any]:
+    choice = body.tool_choice
+    if choice is None:
+        return {}
+    if choice.type == "tool":
+        if choice.name is None:
+            raise InvalidParameterError("tool_choice.name", "missing required parameter: tool_choice.name")
+        told: Any = {"type": "function", "function": {"name": choice.name}}
+    else:
+        told = "required" if choice.type == "any" else choice.type
+    return {"tool_choice": told, "parallel_tool_calls": not choice.disable_parallel_tool_use}
+
+
+def _thinking(body: CountBody) -> dict[str, Any]:
+    """Return whether the model reasons: only if it is asked to.
+
+    The names are those that chat templates have for it; they look at no others.
+    """
+    thinking = body.thinking
+    thinks = thinking is not None and thinking.type != "disabled"
+    fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}}
+    if thinking is not None and thinks:
+        fields |= {"reasoning_budget": thinking.budget_tokens}
+        fields |= {"include_reasoning": False} if thinking.display == "omitted" else {}
+    if body.output_config is not None:
+        fields["reasoning_effort"] = body.output_config.effort
+    return fields
+
+
+def _format(body: CountBody) -> dict[str, Any]:
+    format_ = body.output_format if body.output_config is None else body.output_config.format
+    if format_ is None:
+        return {}
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": format_.schema_}}}

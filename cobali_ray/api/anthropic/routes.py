@@ -1,0 +1,70 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.account import Account
+from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames
+from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
+from cobali_ray.api.anthropic.errors import OVERLOADED
+from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
+from cobali_ray.api.body import parse
+from cobali_ray.api.fields import judge
+from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.openapi import errors, takes, tells
+from cobali_ray.api.replies import json_response
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Gone
+
+MESSAGES = Dialect("msg_", MessageFrames, MessageAnswer)
+READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
+
+
+class Messages:
+    """Anthropic's routes."""
+
+    def __init__(self, generation: Generation, settings: ApiSettings) -> None:
+        self._generation, self._settings = generation, settings
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["messages"])
+        router.post(
+            "/v1/messages",
+            response_model=None,
+            responses=tells("text/event-stream") | errors(*READING, 504, 507, body=AnthropicErrorBody),
+            openapi_extra=takes(MessagesBody),
+        )(self.messages)
+        router.post(
+            "/v1/messages/count_tokens",
+            response_model=None,
+            responses=errors(*READING, body=AnthropicErrorBody),
+            openapi_extra=takes(CountBody),
+        )(self.count)
+        return router
+
+    async def messages(self, http: HttpRequest) -> Response:
+        """Answer with a message."""
+        return await self._generation.answer(http, self._read)
+
+    async def count(self, http: HttpRequest) -> Response:
+        """Count the tokens that the same body would be charged for as input."""
+        prompted = await self._generation.prompt(http, self._read_to_count)
+        return json_response({"input_tokens": len(prompted.tokens)})
+
+    # -- in a thread of the intake
+
+    def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
+        return self._asked(account, parse(MessagesBody, raw))
+
+    def _read_to_count(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
+        return self._asked(account, parse(CountBody, raw))
+
+    def _asked(self, account: Account, body: CountBody) -> Asked:
+        account.ignore(judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict))
+        chat, account.named = chat_of(body)
+        return Asked(chat, MESSAGES)

@@ -1,0 +1,204 @@
+"""Anthropic's blocks: events in order, and the same message however the answer was cut."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cobali_ray.api.answer import Times
+from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames, input_of
+from cobali_ray.api.faults import fault_of
+from cobali_ray.api.tally import StreamWriter, Tally
+from cobali_ray.api.translate import Call
+from cobali_ray.api.turn import Speech
+from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.core.events import Delta, End, RequestStats
+from cobali_ray.core.request import Request
+from cobali_ray.errors import EngineDiedError
+
+FORM = Format(calls=GENERIC, reasoning_start="<think>", reasoning_end="</think>", padded=True)
+TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("get_weather", "now"))
+THOUGHT = "<think>\nLet me see.\n</think>\n\n"
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź", "n": [1, 2.50]}}\n</tool_call>'
+NOW = '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+ANSWERS = [
+    "",
+    "Hello 😀",
+    THOUGHT + "It is noon.",
+    THOUGHT + CALL,
+    "One moment.\n" + CALL + NOW,
+    THOUGHT + "Well:\n" + CALL + "\nand that was it.",
+    THOUGHT + CALL[:60],
+    THOUGHT[:12],
+    "<tool_call>\nno call at all</tool_call>",
+]
+KINDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "input_json_delta"}
+
+
+def call(speech=True):
+    return Call(
+        call_id="msg_1",
+        created=7,
+        model="m",
+        fingerprint="fp",
+        requests=(Request(request_id="0", prompt=(1,) * 10, max_tokens=9),),
+        n=1,
+        echoes=("",),
+        stream=True,
+        include_usage=False,
+        with_logprobs=False,
+        speech=Speech(FORM, "", TOOLS) if speech else None,
+    )
+
+
+def batches_of(text, cuts, end):
+    """Cut a text into deltas, and these into batches."""
+    places = sorted({min(cut, len(text)) for cut, _ in cuts})
+    pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    stats = end.stats._replace(n_output=0)
+    deltas = [Delta("0", piece, (1,), (), None if i else stats) for i, piece in enumerate(pieces) if piece]
+    batch = []
+    for event, (_, ends) in zip([*deltas, end], [*cuts, (0, True)] * (len(deltas) + 1), strict=False):
+        batch.append(event)
+        if ends or event is end:
+            yield batch
+            batch = []
+
+
+def ended(reason="stop", stop=None):
+    return End("0", reason, None, RequestStats(10, 4, 3, 0.1, 0.2, 0.3, 0.5, 1.0), stop)
+
+
+def streamed(one, batches):
+    writer = StreamWriter(one, MessageFrames(one), Tally(one))
+    return b"".join(writer.write(batch, 0.5) for batch in batches)
+
+
+def whole(one, batches):
+    answer, tally = MessageAnswer(one), Tally(one)
+    for batch in batches:
+        for news in tally.sort(batch, 0.5):
+            answer.add(news)
+    return json.loads(orjson.dumps(answer.body(Times(0.1, 0.2))))
+
+
+def events_of(wire):
+    found = []
+    for event in wire.decode().split("\n\n")[:-1]:
+        name, data = event.split("\n")
+        data = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {data['type']}"
+        found.append(data)
+    return found
+
+
+def added_up(events):
+    """Check the order of a stream's events and return the message that they make."""
+    first, *middle, delta, last = events
+    assert [first["type"], delta["type"], last["type"]] == ["message_start", "message_delta", "message_stop"]
+    message, arguments, is_open = first["message"], [], False
+    assert message["content"] == []
+    for event in middle:
+        kind = event["type"].removeprefix("content_block_")
+        assert event["index"] == len(message["content"]) - (kind != "start")
+        assert is_open == (kind != "start")
+        is_open = kind != "stop"
+        if kind == "start":
+            message["content"].append(event["content_block"])
+            arguments.append("")
+        elif kind == "delta":
+            block, told = message["content"][-1], event["delta"]
+            if told["type"] == "signature_delta":
+                block["signature"] = told["signature"]
+                continue
+            assert told["type"] == KINDS[block["type"]]
+            if block["type"] == "tool_use":
+                arguments[-1] += told["partial_json"]
+            else:
+                assert told[block["type"]]
+                block[block["type"]] += told[block["type"]]
+    assert not is_open
+    for block, text in zip(message["content"], arguments, strict=True):
+        if block["type"] == "tool_use":
+            assert block["input"] == {}
+            block["input"] = json.loads(orjson.dumps(input_of(text)))
+    return message | delta["delta"] | {"usage": message["usage"] | delta["usage"]}
+
+
+@given(st.sampled_from(ANSWERS), st.lists(st.tuples(st.integers(0, 90), st.booleans()), max_size=12))
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_however_an_answer_is_cut_it_is_the_same_message_in_order(reason, text, cuts):
+    one = call()
+    at_once, again = (whole(one, batches_of(text, some, ended(reason))) for some in ([], cuts))
+    message = added_up(events_of(streamed(one, batches_of(text, cuts, ended(reason)))))
+    # Deltas, not tokens, are cut here, and each counts as one.
+    n_thought = [one["usage"].pop("output_tokens_details") for one in (at_once, again, message)]
+    assert n_thought[1] == n_thought[2]
+    assert at_once == again == message
+
+
+def content(text, reason="stop"):
+    return [
+        (block["type"], block.get("text") or block.get("thinking") or block.get("input"))
+        for block in whole(call(), batches_of(text, [], ended(reason)))["content"]
+    ]
+
+
+def test_what_blocks_an_answer_has():
+    city = {"city": "Łódź", "n": [1, 2.5]}
+    assert content(ANSWERS[4]) == [("text", "One moment."), ("tool_use", city), ("tool_use", {})]
+    assert content(ANSWERS[3]) == [("thinking", "Let me see."), ("tool_use", city)]
+    assert content(ANSWERS[6], "length") == [("thinking", "Let me see."), ("tool_use", {"city": "Ł"})]
+
+
+def test_without_a_speech_all_is_text():
+    message = whole(call(speech=False), batches_of(CALL, [], ended()))
+    assert message["content"] == [{"type": "text", "text": CALL}]
+    assert "output_tokens_details" not in message["usage"]
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "reason", "sequence"),
+    [
+        ("x", ended(), "end_turn", None),
+        ("x", ended(stop="###"), "stop_sequence", "###"),
+        ("x", ended("length"), "max_tokens", None),
+        (CALL, ended(), "tool_use", None),
+        (CALL, ended(stop="###"), "tool_use", None),
+        (CALL, ended("length"), "max_tokens", None),
+    ],
+)
+def test_why_a_message_ended(text, end, reason, sequence):
+    message = whole(call(), batches_of(text, [], end))
+    assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+
+
+def test_cached_tokens_are_no_input_and_are_told_at_both_ends():
+    counts = {"input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4}
+    events = events_of(streamed(call(), batches_of("Hello", [(2, True)], ended())))
+    assert events[0]["message"]["usage"].items() >= (counts | {"output_tokens": 0}).items()
+    assert events[-2]["usage"].items() >= (counts | {"output_tokens": 3}).items()
+
+
+def test_digits_of_arguments_are_kept_as_they_were_written():
+    assert orjson.dumps(input_of('{"n": 123456789012345678901234567890}')) == (
+        b'{"n": 123456789012345678901234567890}'
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"a": tru', '{"n": 123456789012345678901234567890, "', "[1]x"])
+def test_no_arguments_are_an_error(text):
+    assert orjson.dumps(input_of(text)).startswith(b"{")
+
+
+def test_a_failure_is_an_event_of_its_own_and_the_last():
+    one = call()
+    writer = StreamWriter(one, MessageFrames(one), Tally(one))
+    wire = writer.write([Delta("0", "Hel", (1,))], 0.5)
+    wire += writer.write([End("0", None, EngineDiedError(), ended().stats)], 0.6)
+    wire += MessageFrames(one).failure(fault_of(EngineDiedError()))
+    *_, last, error = events_of(wire)
+    assert last["type"] == "content_block_delta"
+    assert error["type"] == "error"
