@@ -224,7 +224,7 @@ class ChatBody(GenerationBody):
         list[dict[str, Any]] | None, Field(description="Functions that the model may call: type, function.")
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
-        None, description="none, auto, required, or one function; auto where there are tools."
+        None, description="none, auto, required, one function, or allowed_tools; auto where there are tools."
     )
     parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
     reasoning_effort: str | None = Field(None, description="For the chat template; none turns it off.")
