@@ -40,6 +40,8 @@ class Account:
     """What that one may still do."""
     error_shape: ErrorShape = openai_error
     """How the API that was called writes errors."""
+    named: Callable[[str], str] = str
+    """Writes the names of OpenAI's fields in a text as that API has them."""
     admitted: bool = False
     """Whether the quota counts it."""
     route: str = "unmatched"
@@ -76,7 +78,8 @@ class Account:
 
     def ignore(self, names: tuple[str, ...]) -> None:
         """Note fields that changed nothing: in a header and in the log."""
-        names = tuple(name for name in names if name not in self.ignored)  # a body may be read again
+        # A body may be read again.
+        names = tuple(name for name in map(self.named, names) if name not in self.ignored)
         if names:
             self.ignored += names
             log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))
@@ -107,7 +110,7 @@ class Account:
 
     def blame(self, error: BaseException) -> Fault:
         """Return what the client is told; what operators must know goes to the log."""
-        fault = fault_of(error, self.error_shape)
+        fault = fault_of(error, self.error_shape, named=self.named)
         self.error = fault.code
         if is_our_fault(error):
             # As text and not as exc_info: a renderer that shows locals would print prompts.

@@ -40,10 +40,29 @@ class Choice:
 class Answer(ABC):
     """The body of one call's answer, as its choices grow."""
 
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @abstractmethod
+    def add(self, news: News) -> None:
+        """Take what a batch adds to one choice."""
+
+    @abstractmethod
+    def body(self, times: Times) -> Any:
+        """Return the body; every choice has ended."""
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
+        """Return why a choice ended, in the words of the API."""
+        return end.finish_reason
+
+
+class Choices(Answer):
+    """OpenAI's bodies."""
+
     kind: str
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        super().__init__(call)
         self.choices = [Choice(self._logprobs(index)) for index in range(len(call.requests))]
 
     def add(self, news: News) -> None:
@@ -65,10 +84,6 @@ class Answer(ABC):
             "timings": timings(stats, times),
         }
 
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
-        """Return why a choice ended, in the words of the API."""
-        return end.finish_reason
-
     def _reason(self, index: int, choice: Choice) -> str | None:
         return None if choice.end is None else self.finish_reason(index, choice.end)
 
@@ -89,7 +104,7 @@ class Answer(ABC):
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(Choices):
     """The answer of POST /v1/chat/completions."""
 
     kind = "chat.completion"
@@ -133,7 +148,7 @@ class ChatAnswer(Answer):
         return {"role": "assistant", "content": choice.text, "refusal": None}
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(Choices):
     """The answer of POST /v1/completions."""
 
     kind = "text_completion"

@@ -65,11 +65,13 @@ class Fault:
         return orjson.dumps(self.body)
 
 
-def fault_of(error: BaseException, shape: ErrorShape = openai_error) -> Fault:
+def fault_of(
+    error: BaseException, shape: ErrorShape = openai_error, *, named: Callable[[str], str] = str
+) -> Fault:
     """Say what a client is told about an error, and in which shape.
 
-    Only errors raised on purpose for the client's eyes speak; everything else is a 500 whose text names
-    nothing of the inside.
+    `named` writes the names of OpenAI's fields in a text as the API has them. Only errors raised on purpose
+    for the client's eyes speak; everything else is a 500 whose text names nothing of the inside.
     """
     told = error if isinstance(error, CobaliError) else InternalError()
     headers = {}
@@ -77,11 +79,12 @@ def fault_of(error: BaseException, shape: ErrorShape = openai_error) -> Fault:
         headers["retry-after"] = retry_after(told.retry_after_s)
     if told.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
+    message = HIDDEN if told.code == INTERNAL else str(told)
     return Fault(
         status=told.status,
         type=type_of(told.status),
-        message=HIDDEN if told.code == INTERNAL else str(told),
-        param=told.param,
+        message=message if told.param is None else named(message),
+        param=told.param and named(told.param),
         code=told.code,
         headers=headers,
         shape=shape,

@@ -151,31 +151,42 @@ def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str,
     Raises UnsupportedParameterError for a field that asks for what is not done here, and, if `strict`,
     UnknownParameterError for the first unknown name.
     """
-    return _judge(extra or {}, NEUTRAL_FIELDS, REFUSED_FIELDS, "", "", strict=strict)
+    return judge(extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
 
 
 def judge_message_fields(extra: Mapping[str, Any] | None, index: int, *, strict: bool) -> tuple[str, ...]:
     """Do the same for message `index`; unknown names come back without it, as `messages[].name`."""
     where = f"messages[{index}]."
-    return _judge(
-        extra or {}, NEUTRAL_MESSAGE_FIELDS, REFUSED_MESSAGE_FIELDS, where, "messages[].", strict=strict
+    return judge(
+        extra,
+        NEUTRAL_MESSAGE_FIELDS,
+        REFUSED_MESSAGE_FIELDS,
+        where=where,
+        named_as="messages[].",
+        strict=strict,
     )
 
 
-def _judge(
-    extra: Mapping[str, Any],
+def judge(
+    extra: Mapping[str, Any] | None,
     neutral: frozenset[str],
     refused: Mapping[str, tuple[Any, ...]],
-    where: str,
-    named_as: str,
     *,
+    instead: Mapping[str, str] = SUPPORTED_NAMES,
+    where: str = "",
+    named_as: str = "",
     strict: bool,
 ) -> tuple[str, ...]:
+    """Do the same for the fields of any object: `where` is its place, `named_as` goes before what comes back.
+
+    `refused` has the values of each field that ask for nothing, `instead` what to send in place of some.
+    """
+    extra = extra or {}
     for name, harmless in refused.items():
         value = extra.get(name)
         if value is not None and not _asks_for_nothing(value, harmless):
-            instead = SUPPORTED_NAMES.get(name)
-            hint = f"; send {instead} instead" if instead else ""
+            other = instead.get(name)
+            hint = f"; send {other} instead" if other else ""
             raise UnsupportedParameterError(
                 where + name, f"{where}{name} is not supported by this server{hint}"
             )

@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     dialect: Dialect
 
 
-Read = Callable[[Account, bytes], Asked]
+Read = Callable[[Account, bytes, Gone], Asked]
 """Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
 
 
@@ -124,10 +124,12 @@ class Generation:
 
     # -- in a thread of the intake
 
-    def _read_chat(self, account: Account, raw: bytes) -> Asked:
+    def _read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
         return Asked(self._judged(account, parse(ChatBody, raw)), CHAT)
 
-    def _read_completion(self, account: Account, raw: bytes) -> Asked:
+    def _read_completion(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
         return Asked(self._judged(account, parse(CompletionBody, raw)), COMPLETION)
 
     def _judged(self, account: Account, body: BodyT) -> BodyT:
@@ -137,14 +139,14 @@ class Generation:
         return body
 
     def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
-        body, dialect = read(account, raw)
+        body, dialect = read(account, raw, gone)
         source = source_of(self._fleet, body.model, account)
         if isinstance(body, ChatBody):
             return self._chat(body, source, dialect, gone), dialect
         return self._completion(body, source, dialect, gone), dialect
 
     def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
-        body, _ = read(account, raw)
+        body, _ = read(account, raw, gone)
         source = source_of(self._fleet, body.model, account)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")

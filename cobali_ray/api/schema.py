@@ -106,8 +106,8 @@ class StreamOptions(Shape):
     include_obfuscation: bool | None = None
 
 
-class GenerationBody(Shape):
-    """The fields that chat and plain completions share."""
+class SampledBody(Shape):
+    """The fields of all bodies that ask for tokens."""
 
     model: str | None = None
     temperature: float | None = None
@@ -136,12 +136,8 @@ class GenerationBody(Shape):
     seed: int | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     stop: Stop = ()
-    n: int | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last token.")
     priority: int | None = Field(
         None, description="Class of the request: the lower number goes first, as far as the key allows."
@@ -157,9 +153,6 @@ class GenerationBody(Shape):
     cache_prompt: bool | None = Field(
         None, description="Begin with computed prefixes, and let others begin with this one; default true."
     )
-    response_format: dict[str, Any] | None = Field(
-        None, description="What the answer must look like: text, json_object or json_schema."
-    )
     structured_outputs: dict[str, Any] | None = Field(
         None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
     )
@@ -171,6 +164,18 @@ class GenerationBody(Shape):
     regex: str | None = Field(None, description="What the whole answer must match.")
     guided_regex: str | None = Field(None, description="The same as regex.")
     guided_choice: list[str] | None = Field(None, description="The texts of which the answer must be one.")
+
+
+class GenerationBody(SampledBody):
+    """The fields that chat and plain completions share."""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = Field(
+        None, description="What the answer must look like: text, json_object or json_schema."
+    )
 
 
 class CalledFunction(Shape):
