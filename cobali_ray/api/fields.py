@@ -172,20 +172,21 @@ def judge(
     neutral: frozenset[str],
     refused: Mapping[str, tuple[Any, ...]],
     *,
+    instead: Mapping[str, str] = SUPPORTED_NAMES,
     where: str = "",
     named_as: str = "",
     strict: bool,
 ) -> tuple[str, ...]:
     """Do the same for the fields of any object: `where` is its place, `named_as` goes before what comes back.
 
-    `refused` has the values of each field that ask for nothing.
+    `refused` has the values of each field that ask for nothing, `instead` what to send in place of some.
     """
     extra = extra or {}
     for name, harmless in refused.items():
         value = extra.get(name)
         if value is not None and not _asks_for_nothing(value, harmless):
-            instead = SUPPORTED_NAMES.get(name)
-            hint = f"; send {instead} instead" if instead else ""
+            other = instead.get(name)
+            hint = f"; send {other} instead" if other else ""
             raise UnsupportedParameterError(
                 where + name, f"{where}{name} is not supported by this server{hint}"
             )

@@ -106,8 +106,8 @@ class StreamOptions(Shape):
     include_obfuscation: bool | None = Field(None, description="Changes nothing.")
 
 
-class GenerationBody(Shape):
-    """The fields that chat and plain completions share."""
+class SampledBody(Shape):
+    """The fields of all bodies that ask for tokens."""
 
     model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     temperature: float | None = Field(
@@ -160,17 +160,8 @@ class GenerationBody(Shape):
     seed: int | None = Field(None, description="Same request, same draws; answer i of n draws with seed + i.")
     ignore_eos: bool | None = Field(None, description="Never end by an end token; default false.")
     min_tokens: int | None = Field(None, description="Do not end by a token before this many.")
-    max_tokens: int | None = Field(
-        None, description="Most output tokens; more than fits into the context is what fits."
-    )
-    max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
     stop: Annotated[Stop, Field(description="A string or up to 16, of at most 1,000 characters each.")] = ()
-    n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
-    stream_options: StreamOptions | None = Field(None, description="include_usage.")
-    resumable: bool | None = Field(
-        None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
-    )
     timeout_s: float | None = Field(
         None, description="Deadline in seconds from arrival at the engine, queue included."
     )
@@ -188,9 +179,6 @@ class GenerationBody(Shape):
     cache_prompt: bool | None = Field(
         None, description="Begin with computed prefixes, and let others begin with this one; default true."
     )
-    response_format: dict[str, Any] | None = Field(
-        None, description="What the answer must look like: text, json_object or json_schema."
-    )
     structured_outputs: dict[str, Any] | None = Field(
         None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
     )
@@ -202,6 +190,23 @@ class GenerationBody(Shape):
     regex: str | None = Field(None, description="What the whole answer must match.")
     guided_regex: str | None = Field(None, description="The same as regex.")
     guided_choice: list[str] | None = Field(None, description="The texts of which the answer must be one.")
+
+
+class GenerationBody(SampledBody):
+    """The fields that chat and plain completions share."""
+
+    max_tokens: int | None = Field(
+        None, description="Most output tokens; more than fits into the context is what fits."
+    )
+    max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
+    n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
+    stream_options: StreamOptions | None = Field(None, description="include_usage.")
+    resumable: bool | None = Field(
+        None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
+    )
+    response_format: dict[str, Any] | None = Field(
+        None, description="What the answer must look like: text, json_object or json_schema."
+    )
 
 
 class CalledFunction(Shape):
@@ -263,7 +268,7 @@ class ChatBody(GenerationBody):
         Field(description="At most 512 functions that the model may call: type, function."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
-        None, description="none, auto, required, or one function; auto where there are tools."
+        None, description="none, auto, required, one function, or allowed_tools; auto where there are tools."
     )
     parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
     reasoning_effort: str | None = Field(None, description="For the chat template; none turns it off.")

@@ -30,27 +30,36 @@ class Offer(NamedTuple):
     """Whether it may call several in one turn."""
 
 
+class Choice(NamedTuple):
+    """What `tool_choice` asks for."""
+
+    names: tuple[str, ...] = ()
+    """Of the functions that may be called; none: all of them."""
+    required: bool = False
+    one: bool = False
+    """Whether it is exactly one call."""
+
+
 def offer_of(body: ChatBody) -> Offer:
     """Return what the model may call. Raises InvalidParameterError and UnsupportedParameterError.
 
     With `tool_choice` none the model is not told of any tool, so it cannot write a call that nobody reads.
     """
     tools = _tools(body.tools or [])
-    choice = body.tool_choice
-    name = _named(choice)
+    choice = _choice(body.tool_choice)
     if not tools:
-        if name is not None or choice == "required":
+        if choice.names or choice.required:
             raise InvalidParameterError("tool_choice", "tool_choice needs tools")
         return Offer()
-    parallel = body.parallel_tool_calls is not False
-    if name is not None:
-        chosen = tuple(tool for tool in tools if tool["function"]["name"] == name)
-        if not chosen:
-            raise InvalidParameterError("tool_choice", f"tool_choice names {name[:64]!r}, which is no tool")
-        return Offer(tools, chosen, required=True, parallel=False)
-    if choice == "none":
+    if body.tool_choice == "none":
         return Offer()
-    return Offer(tools, tools, required=choice == "required", parallel=parallel)
+    known = {tool["function"]["name"] for tool in tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidParameterError("tool_choice", f"tool_choice names {name[:64]!r}, which is no tool")
+    chosen = tuple(tool for tool in tools if not choice.names or tool["function"]["name"] in choice.names)
+    parallel = body.parallel_tool_calls is not False and not choice.one
+    return Offer(tools, chosen, required=choice.required, parallel=parallel)
 
 
 def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
@@ -79,23 +88,41 @@ def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
     return tuple(tools.values())
 
 
-def _named(choice: str | dict[str, Any] | None) -> str | None:
-    """Return the one function that must be called, if it is named. Raises what `offer_of` does."""
+def _choice(choice: str | dict[str, Any] | None) -> Choice:
+    """Return what a body asks for. Raises what `offer_of` does."""
     if not isinstance(choice, dict):
         if choice not in {None, "none", "auto", "required"}:
             raise InvalidParameterError(
                 "tool_choice", f"tool_choice must be none, auto, required or a function, got {choice[:32]!r}"
             )
-        return None
+        return Choice(required=choice == "required")
     kind = choice.get("type")
+    if kind == "allowed_tools":
+        return _allowed(choice.get("allowed_tools"))
     if kind is not None and kind != "function":
         raise UnsupportedParameterError(
             "tool_choice.type", f"tool_choice.type {str(kind)[:32]!r} is not supported, only function"
         )
-    function = choice.get("function", choice)
+    return Choice((_name(choice, "tool_choice"),), required=True, one=True)
+
+
+def _allowed(allowed: Any) -> Choice:
+    """Return the choice of some of the tools, of which the model is told nevertheless: its prompt stays."""
+    where = "tool_choice.allowed_tools"
+    if not isinstance(allowed, dict) or allowed.get("mode") not in {"auto", "required"}:
+        raise InvalidParameterError(where, f"{where} must have a mode, auto or required")
+    tools = allowed.get("tools")
+    if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
+        raise InvalidParameterError(f"{where}.tools", f"{where}.tools must be a list of 1 to {MAX_TOOLS}")
+    names = tuple(_name(tool, f"{where}.tools[{i}]") for i, tool in enumerate(tools))
+    return Choice(names, required=allowed["mode"] == "required")
+
+
+def _name(tool: Any, where: str) -> str:
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise InvalidParameterError("tool_choice.function.name", "tool_choice names no function")
+        raise InvalidParameterError(f"{where}.function.name", f"{where} names no function")
     return name
 
 

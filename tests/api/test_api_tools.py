@@ -140,7 +140,25 @@ REFUSED = [
     ({"tool_choice": "always"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
-    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}}, "tool_choice.type"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+    (
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+        "tool_choice.allowed_tools.tools",
+    ),
+    (
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["now"]}}},
+        "tool_choice.allowed_tools.tools[0].function.name",
+    ),
+    (
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"name": "x"}]},
+            }
+        },
+        "tool_choice",
+    ),
     ({"tool_choice": {"type": ["function"]}}, "tool_choice.type"),
     ({"tools": [CLOCK, {**CLOCK, "x": nested(300)}]}, "tools[1]"),
     (
@@ -174,6 +192,20 @@ async def test_what_cannot_be_used_is_named(post, client, fields, param):
     wire = await post(CHAT, ASK | fields)
     assert (wire.status, wire.json["error"]["param"]) == (400, param)
     assert client.requests == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_of_tools_that_are_not_allowed_the_model_hears_but_calls_none(post, client, mode):
+    client.script = says(*TWO)
+    allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "now"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = (await post(CHAT, ASK | {"tool_choice": choice})).json["choices"][0]["message"]
+    assert [tool["function"]["name"] for tool in client.tools[0]] == ["get_weather", "now"]
+    grammar = client.requests[0].grammar
+    assert "now" in grammar.text
+    assert "get_weather" not in grammar.text
+    assert bool(grammar.triggers) == (mode == "auto")
+    assert answer["tool_calls"]
 
 
 @pytest.mark.parametrize("name", ["tools", "tool_choice", "reasoning_budget", "chat_template_kwargs"])
