@@ -14,7 +14,7 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Event, first_word
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
@@ -192,9 +192,9 @@ class Model:
         try:
             async with aclosing(self.engines[route.engine_id].attempt(request)) as batches:
                 async for events in batches:
-                    if waits:
-                        self._note(asked_id, events[0])
-                    waits = False
+                    if waits and (first := first_word(events)) is not None:
+                        self._note(asked_id, first)
+                        waits = False
                     yield events
         finally:
             self._router.released(asked_id)
@@ -213,7 +213,8 @@ class Model:
         if len(self.engines) == 1 or not there:
             return _to(there[0]) if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
-        route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
+        salt = request.cache_salt if request.n_prompt_logprobs is None else None  # it begins with nothing
+        route = self._router.choose(request.prompt, salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
             return _to(there[0])
         may_grow = len(present) < len(self.engines) and self._growing is None

@@ -115,6 +115,9 @@ class GenerationBody(Shape):
     top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     min_p: float | None = None
     typical_p: float | None = None
+    prompt_logprobs: int | None = Field(
+        None, description="Tell how likely the prompt's tokens are, and so many of the likeliest; no stream."
+    )
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -264,6 +267,7 @@ class TokenizeBody(Shape):
     text: str | None = None
     prompt: str | None = None
     add_special: bool | None = Field(None, description="Add what the model wants in front; default false.")
+    add_special_tokens: bool | None = Field(None, description="Another spelling of add_special.")
     parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
     with_pieces: bool | None = None
 
