@@ -378,6 +378,7 @@ class EngineSettings(BaseSettings):
         shares: bool = False,
         dense: bool = False,
         grain: Grain | None = None,
+        n_scored_rows: int = 256,
         cell_bytes: int = 0,
         host_bytes: int = 0,
     ) -> EngineLimits:
@@ -398,6 +399,7 @@ class EngineSettings(BaseSettings):
             copies=copies,
             shares=shares,
             dense=dense,
+            n_scored_rows=n_scored_rows,
             grain=grain or Grain(),
         )
 

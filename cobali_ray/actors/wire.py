@@ -98,21 +98,22 @@ def _event(item: list[Any]) -> Event:
     if not isinstance(request_id, str):
         raise TypeError(f"a request id is a string, not {type(request_id).__name__}")
     if isinstance(second, str):
-        _, _, tokens, logprobs, stats = item
+        _, _, tokens, logprobs, stats, prompt = item
         return Delta(
             request_id,
             second,
             tuple(tokens),
             tuple(map(_logprob, logprobs)) if logprobs else (),
             None if stats is None else RequestStats(*stats),
+            tuple(map(_logprob, prompt)) if prompt else (),
         )
     reason, error, stats, stop = second
     return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats), stop)
 
 
 def _logprob(item: list[Any]) -> TokenLogprob:
-    token, piece, logprob, top = item
-    return TokenLogprob(token, piece, logprob, tuple((t, p, lp) for t, p, lp in top))
+    token, piece, logprob, top, rank = item
+    return TokenLogprob(token, piece, logprob, tuple((t, p, lp) for t, p, lp in top), rank)
 
 
 def _error(name: str, args: list[Any]) -> CobaliError:

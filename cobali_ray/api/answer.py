@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs
+from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, message_of, turns_of
 from cobali_ray.chat.splitter import Answer as TakenApart
@@ -28,6 +28,8 @@ class Choice:
     """One answer as it grows."""
 
     logprobs: WholeLogprobs
+    prompt: PromptLogprobs | None = None
+    """Where `prompt_logprobs` asks for them."""
     texts: list[str] = field(default_factory=list)
     end: End | None = None
 
@@ -63,7 +65,11 @@ class Choices(Answer):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.choices = [Choice(self._logprobs(index)) for index in range(len(call.requests))]
+        n_top = call.n_prompt_logprobs
+        self.choices = [
+            Choice(self._logprobs(index), None if n_top is None else PromptLogprobs(n_top))
+            for index in range(len(call.requests))
+        ]
 
     def add(self, news: News) -> None:
         """Take what a batch adds to one choice."""
@@ -82,7 +88,12 @@ class Choices(Answer):
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
             "usage": usage(call, stats, self._n_reasoning),
             "timings": timings(stats, times),
+            **self._more(),
         }
+
+    def _more(self) -> dict[str, Any]:
+        """Return what else stands beside the choices."""
+        return {}
 
     def _reason(self, index: int, choice: Choice) -> str | None:
         return None if choice.end is None else self.finish_reason(index, choice.end)
@@ -90,6 +101,8 @@ class Choices(Answer):
     def _add(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
         choice = self.choices[news.choice]
         choice.texts.append(news.text)
+        if choice.prompt is not None:
+            choice.prompt.add(news.prompt)
         choice.logprobs.add(logprobs)
         choice.end = news.end
 
@@ -142,6 +155,11 @@ class ChatAnswer(Choices):
             "finish_reason": self._reason(index, choice),
         }
 
+    def _more(self) -> dict[str, Any]:
+        """Return the prompt's logprobs: a chat has one prompt, whatever `n` is."""
+        prompt = self.choices[0].prompt
+        return {} if prompt is None else {"prompt_logprobs": prompt.json()}
+
     def _message(self, index: int, choice: Choice) -> dict[str, Any]:
         if self._turns:
             return message_of(self._taken_apart[index], self._turns[index])
@@ -153,15 +171,27 @@ class CompletionAnswer(Choices):
 
     kind = "text_completion"
 
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._echoed = [CompletionLogprobs(start, call.n_echo_logprobs) for start in call.echo_starts]
+
+    def add(self, news: News) -> None:
+        """Take what a batch adds to one choice."""
+        if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
+            self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
+        super().add(news)
+
     def _logprobs(self, index: int) -> WholeLogprobs:
         return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        prompt = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
         return {
             "index": index,
             "text": self._call.echoes[index] + choice.text,
             "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
             "finish_reason": self._reason(index, choice),
+            **prompt,
         }
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
-from cobali_ray.core.events import Delta, End, Event, RequestStats
+from cobali_ray.core.events import Delta, End, Event, RequestStats, first_word
 from cobali_ray.core.request import Request
 from cobali_ray.errors import (
     CobaliError,
@@ -84,6 +84,8 @@ class _Book:
         """Engines that are gone."""
         self._model = ""
         self._said: list[int] = []
+        self._n_scored = 0
+        """Tokens of the prompt of which it was told how likely they are."""
         self._first: RequestStats | None = None
         """How the answer began."""
         self._first_s = 0.0
@@ -95,7 +97,7 @@ class _Book:
     @property
     def begun(self) -> bool:
         """Whether the client was told something."""
-        return bool(self._said)
+        return bool(self._said or self._n_scored)
 
     async def find(self, choose: Choose) -> Offer:
         """Find the next engine, in the time that the request has."""
@@ -129,6 +131,7 @@ class _Book:
             request_id=f"{self._request.request_id}~{self._attempt}",
             attempt=self._attempt,
             said=tuple(self._said),
+            n_scored=self._n_scored,
             replays=self._replays,
             timeout_s=self._left_s,
             received_s=None,
@@ -136,11 +139,12 @@ class _Book:
 
     def enter(self, events: list[Event]) -> list[Event]:
         """Take what an engine said; return it as the client is told."""
-        if self._first is None and isinstance(first := events[0], Delta):
+        if self._first is None and isinstance(first := first_word(events), Delta):
             self._begin(first)
         for event in events:
             if isinstance(event, Delta):
                 self._said += event.tokens
+                self._n_scored += len(event.prompt)
         if not self._attempt:
             return events
         if self._waits:

@@ -27,7 +27,7 @@ from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
 from cobali_ray.core.stats import EngineState, EngineStatus
-from cobali_ray.errors import InvalidParameterError, LoadingError
+from cobali_ray.errors import InvalidParameterError, LoadingError, UnloadedError
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
@@ -69,6 +69,7 @@ class Facts:
         router.post("/detokenize", response_model=None, responses=body, openapi_extra=takes(DetokenizeBody))(
             self.detokenize
         )
+        get(router, "/tokenizer_info", self.tokenizer_info, responses=keyed | errors(400, 404))
         get(router, "/health", self.health)
         get(router, "/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.")
@@ -131,6 +132,24 @@ class Facts:
         """Turn token ids into text."""
         return await self._answer(http, self._text)
 
+    async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
+        """Describe a model's vocabulary by the names that a tokenizer_config.json has for it."""
+        asked = asked_model(self._fleet, model, account_of(http))
+        try:
+            chat, card = asked.words.chat, asked.card
+        except UnloadedError:
+            await asked.load()
+            chat, card = asked.words.chat, asked.card
+        return json_response(
+            {
+                "bos_token": chat.bos or None,
+                "eos_token": chat.eos or None,
+                "pad_token": None,
+                "model_max_length": card.n_ctx_slot,
+                "chat_template": chat.source,
+            }
+        )
+
     async def _answer(self, http: HttpRequest, work: Callable[[Account, bytes, Gone], bytes]) -> Response:
         body = await self._intake.take(http, partial(work, account_of(http)))
         return Response(body, media_type="application/json")
@@ -145,7 +164,7 @@ class Facts:
             raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
         tokens = words.tokenize(
             texts[0],
-            add_special=bool(body.add_special),
+            add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),
             parse_special=body.parse_special is None or body.parse_special,
             n_most=MAX_TOKENS,
             gone=gone,
@@ -159,7 +178,8 @@ class Facts:
         body = parse(DetokenizeBody, raw)
         source = self._source(body, account)
         check_tokens(body.tokens, source.card.n_vocab, "tokens")
-        return orjson.dumps({"content": source.words.detokenize(body.tokens, gone=gone)})
+        text = source.words.detokenize(body.tokens, gone=gone)
+        return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
 
     async def health(self) -> Response:
         """Say that this process answers, and how the engines are; always 200."""

@@ -111,7 +111,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "moderation": (),
     "n_probs": (0,),
     "prediction": (),
-    "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "verbosity": ("medium",),

@@ -15,7 +15,7 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import Delta, End, Event
+from cobali_ray.core.events import Delta, End, Event, first_word
 from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
@@ -199,9 +199,9 @@ class Model:
         try:
             async with aclosing(self.engines[engine_id].attempt(request)) as batches:
                 async for events in batches:
-                    heard, waits = waits, False
-                    if heard:
-                        self._note(asked_id, events[0])
+                    if waits and (first := first_word(events)) is not None:
+                        self._note(asked_id, first)
+                        waits = False
                     if shared:
                         self._elsewhere.note(engine_id, tenant, given(events))
                     yield events
@@ -224,7 +224,8 @@ class Model:
         if len(self.engines) == 1 or not there:
             return _to(there[0]) if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
-        route = self._router.choose(request.prompt, request.cache_salt, now_s, without=elsewhere)
+        salt = request.cache_salt if request.n_prompt_logprobs is None else None  # it begins with nothing
+        route = self._router.choose(request.prompt, salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
             return _to(there[0])
         may_grow = len(present) < len(self.engines) and self._growing is None

@@ -210,19 +210,23 @@ class Generation:
         card, words = source.card, source.words
         prompts = prompts_of(body)
         n_of(body, len(prompts))
-        tokens, echoes = [], []
+        tokens, echoes, starts = [], [], []
         for prompt in prompts:
             if isinstance(prompt, str):
                 tokens.append(self._tokenize(prompt, body, source, gone, add_special=True))
                 echoes.append(prompt if body.echo else "")
+                if body.echo and body.logprobs is not None:
+                    starts.append(_start(prompt, words.detokenize(tokens[-1], gone=gone)))
             else:
                 if len(prompt) > card.n_ctx_slot:
                     raise self._too_long(len(prompt), body, card)
                 check_tokens(prompt, card.n_vocab, "prompt")
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
+                starts.append(0)
         origin = self._origin("text_completion", dialect, source, body)
-        return completion_call(body, tokens, echoes, replace(origin, grammar=self._grammar(body, source)))
+        origin = replace(origin, grammar=self._grammar(body, source))
+        return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
 
     def _tokenize(
         self, text: str, body: GenerationBody, source: Source, gone: Gone, *, add_special: bool
@@ -303,3 +307,11 @@ class Generation:
         if call.resumable:
             account.ignore(("resumable",))
         return reply
+
+
+def _start(prompt: str, written: str) -> int:
+    """Return where in a prompt its first token begins: below 0 where the tokens have more text in front.
+
+    That is what the model wants there, or a space that its vocabulary puts before every text.
+    """
+    return len(prompt) - len(written) if written.endswith(prompt) else 0

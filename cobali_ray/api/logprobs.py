@@ -32,26 +32,42 @@ class ChatLogprobs:
 
 
 class CompletionLogprobs:
-    """The logprobs of one completion choice; `text_offset` counts characters of its text so far."""
+    """Logprobs of one completion choice: of its prompt, or of its answer.
 
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
+    `text_offset` counts characters of its text so far. Of each token's alternatives `n_top` are told.
+    """
+
+    def __init__(self, offset: int, n_top: int | None = None) -> None:
+        self._offset, self._n_top = offset, n_top
         # A character may span tokens: only a decoder with memory counts it once, at its last token.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def offset(self) -> int:
+        """Where the next token begins."""
+        return max(self._offset, 0)
+
     def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
         """Return the four parallel lists for further tokens."""
-        tokens, token_logprobs, tops, offsets = [], [], [], []
+        tokens: list[str] = []
+        token_logprobs: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
         for item in logprobs:
             tokens.append(_text(item.piece))
-            token_logprobs.append(finite(item.logprob))
-            offsets.append(self._offset)
+            offsets.append(self.offset)
             self._offset += len(self._decoder.decode(item.piece))
+            if item.logprob is None:
+                token_logprobs.append(None)
+                tops.append(None)
+                continue
+            logprob = finite(item.logprob)
+            token_logprobs.append(logprob)
             top: dict[str, float] = {}
-            for _, piece, logprob in item.top:
+            for _, piece, other in item.top[: self._n_top]:
                 # Halves of characters may share a spelling; the likeliest keeps it.
-                top.setdefault(_text(piece), finite(logprob))
-            top.setdefault(tokens[-1], token_logprobs[-1])
+                top.setdefault(_text(piece), finite(other))
+            top.setdefault(tokens[-1], logprob)
             tops.append(top)
         return {
             "tokens": tokens,
@@ -59,6 +75,32 @@ class CompletionLogprobs:
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+
+class PromptLogprobs:
+    """What `prompt_logprobs` has of one prompt, in vLLM's shape, encoded as it comes."""
+
+    def __init__(self, n_top: int) -> None:
+        self._n_top = n_top
+        self._parts: list[bytes] = []
+
+    def add(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Add further tokens."""
+        if logprobs:
+            self._parts.append(orjson.dumps([self._item(one) for one in logprobs])[1:-1])
+
+    def _item(self, one: TokenLogprob) -> dict[str, dict[str, Any]] | None:
+        """Return the token itself, then the likeliest, by their ids."""
+        if one.logprob is None:
+            return None
+        item = {str(one.token_id): _ranked(one.piece, one.logprob, one.rank)}
+        for rank, (token, piece, logprob) in enumerate(one.top[: self._n_top], 1):
+            item.setdefault(str(token), _ranked(piece, logprob, rank))
+        return item
+
+    def json(self) -> orjson.Fragment:
+        """Return the whole list."""
+        return orjson.Fragment(b"[%b]" % b",".join(self._parts))
 
 
 class WholeLogprobs:
@@ -75,16 +117,25 @@ class WholeLogprobs:
     def add(self, logprobs: Sequence[TokenLogprob]) -> None:
         """Add the logprobs of further tokens."""
         if logprobs:
-            for name, items in self._kind.take(logprobs).items():
-                self._lists[name].append(orjson.dumps(items)[1:-1])
+            self.extend(self._kind.take(logprobs))
+
+    def extend(self, lists: dict[str, list[Any]]) -> None:
+        """Add what else was taken, of one token at least."""
+        for name, items in lists.items():
+            self._lists[name].append(orjson.dumps(items)[1:-1])
 
     def json(self) -> dict[str, orjson.Fragment]:
         """Return all lists, ready to stand in an answer."""
         return {name: orjson.Fragment(b"[%b]" % b",".join(parts)) for name, parts in self._lists.items()}
 
 
-def _chat_item(piece: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": _text(piece), "logprob": finite(logprob), "bytes": list(piece)}
+def _chat_item(piece: bytes, logprob: float | None) -> dict[str, Any]:
+    wire = None if logprob is None else finite(logprob)
+    return {"token": _text(piece), "logprob": wire, "bytes": list(piece)}
+
+
+def _ranked(piece: bytes, logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": finite(logprob), "rank": rank, "decoded_token": _text(piece)}
 
 
 def _text(piece: bytes) -> str:

@@ -11,6 +11,8 @@ from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
 MAX_CHOICES = 128
 """Answers of one HTTP request: prompts times `n`."""
+MAX_PROMPT_VALUES = 1 << 19
+"""Logprobs of prompts in one answer, alternatives among them: 15 to 40 MB of JSON."""
 
 
 def sampling_of(
@@ -59,12 +61,35 @@ def completion_logprobs(body: CompletionBody) -> int | None:
     if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
         message = f"logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}"
         raise InvalidParameterError("logprobs", message)
-    if body.echo:
-        # The prompt's own logprobs are not computed; leaving them out would be a different answer.
-        raise UnsupportedParameterError(
-            "logprobs", "logprobs together with echo is not supported by this server"
-        )
     return body.logprobs
+
+
+def prompt_logprobs(body: GenerationBody) -> int | None:
+    """Return how many alternatives per token of the prompt `prompt_logprobs` asks for; None without."""
+    n = body.prompt_logprobs
+    if n is None:
+        return None
+    if not 0 <= n <= MAX_TOP_LOGPROBS:
+        message = f"prompt_logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {n}"
+        raise InvalidParameterError("prompt_logprobs", message)
+    if body.stream:
+        message = "prompt_logprobs come with no stream; echo together with logprobs does"
+        raise InvalidParameterError("prompt_logprobs", message)
+    return n
+
+
+def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> None:
+    """Raise InvalidParameterError where an answer would hold too many logprobs of prompts.
+
+    `n_tokens` of the prompts of all answers have `n_each` values.
+    """
+    if n_tokens * n_each > MAX_PROMPT_VALUES:
+        param = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
+        message = (
+            f"{n_tokens} prompt tokens of all answers with {n_each} logprobs each are more than "
+            f"{MAX_PROMPT_VALUES}; ask for fewer alternatives or send several requests"
+        )
+        raise InvalidParameterError(param, message)
 
 
 def n_of(body: GenerationBody, n_prompts: int) -> int:
@@ -91,7 +116,7 @@ def asked_max_tokens(body: GenerationBody) -> int | None:
     asked, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
     if asked is None:
         return None
-    may_be_zero = isinstance(body, CompletionBody) and body.echo
+    may_be_zero = isinstance(body, CompletionBody) and (body.echo or body.prompt_logprobs is not None)
     if asked < (0 if may_be_zero else 1):
         raise InvalidParameterError(param, f"{param} must be at least 1, got {asked}")
     return asked

@@ -204,6 +204,9 @@ class GenerationBody(SampledBody):
     resumable: bool | None = Field(
         None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
     )
+    prompt_logprobs: int | None = Field(
+        None, description="Tell how likely the prompt's tokens are, and so many of the likeliest; no stream."
+    )
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
     )
@@ -312,6 +315,7 @@ class TokenizeBody(Shape):
     text: str | None = Field(None, description="See content.")
     prompt: str | None = Field(None, description="See content.")
     add_special: bool | None = Field(None, description="Add what the model wants in front; default false.")
+    add_special_tokens: bool | None = Field(None, description="Another spelling of add_special.")
     parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
     with_pieces: bool | None = Field(None, description="Tell the text of each token; default false.")
 

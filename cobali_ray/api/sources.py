@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from cobali_ray.api.fleet import Model
+from cobali_ray.api.shared import SharedPrompts
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, Event, RequestStats
 
@@ -22,7 +24,18 @@ def events_of(model: Model, call: Call) -> AsyncGenerator[list[Event], None]:
         return _prompt_only(call)
     if len(call.requests) == 1:
         return model.generate(call.requests[0])
-    return merged([model.generate(request) for request in call.requests])
+    events = merged([model.generate(request) for request in call.requests])
+    return shared(events, SharedPrompts(call)) if call.n > 1 else events
+
+
+async def shared(
+    events: AsyncGenerator[list[Event], None], prompts: SharedPrompts
+) -> AsyncGenerator[list[Event], None]:
+    """Have all answers of a prompt told what is known of it."""
+    async with aclosing(events) as batches:
+        async for batch in batches:
+            if told := prompts.share(batch):
+                yield told
 
 
 async def merged(sources: Sequence[AsyncGenerator[list[Event], None]]) -> AsyncGenerator[list[Event], None]:

@@ -196,9 +196,29 @@ class CompletionFrames(Chunks):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._counts = [CompletionLogprobs(len(echo)) for echo in call.echoes]
+        self._echoed = [CompletionLogprobs(start, call.n_echo_logprobs) for start in call.echo_starts]
+        self._n_left = [request.n_prompt for request in call.requests]
+        """Tokens of each prompt that are not told yet, if their logprobs are."""
+
+    def say(self, news: News) -> bytes:
+        """Return the chunks with what a batch adds: first of the prompt, then of the answer."""
+        said = super().say(news)
+        if self._call.n_echo_logprobs is None or not (prompt := news.prompt):
+            return said
+        return self._echo(news.choice, prompt) + said
+
+    def _echo(self, index: int, prompt: Sequence[TokenLogprob]) -> bytes:
+        """Return the chunk with further tokens of a prompt and their part of its text."""
+        count = self._echoed[index]
+        start, wire = count.offset, orjson.dumps(count.take(prompt))
+        self._n_left[index] -= len(prompt)
+        text = self._call.echoes[index][start : count.offset if self._n_left[index] else None]
+        return b"".join((self._befores[index], orjson.dumps(text), self._after(wire), self._tail, b"}\n\n"))
 
     def opening(self, index: int) -> bytes:
-        """Return the prompt, where the client wants it back."""
+        """Return the prompt, where the client wants it back and it does not come token by token."""
+        if self._call.n_echo_logprobs is not None:
+            return b""
         echo = self._call.echoes[index]
         return self._befores[index] + orjson.dumps(echo) + self._plain_after if echo else b""
 

@@ -10,8 +10,10 @@ from cobali_ray.api.keys import NOBODY, Holder, Terms
 from cobali_ray.api.params import (
     asked_max_tokens,
     chat_logprobs,
+    check_prompt_values,
     completion_logprobs,
     n_of,
+    prompt_logprobs,
     sampling_of,
     wants_recording,
     wants_usage,
@@ -53,8 +55,14 @@ class Call:
     with_logprobs: bool
     resumable: bool = False
     """Whether the stream may be read on after a cut."""
+    n_echo_logprobs: int | None = None
+    """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
+    echo_starts: tuple[int, ...] = ()
+    """Then, per choice, where in the echo the first token begins; below 0 if the echo lacks its text."""
+    n_prompt_logprobs: int | None = None
+    """How many alternatives `prompt_logprobs` has per token; None without."""
     prompt_only: bool = False
-    """Nothing is generated: echo with max_tokens 0."""
+    """No engine is asked: echo with max_tokens 0 and without logprobs."""
     speech: Speech | None = None
     """How the answers are taken apart; None where they are text and nothing else."""
 
@@ -136,10 +144,19 @@ def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
 
 
 def completion_call(
-    body: CompletionBody, prompts: Sequence[Sequence[int]], echoes: Sequence[str], origin: Origin
+    body: CompletionBody,
+    prompts: Sequence[Sequence[int]],
+    echoes: Sequence[str],
+    origin: Origin,
+    echo_starts: Sequence[int] = (),
 ) -> Call:
-    """Return the call of a completion; `echoes` has one text per prompt, empty where none is wanted."""
-    return _call(body, prompts, echoes, completion_logprobs(body), origin)
+    """Return the call of a completion; `echoes` has one text per prompt, empty where none is wanted.
+
+    `echo_starts` has a number for each if logprobs come with them; see `Call`.
+    """
+    call = _call(body, prompts, echoes, completion_logprobs(body), origin)
+    starts = tuple([start for start in echo_starts for _ in range(call.n)])
+    return replace(call, echo_starts=starts) if starts else call
 
 
 def _call(
@@ -151,8 +168,14 @@ def _call(
 ) -> Call:
     card, settings = origin.card, origin.settings
     n = n_of(body, len(prompts))
+    n_echoed = n_logprobs if isinstance(body, CompletionBody) and body.echo else None
+    n_scored = max([k for k in (n_echoed, prompt_logprobs(body)) if k is not None], default=None)
+    if n_scored is not None:
+        check_prompt_values(body, n * sum(map(len, prompts)), 1 + n_scored)
     sampling = sampling_of(body, card, n_logprobs=n_logprobs, bad_words=origin.bad_words)
     asked = asked_max_tokens(body)
+    if asked == 0 and n_scored is None:
+        asked = 1  # no engine will see it
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     salt = _cache_salt(body, origin.holder.salt)
     terms, priority = origin.holder.terms, priority_of(body, origin.holder.terms)
@@ -174,6 +197,8 @@ def _call(
                 grammar=origin.grammar,
                 shown_tokens=origin.shown_tokens,
                 reasoning_budget=origin.reasoning_budget,
+                # One answer of each prompt asks for them; they are the same for all.
+                n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 cache_salt=salt,
@@ -202,7 +227,9 @@ def _call(
         include_usage=wants_usage(body),
         with_logprobs=n_logprobs is not None,
         resumable=wants_recording(body),
-        prompt_only=asked == 0,
+        n_echo_logprobs=n_echoed,
+        n_prompt_logprobs=body.prompt_logprobs,
+        prompt_only=asked_max_tokens(body) == 0 and n_scored is None,
         speech=origin.speech,
     )
 
@@ -218,5 +245,7 @@ def _max_tokens(
 ) -> int:
     if asked is None:
         asked = settings.default_max_tokens or card.n_ctx_slot - n_prompt
+    elif asked == 0:
+        return 0
     asked = max(asked, 1)
     return asked if most is None else min(asked, most)

@@ -43,6 +43,11 @@ class News(NamedTuple):
         """What it adds to the logprobs."""
         return [one for delta in self.deltas for one in delta.logprobs]
 
+    @property
+    def prompt(self) -> list[TokenLogprob]:
+        """What it adds to those of the prompt."""
+        return [one for delta in self.deltas for one in delta.prompt]
+
 
 class Speech(NamedTuple):
     """How the answers of a chat are to be read."""

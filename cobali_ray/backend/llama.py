@@ -20,10 +20,11 @@ from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
+from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
+from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import Words
-from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.backend.verify import verify_rows
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.plan import Span
@@ -55,6 +56,7 @@ class LlamaBackend:
         self._device: DeviceCandidates | None = None
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
+        self.n_scored_rows = n_scored_rows(vocab.n_vocab)
         plain = self._plain(config)
         self._context = self._open(config, plain=plain is not None)
         if plain is None and config.flash_attn != "off" and not config.n_gpu_layers:
@@ -140,7 +142,8 @@ class LlamaBackend:
         params.n_ctx = config.n_cells_asked
         params.n_batch = params.n_ubatch = config.n_batch
         params.n_seq_max = config.n_slots
-        params.n_outputs_max = min(params.n_batch, max(config.n_slots, MOST_ROWS if config.verifies else 0))
+        n_drawn = max(config.n_slots, MOST_ROWS if config.verifies else 0)
+        params.n_outputs_max = self._n_outputs = min(params.n_batch, n_drawn + self.n_scored_rows)
         params.n_threads = params.n_threads_batch = config.n_threads
         asked = "on" if config.needs_flash else config.flash_attn
         params.flash_attn_type = _FLASH["off" if plain else asked]
@@ -235,6 +238,8 @@ class LlamaBackend:
         n_rows = check_batch(
             batch, self._n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
         )
+        if n_rows > self._n_outputs:
+            raise BackendError(f"{n_rows} rows of logits, and there is room for {self._n_outputs}")
         self._n_rows, self._logits = 0, None
         if self._device is not None:
             self._device.prepare(self._context, batch.sampled_slots())
@@ -263,7 +268,7 @@ class LlamaBackend:
         for group in groups:
             self._part.take(batch, group)
             self._compute_at_once(self._part, n_rows)
-            if rows := [row_of[i] for i in group if batch.spans[i].sample]:
+            if rows := [row for i in group for row in range(row_of[i], row_of[i + 1])]:
                 logits[rows] = self._read_logits(len(rows))
         self._logits = logits
 
@@ -272,15 +277,20 @@ class LlamaBackend:
         if self.overlaps:
             self._lc.llama_synchronize(self._context)
 
-    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
+    def sample(
+        self,
+        rows: list[RowSampler],
+        drafts: Sequence[Sequence[int]] = (),
+        prompts: Sequence[PromptRows] = (),
+    ) -> Sampled:
         """Sample from the device's candidates, or else from the context's own logits, read in place."""
-        n_rows = len(rows) + sum(map(len, drafts))
+        n_rows = n_rows_of(rows, drafts, prompts)
         if n_rows != self._n_rows:
             raise BackendError(f"{n_rows} rows to sample, {self._n_rows} computed")
         if self._device is not None and self._device.attached and rows:
             return sample_candidates(*self._device.read(self._context, len(rows)), rows)
         logits = self._read_logits(n_rows) if self._logits is None else self._logits
-        return verify_rows(logits, rows, drafts) if drafts else sample_rows(logits, rows)
+        return use_rows(logits, rows, drafts, prompts)
 
     def _read_logits(self, n_rows: int) -> NDArray[np.float32]:
         pointer = self._lc.llama_get_logits(self._context)

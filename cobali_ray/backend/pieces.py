@@ -20,3 +20,7 @@ class Pieces:
         if not piece and shown and token in shown and token not in self.end_tokens:
             return self.name(token).encode()
         return piece
+
+    def written(self, token: int) -> bytes:
+        """Return a token as it stands in a prompt, where control tokens have their text."""
+        return self._piece(token) or self.name(token).encode()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
@@ -120,6 +121,8 @@ class Backend(Protocol):
     """Whether gaps between the ids of busy slots cost time."""
     verifies: bool
     """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
+    n_scored_rows: int
+    """Most rows of one pass that are not drawn from, but say how likely a prompt's tokens are."""
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.
@@ -139,10 +142,16 @@ class Backend(Protocol):
         """Note what a slot's next rows are for, so that a backend may compute no more than that needs."""
         ...
 
-    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
+    def sample(
+        self,
+        rows: list[RowSampler],
+        drafts: Sequence[Sequence[int]] = (),
+        prompts: Sequence[PromptRows] = (),
+    ) -> Sampled:
         """Draw the next token of each sequence that the last forward pass has rows for, in batch order.
 
-        With `drafts`, one for each, possibly empty: as many as were guessed and the one behind.
+        With `drafts`, one for each, possibly empty: as many as were guessed and the one behind. Rows of
+        `prompts` are not drawn from; what they say of the tokens that are there is `Sampled.scored`.
         """
         ...
 

@@ -67,6 +67,8 @@ class RowSampler:
         """Where its answer stands in the grammar it must follow, if any."""
         self.reasoning: Reasoning | None = None
         """Where its answer stands in its reasoning, if that is bounded."""
+        self.needs_rows = False
+        """Whether whole rows are wanted whatever is drawn: they say how likely the prompt's tokens are."""
         self._replay: deque[int] = deque()
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
@@ -120,7 +122,7 @@ class RowSampler:
         Where a grammar holds they never do: it may allow none of them.
         """
         enough = self._n_likeliest is not None and (self._n_likeliest <= n or n == self._n_vocab)
-        return enough and (self.matcher is None or not self.matcher.holds)
+        return enough and not self.needs_rows and (self.matcher is None or not self.matcher.holds)
 
     def patch_candidates(self, values: NDArray[np.float32], ids: NDArray[np.int32]) -> None:
         """Do what `patch` does, in place, to the likeliest tokens of a row; only where they suffice."""

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from cobali_ray.backend.grammar import Matcher
     from cobali_ray.backend.patches import Change
 
-__all__ = ["RowSampler", "Sampled", "TokenLogprobs", "distribution", "sample_rows"]
+__all__ = ["BROKEN", "RowSampler", "Sampled", "TokenLogprobs", "distribution", "sample_rows"]
 
 _MASKED = "no token is left to draw: every logit is -inf"
-_BROKEN = "the model gave a logit that is NaN or +inf"
+BROKEN = "the model gave a logit that is NaN or +inf"
 _EIGHT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _BOUNDS = np.where(_EIGHT, np.float32(np.inf), np.float32(-np.inf))
 """For each byte of a mask, the least upper bounds of eight logits: none, or -inf."""
@@ -54,11 +54,13 @@ class Sampled:
     n_each: list[int] | None = None
     """How many tokens each row has, where there were drafts: those of a row come one after another, and the
     others above name tokens by their place there. None: one each."""
+    scored: list[list[TokenLogprobs] | None] = field(default_factory=list)
+    """How likely the tokens of each prompt are that was asked about; None: its logits are broken."""
 
 
 def why_failed(peak: float) -> str:
     """Say why a row whose largest logit is not finite gives no token."""
-    return _MASKED if peak == -math.inf else _BROKEN
+    return _MASKED if peak == -math.inf else BROKEN
 
 
 def restrict(row: NDArray[np.float32], mask: NDArray[np.uint8]) -> None:

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.batch import TickBatch, check_batch
+from cobali_ray.backend.logprobs import MOST_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
+from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import Gone, InfillMarks, Words, never
-from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
-from cobali_ray.backend.verify import verify_rows
+from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.errors import (
@@ -81,6 +83,7 @@ class ScriptedBackend:
         copies: bool = True,
         shares: bool = False,
         dense: bool = True,
+        n_scored_rows: int = MOST_SCORED,
     ) -> None:
         self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
         self.n_ctx_slot = n_ctx_slot
@@ -90,6 +93,7 @@ class ScriptedBackend:
         self.overlaps = overlaps
         self.grain, self.cuts_tails, self.verifies = Grain(), True, True
         self.copies, self.shares, self.dense = copies, shares, dense
+        self.n_scored_rows = n_scored_rows
         self.words: Words = ByteVocab()
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
@@ -99,6 +103,8 @@ class ScriptedBackend:
         """Where each token lies, if slots can share cells."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
+        self._lasts: list[int] = []
+        """The number of the last row of each of these slots."""
         self._expected: dict[int, RowSampler] = {}
         self._seeds: dict[int, int] = {}
         """What the chains of slots begin with, where tests set it."""
@@ -114,6 +120,8 @@ class ScriptedBackend:
         tokens = batch.token[: batch.n_tokens].tolist()
         wanted, at = [], 0
         self._wanted_slots = [span.slot_id for span in batch.spans if span.sample]
+        ends = itertools.accumulate(span.sample for span in batch.spans)
+        self._lasts = [end - 1 for span, end in zip(batch.spans, ends, strict=True) if span.sample]
         for span in batch.spans:
             chain = self._hashes[span.slot_id]
             state = chain[-1] if chain else self._seeds.get(span.slot_id, 0)
@@ -134,9 +142,13 @@ class ScriptedBackend:
 
     def _check(self, batch: TickBatch) -> None:
         n_cached = np.array([len(chain) for chain in self._hashes], np.int32)
-        check_batch(batch, n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab)
+        n_rows = check_batch(
+            batch, n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
+        )
         if not self._strict:
             return
+        if n_rows > max(self.n_slots, MOST_ROWS) + self.n_scored_rows:
+            raise BackendError(f"{n_rows} rows")
         at = 0
         for slot_id, start, length, sample in batch.spans:
             end = at + length
@@ -157,17 +169,29 @@ class ScriptedBackend:
         """Note whose rows a slot will give."""
         self._expected[slot_id] = row
 
-    def sample(self, rows: list[RowSampler], drafts: Sequence[Sequence[int]] = ()) -> Sampled:
+    def sample(
+        self,
+        rows: list[RowSampler],
+        drafts: Sequence[Sequence[int]] = (),
+        prompts: Sequence[PromptRows] = (),
+    ) -> Sampled:
         """Sample the scripted logits, through the real sampler."""
-        n_rows = len(rows) + sum(map(len, drafts))
+        n_rows = n_rows_of(rows, drafts, prompts)
         if self._wanted is None or n_rows != len(self._wanted):
             raise BackendError(f"{n_rows} rows to sample, {self._wanted and len(self._wanted)} computed")
-        for slot_id, row in zip(self._wanted_slots, rows, strict=True):
-            if self._strict and self._expected.get(slot_id) is not row:
-                raise BackendError(f"slot {slot_id} is sampled for another than was expected")
+        if self._strict:
+            self._check_expected(rows, prompts)
         wanted, self._wanted = self._wanted, None
-        logits = self._rows[wanted]
-        return verify_rows(logits, rows, drafts) if drafts else sample_rows(logits, rows)
+        return use_rows(self._rows[wanted], rows, drafts, prompts)
+
+    def _check_expected(self, rows: list[RowSampler], prompts: Sequence[PromptRows]) -> None:
+        """See that the last row of each span, unless it is measured, is of whom it was expected to be."""
+        measured = {first + len(tokens) - 1 for first, tokens, _ in prompts if tokens}
+        lasts = zip(self._wanted_slots, self._lasts, strict=True)
+        slots = [slot_id for slot_id, last in lasts if last not in measured]
+        for slot_id, row in zip(slots, rows, strict=True):
+            if self._expected.get(slot_id) is not row:
+                raise BackendError(f"slot {slot_id} is sampled for another than was expected")
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut the slot's chain."""

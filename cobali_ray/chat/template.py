@@ -49,8 +49,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, *, bos: str = "", eos: str = "", clock: Callable[[], datetime] = datetime.now
     ) -> None:
-        self.source, self.unreadable = source, ""
-        self.bos, self.eos = bos, eos
+        self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
         self._names = {"bos_token": bos, "eos_token": eos}
         environment = _environment(clock)
         try:

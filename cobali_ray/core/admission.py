@@ -86,10 +86,10 @@ class Entered:
 def fit(request: Request, n_most: int) -> Request:
     """Return the request with no longer an answer than fits beside its prompt into a slot of `n_most` tokens.
 
-    Raises PromptTooLongError where not even one token does.
+    Raises PromptTooLongError where not even one token does, if one is wanted.
     """
     n_left = n_most - request.n_prompt
-    if n_left < 1:
+    if n_left < min(request.max_tokens, 1):
         raise PromptTooLongError(request.n_prompt, request.max_tokens, n_most)
     return request if request.max_tokens <= n_left else replace(request, max_tokens=n_left)
 

@@ -5,6 +5,7 @@ Named tuples, because they are made once per token and travel as plain arrays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from cobali_ray.errors import CobaliError
@@ -17,13 +18,16 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 class TokenLogprob(NamedTuple):
-    """One drawn token and the likeliest alternatives, by the model's raw distribution."""
+    """One token, drawn or of the prompt, and the likeliest in its place, by the model's raw distribution."""
 
     token_id: int
     piece: bytes
-    logprob: float
+    logprob: float | None
+    """None: nothing is before it, so nothing is known of it."""
     top: tuple[tuple[int, bytes, float], ...]
     """(token_id, piece, logprob), likeliest first."""
+    rank: int | None = None
+    """How many tokens are as likely or likelier; of a prompt's tokens only."""
 
 
 class Delta(NamedTuple):
@@ -35,7 +39,9 @@ class Delta(NamedTuple):
     """Output tokens that this delta accounts for; a token may have been held back by earlier ones."""
     logprobs: tuple[TokenLogprob, ...] = ()
     stats: RequestStats | None = None
-    """The request's life so far, with its first delta only."""
+    """The request's life so far, with the first delta that has tokens only."""
+    prompt: tuple[TokenLogprob, ...] = ()
+    """Tokens of the prompt, whose logprobs were asked for: each is told once, and in their order."""
 
     @property
     def n_tokens(self) -> int:
@@ -90,3 +96,8 @@ class End(NamedTuple):
 
 
 Event: TypeAlias = Delta | End
+
+
+def first_word(events: Iterable[Event]) -> Event | None:
+    """Return the first of these events that has tokens of the answer, or ends it; prompts are read before."""
+    return next((event for event in events if isinstance(event, End) or event.tokens), None)

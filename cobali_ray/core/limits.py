@@ -13,6 +13,8 @@ CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4
 PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
 """Those that are not quantised."""
 
+MIN_SCORED_ROWS = 2
+"""A chunk of one token is computed by another kernel, which rounds differently."""
 _MANY_STEPS = 4
 
 
@@ -80,12 +82,16 @@ class EngineLimits:
     """Whether such a copy takes no cells of its own, as in a unified cache."""
     dense: bool = False
     """Whether gaps between busy slot ids cost time, as in a split cache."""
+    n_scored_rows: int = 256
+    """Rows of logits that one tick may compute for logprobs of prompts, beside those that are drawn from."""
     grain: Grain = Grain()
 
     def __post_init__(self) -> None:
         for name in ("n_slots", "n_ctx_slot", "n_cells", "token_budget", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
+        if self.n_scored_rows < MIN_SCORED_ROWS:
+            raise ConfigError("n_scored_rows", f"must be at least {MIN_SCORED_ROWS}")
         for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")

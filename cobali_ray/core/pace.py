@@ -8,7 +8,17 @@ from typing import Literal, Protocol
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.plan import Prompt, Span, order_prefill, piece, plan_chunks, who_is_due
+from cobali_ray.core.plan import (
+    Prompt,
+    Span,
+    chunk_of,
+    n_scored,
+    order_prefill,
+    piece,
+    plan_chunks,
+    who_is_due,
+    within_rows,
+)
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
@@ -137,23 +147,29 @@ class Pacer:
     def _chunks(
         self, prompts: Sequence[Prompt], left_s: float, most: int, limits: EngineLimits
     ) -> Iterable[Span]:
-        model, grain = self.model, limits.grain
+        model, grain, n_rows = self.model, limits.grain, limits.n_scored_rows
         for number, prompt in enumerate(prompts):
-            start = prompt.n_computed
+            start, scored = prompt.n_computed, prompt.n_unscored is not None
             if number and start and grain.step > 1:
                 return  # company would cut it into pieces that are no whole steps
-            fits = model.longest_chunk(start, left_s, mixed=True) if model.knows_prefill else most
+            fits = most
+            if model.knows_prefill:
+                fits = model.longest_chunk(start, left_s, mixed=True, scored=scored)
             if number == 0:
                 fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain))
-            fits = min(fits, limits.prefill_chunk + grain.beside, most)
+            fits = within_rows(prompt, min(fits, limits.prefill_chunk + grain.beside, most), n_rows)
+            if scored and not fits and most > 0:
+                continue
             if fits < prompt.n_pending:
                 fits = grain.whole(fits, mixed=True) or fits
             length = piece(prompt.n_pending, fits)
             if length <= 0:
                 return
-            yield Span(prompt.slot_id, start, length, length == prompt.n_pending)
+            chunk = chunk_of(prompt, length)
+            yield chunk
             most -= length
-            left_s -= model.chunk_s(start, length, mixed=True)
+            n_rows -= (rows := n_scored(prompt, chunk))
+            left_s -= model.chunk_s(start, length, mixed=True) + model.row_s * rows
             if start and grain.step > 1:
                 return
 

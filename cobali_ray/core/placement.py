@@ -98,15 +98,16 @@ def place(
     n_free_cells: int,
     n_on_host: int = 0,
     salt: str | None = "",
+    most: int | None = None,
 ) -> Place:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
-    A shared prefix counts from `min_prefix` tokens (0: never). The last two tokens of a prompt are always
-    computed again: the last gives the logits, and one alone rounds differently (see `piece`). A copy may
-    take at most the `n_free_cells` and those that the chosen slot gives back. Host memory holds the first
-    `n_on_host` tokens.
+    A shared prefix counts from `min_prefix` tokens (0: never), and has at most `most`; None: all but the last
+    two, as in `Sequence.n_reusable`. A copy may take at most the `n_free_cells` and those that the chosen
+    slot gives back. Host memory holds the first `n_on_host` tokens.
     """
-    shared = [_n_hit(tokens, held, limits.min_prefix, salt) for held in slots]
+    most = len(tokens) - 2 if most is None else most
+    shared = [_n_hit(tokens, held, limits.min_prefix, salt, most) for held in slots]
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
@@ -129,11 +130,11 @@ def place(
     return max(best, key=itemgetter(0))[1]
 
 
-def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None) -> int:
+def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None, most: int) -> int:
     """Return how many tokens of a prompt need not be computed after what a slot holds."""
     if held.salt != salt or salt is None:
         return 0
-    most = min(len(tokens) - 2, held.n_tokens)
+    most = min(most, held.n_tokens)
     if not min_prefix or most < min_prefix or tokens[:min_prefix] != held.tokens[:min_prefix]:
         return 0
     return n_shared(tokens, held.tokens, most)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from cobali_ray.core.fair import yields
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import MIN_SCORED_ROWS, EngineLimits
 from cobali_ray.core.request import MIN_PRIORITY
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
@@ -26,7 +26,10 @@ class Span(NamedTuple):
     start: int
     length: int
     sample: int
-    """Of how many of its last tokens the logits are wanted: none, one, or all of a stream with a draft."""
+    """Of how many of its last tokens the logits are wanted: none, one, or all of a stream with a draft.
+
+    Of a prompt whose logprobs are wanted: of all whose next token was not told yet.
+    """
 
 
 class Plan(NamedTuple):
@@ -77,7 +80,11 @@ def lay_out(
         if not chunks and not drafts:
             return Plan(streams, chunks, None, streams, streams, len(streams), context)
     sequences = [s for span in spans if (s := by_slot[span.slot_id]) is not None]
-    sampled = [s for s, span in zip(sequences, spans, strict=True) if span.sample]
+    sampled = [
+        s
+        for s, span in zip(sequences, spans, strict=True)
+        if span.sample and (s.n_unscored is None or span.start + span.length == len(s.tokens))
+    ]
     n_tokens = sum([span.length for span in spans])
     return Plan(streams, chunks, spans, sequences, sampled, n_tokens, context, drafts)
 
@@ -92,6 +99,8 @@ class Prompt(Protocol):
     @property
     def n_pending(self) -> int: ...
     @property
+    def n_unscored(self) -> int | None: ...
+    @property
     def n_passed(self) -> int: ...
     @property
     def rank(self) -> tuple[int, float]: ...
@@ -103,7 +112,7 @@ def plan_chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> list
     Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
     (Sarathi-Serve, OSDI '24). Returns the chunks in the order that `prefill_order` names.
     """
-    return list(_chunks(order_prefill(prompts, limits, budget), limits.prefill_chunk, budget))
+    return list(_chunks(order_prefill(prompts, limits, budget), limits, budget))
 
 
 def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Prompt]:
@@ -141,14 +150,38 @@ def _in_order(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Pr
     return prompts
 
 
-def _chunks(prompts: Seq[Prompt], chunk: int, budget: int) -> Iterable[Span]:
+def _chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Iterable[Span]:
+    n_rows = limits.n_scored_rows
     for prompt in prompts:
         if budget <= 0:
             return
-        pending = prompt.n_pending
-        length = piece(pending, min(chunk, budget))
+        most = within_rows(prompt, min(limits.prefill_chunk, budget), n_rows)
+        if not (length := piece(prompt.n_pending, most)):
+            continue
+        chunk = chunk_of(prompt, length)
         budget -= length
-        yield Span(prompt.slot_id, prompt.n_computed, length, length == pending)
+        n_rows -= n_scored(prompt, chunk)
+        yield chunk
+
+
+def chunk_of(prompt: Prompt, length: int) -> Span:
+    """Return the span of a prompt's next tokens."""
+    start, first = prompt.n_computed, prompt.n_unscored
+    if first is None:
+        return Span(prompt.slot_id, start, length, length == prompt.n_pending)
+    return Span(prompt.slot_id, start, length, max(start + length - max(start, first), 0))
+
+
+def n_scored(prompt: Prompt, chunk: Span) -> int:
+    """Return how many rows a chunk takes of those that there are for the logprobs of prompts."""
+    return 0 if prompt.n_unscored is None else chunk.sample
+
+
+def within_rows(prompt: Prompt, length: int, n_rows: int) -> int:
+    """Return how much of a chunk can be computed where so many rows are left for logprobs of prompts."""
+    if (first := prompt.n_unscored) is None:
+        return length
+    return min(length, max(first - prompt.n_computed, 0) + (n_rows if n_rows >= MIN_SCORED_ROWS else 0))
 
 
 def piece(pending: int, most: int) -> int:

@@ -220,6 +220,7 @@ class Request:
     request_id: str
     prompt: tuple[int, ...]
     max_tokens: int
+    """0: it ends when its prompt is computed."""
     sampling: SamplingParams = field(default=GREEDY)
     stop: tuple[str, ...] = ()
     include_stop: bool = False
@@ -237,6 +238,10 @@ class Request:
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""
     """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
+    n_prompt_logprobs: int | None = None
+    """The same as `SamplingParams.n_logprobs` for the tokens of the prompt, all of which is computed then."""
+    n_scored: int = 0
+    """Prompt tokens whose logprobs an engine told before it went away."""
     said: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     replays: bool = False
@@ -255,7 +260,9 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise InvalidParameterError("prompt", "the prompt must have at least one token")
-        _require("max_tokens", self.max_tokens, low=1, high=2**31 - 1)
+        _require("max_tokens", self.max_tokens, low=0, high=2**31 - 1)
+        if self.n_prompt_logprobs is not None:
+            _require("prompt_logprobs", self.n_prompt_logprobs, low=0, high=MAX_TOP_LOGPROBS)
         if self.timeout_s is not None:
             _require("timeout_s", self.timeout_s, low=0, high=1e9, open_low=True)
         _require("weight", self.weight, low=0, high=1e6, open_low=True)
@@ -267,7 +274,7 @@ class Request:
             raise InvalidParameterError("stop", f"stop strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
             raise InvalidParameterError("stop", "stop strings must not be empty")
-        if len(self.said) >= self.max_tokens:
+        if self.said and len(self.said) >= self.max_tokens:
             raise InvalidParameterError("said", f"{len(self.said)} tokens are a whole answer already")
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)

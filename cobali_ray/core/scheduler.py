@@ -56,7 +56,7 @@ from cobali_ray.core.instructions import (
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Plan, Span, lay_out
+from cobali_ray.core.plan import Plan, Span, lay_out, n_scored
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -224,6 +224,8 @@ class Scheduler:
         model = self._pacer.model
         if not model.knows_prefill:
             return 0.0
+        if request.n_prompt_logprobs is not None:
+            return model.chunk_s(0, request.n_prompt) + model.row_s * request.n_prompt
         n_held = self.tiers.n_held(array("i", request.prompt), request.cache_salt)
         return model.chunk_s(n_held, request.n_prompt - n_held)
 
@@ -454,7 +456,10 @@ class Scheduler:
         if context is None:
             cells = self.slots.n_cells_running
             context = sum([s.n_computed for s in plan.streams]) if plan.chunks else cells
-        self.shape = Shape(len(plan.streams), context, tuple([(c.start, c.length) for c in plan.chunks]))
+        chunks = tuple([(c.start, c.length) for c in plan.chunks])
+        by_slot = self.slots.by_slot
+        n_rows = sum([n_scored(s, c) for c in plan.chunks if (s := by_slot[c.slot_id]) is not None])
+        self.shape = Shape(len(plan.streams), context, chunks, n_rows)
         self._out.append(Compute(plan))
 
     def _next_plan(self) -> Plan:
@@ -557,6 +562,10 @@ class Scheduler:
             if sequence.status is not running:
                 continue
             tokens = sequence.tokens
+            if len(tokens) >= sequence.n_most:  # its prompt was all that was wanted
+                sequence.first_token_s = now_s
+                self._end(sequence, now_s, "length")
+                continue
             tokens.append(token)
             if not sequence.decoding:
                 sequence.decoding = True
@@ -595,10 +604,11 @@ class Scheduler:
         by_slot = self.slots.by_slot
         age = {s.slot_id: i for i, s in enumerate(self._prompts)}
         ahead: list[tuple[int, int]] = []
-        for slot_id, _, length, _ in chunks:
+        for slot_id, start, length, _ in chunks:
             sequence = by_slot[slot_id]
             if sequence is not None:
                 sequence.n_prefilled += length
+                sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
                 sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
             ahead.append((age[slot_id], length))
         served = {slot_id for slot_id, *_ in chunks}

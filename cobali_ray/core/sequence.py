@@ -23,8 +23,8 @@ class Sequence:
         "account", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding", "earlier",
         "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited",
         "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted", "n_prefilled",
-        "n_prompt", "n_unsaid", "plain", "priority", "request", "request_id", "row", "salt", "slot_id",
-        "status", "stays", "stops", "text", "tokens",
+        "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id", "row", "salt",
+        "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,9 @@ class Sequence:
         """Tokens of its answer that are said again and not told."""
         if not request.replays:
             self.tokens.extend(request.said)
+        wanted = request.n_prompt_logprobs is not None and not request.said
+        self.n_scored = request.n_scored if wanted else self.n_prompt
+        """Tokens of its prompt whose logprobs are told; all, where none are wanted."""
         self.n_most = request.n_most
         self.n_prefilled = 0
         """Tokens computed before it began to decode."""
@@ -105,6 +108,21 @@ class Sequence:
     def n_pending(self) -> int:
         """Tokens still to be computed."""
         return len(self.tokens) - self.n_computed
+
+    @property
+    def n_reusable(self) -> int:
+        """How many of its first tokens need not be computed if they are there.
+
+        Never the last two: the last gives the logits, and one alone rounds differently (see `piece`). Nor one
+        whose row says how likely the next is, while that is to be told.
+        """
+        most = len(self.tokens) - 2
+        return most if self.n_unscored is None else min(most, self.n_unscored)
+
+    @property
+    def n_unscored(self) -> int | None:
+        """The first of its tokens whose row is wanted for the logprob of the next; None: of no token."""
+        return max(self.n_scored - 1, 0) if self.n_scored < self.n_prompt else None
 
     @property
     def rank(self) -> tuple[int, float]:

@@ -91,6 +91,7 @@ class Slots:
             n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
             salt=sequence.salt,
+            most=sequence.n_reusable,
         )
 
     def n_coming(self, sequence: Sequence) -> int:
@@ -98,7 +99,7 @@ class Slots:
 
         Fewer than `WAIT_LEAST` count as none, and so do all where they could not be copied.
         """
-        tokens, most, least = sequence.tokens, len(sequence.tokens) - 2, self._limits.min_prefix
+        tokens, most, least = sequence.tokens, sequence.n_reusable, self._limits.min_prefix
         salt = sequence.salt
         if not self._limits.copies or not least or most < max(least, WAIT_LEAST) or salt is None:
             return 0

@@ -23,6 +23,7 @@ FORGET = 0.99
 _OUTLIER = 4.0
 _N_TRUST = 12
 _SPREAD_STEP = 0.02
+_ROW_STEP = 0.1
 _PULL = 1e-3
 _CONTEXT_SCALE, _CHUNK_SCALE, _DEPTH_SCALE, _DECODE_SCALE = 1 / 8192, 1 / 256, 1 / 4096, 1 / 16
 
@@ -35,6 +36,8 @@ class Shape(NamedTuple):
     """Cells that the decode tokens' attention goes over: those cached before them, or more, see runs.py."""
     chunks: tuple[tuple[int, int], ...]
     """(start, length) of each prefill span."""
+    n_scored: int = 0
+    """Rows computed for logprobs of prompts."""
 
 
 class LeastSquares:
@@ -128,6 +131,8 @@ class TickTimeModel:
         self._prefill = LeastSquares(5, forget)
         self.longest_seen = 0
         """Most prefill tokens seen in one tick."""
+        self.row_s = 0.0
+        """What a row for the logprob of a prompt's token adds, as a mean of the last ticks that had some."""
 
     @property
     def knows_decode(self) -> bool:
@@ -167,22 +172,24 @@ class TickTimeModel:
         per_token, per_depth = self._chunk_weights(short=not padded)
         return length * per_token + (padded or length) * per_depth * (start + length / 2)
 
-    def longest_chunk(self, start: int, seconds: float, *, mixed: bool = False) -> int:
+    def longest_chunk(self, start: int, seconds: float, *, mixed: bool = False, scored: bool = False) -> int:
         """Return the largest chunk from `start` that takes at most `seconds`; solves `chunk_s`.
 
-        A chunk of whole steps if one fits, else one that is short enough for the other kernel.
+        A chunk of whole steps if one fits, else one that is short enough for the other kernel. `scored`: each
+        of its tokens has a row.
         """
         if seconds <= 0:
             return 0
-        if whole := self._grain.whole(self._solve(start, seconds, short=False), mixed=mixed):
+        row_s = self.row_s if scored else 0.0
+        if whole := self._grain.whole(self._solve(start, seconds, row_s, short=False), mixed=mixed):
             return whole
         most = self._grain.least - 1 + (self._grain.beside if mixed else 0)
-        return min(most, self._solve(start, seconds, short=True))
+        return min(most, self._solve(start, seconds, row_s, short=True))
 
-    def _solve(self, start: int, seconds: float, *, short: bool) -> int:
+    def _solve(self, start: int, seconds: float, row_s: float, *, short: bool) -> int:
         per_token, per_depth = self._chunk_weights(short=short)
         a = per_depth / 2
-        b = per_token + per_depth * start
+        b = per_token + row_s + per_depth * start
         if a <= 0:
             return int(min(seconds / b, 1e9)) if b > 0 else 1 << 30
         return int((sqrt(b * b + 4 * a * seconds) - b) / (2 * a))
@@ -200,6 +207,7 @@ class TickTimeModel:
             mixed = shape.n_decode > 0
             seconds += self.entry_s(mixed=mixed)
             seconds += sum([self.chunk_s(start, length, mixed=mixed) for start, length in shape.chunks])
+            seconds += shape.n_scored * self.row_s
         return seconds
 
     def learn(self, shape: Shape, seconds: float) -> None:
@@ -208,6 +216,10 @@ class TickTimeModel:
             self._decode.learn(_decode_row(shape.n_decode, shape.context), seconds)
             return
         if shape.n_decode and not self.knows_decode:
+            return
+        if shape.n_scored and self.knows_prefill:
+            row_s = max(self.row_s + (seconds - self.predict(shape)) / shape.n_scored, 0.0)
+            self.row_s += _ROW_STEP * (row_s - self.row_s)
             return
         mixed = shape.n_decode > 0
         n_chunk, whole, own = 0, 0.0, 0.0

@@ -79,8 +79,7 @@ class Tiers:
 
     def place(self, sequence: Sequence) -> Place | None:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
-        most = len(sequence.tokens) - 2  # as in a slot
-        salt = sequence.salt
+        most, salt = sequence.n_reusable, sequence.salt
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
         n_on_host = min(blocks[-1].end, most) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
@@ -189,7 +188,7 @@ class Tiers:
 
     def look_on_disk(self, sequence: Sequence, now_s: float) -> None:
         """Have read what the disk has of a prompt, if that is a block more than memory and slots have."""
-        tokens, most, salt = sequence.tokens, len(sequence.tokens) - 2, sequence.salt
+        tokens, most, salt = sequence.tokens, sequence.n_reusable, sequence.salt
         if salt is None or not self.disk.open:
             return
         held = self.host.match(tokens, most, salt)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import TokenLogprobs
 from cobali_ray.core.events import Delta, FinishReason, TokenLogprob
 from cobali_ray.core.sequence import Sequence
+
+MOST_VALUES = 64
+"""Logprobs of a prompt in one delta; to read one takes 0.1 ms."""
 
 
 class Emitter:
@@ -55,6 +59,22 @@ class Emitter:
             return None, hit
         stats = None if sequence.begun else sequence.begin()
         return Delta(sequence.request_id, text, tokens, logprobs_of, stats), hit
+
+    def prompt(self, sequence: Sequence, scored: Seq[TokenLogprobs]) -> Iterator[Delta]:
+        """Yield deltas with the next tokens of a prompt; first its first, of which nothing is known.
+
+        None of them has many values, so that whoever reads them lets others have their turn.
+        """
+        first, of = sequence.n_scored, self._pieces.written
+        items = [] if first else [TokenLogprob(sequence.tokens[0], of(sequence.tokens[0]), None, ())]
+        first = max(first, 1)
+        for token, found in zip(sequence.tokens[first : first + len(scored)], scored, strict=True):
+            top = tuple([(other, of(other), logprob) for other, logprob in found.top])
+            items.append(TokenLogprob(token, of(token), found.logprob, top, found.rank))
+        step = max(1, MOST_VALUES // (1 + (sequence.request.n_prompt_logprobs or 0)))
+        for start in range(0, len(items), step):
+            part = tuple(items[start : start + step])
+            yield Delta(sequence.request_id, "", (), prompt=part)
 
     def resume(self, sequence: Sequence) -> None:
         """Take what a request's tokens said elsewhere, which was told there."""

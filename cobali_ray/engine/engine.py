@@ -13,7 +13,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.port import Backend, Cells
-from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs
+from cobali_ray.backend.sampling import BROKEN, RowSampler, Sampled, TokenLogprobs
 from cobali_ray.core import instructions as told
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
@@ -35,6 +35,7 @@ from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
+from cobali_ray.engine.scored import prompts_in
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,
@@ -173,6 +174,7 @@ class Engine:
                 n_vocab=self.backend.n_vocab,
                 entropy=self._entropy,
             )
+            row.needs_rows = request.n_prompt_logprobs is not None
             if (budget := request.reasoning_budget) is not None:
                 row.reasoning = Reasoning(budget, partial(self._pieces.of, shown=request.shown_tokens))
             if request.replays:
@@ -287,7 +289,7 @@ class Engine:
             times.publish_s = self._publish()
         self.backend.wait()
         times.computed = self._clock.now()
-        sampled = self._sample(plan) if plan.rows else Sampled([], {}, {})
+        sampled = self._sample(plan)
         times.sampled = self._clock.now()
         event = told.Sampled(sampled.tokens, sampled.failed, times.sampled, sampled.complete, sampled.n_each)
         self._tell(event, sampled.logprobs)
@@ -358,10 +360,21 @@ class Engine:
         return False
 
     def _sample(self, plan: Plan) -> Sampled:
-        rows = [s.row for s in plan.rows]
-        if not plan.drafts:
-            return self.backend.sample(rows)
-        return self.backend.sample(rows, [plan.drafts.get(s.slot_id, ()) for s in plan.rows])
+        rows, asked = [s.row for s in plan.rows], prompts_in(plan)
+        if plan.drafts:
+            return self.backend.sample(rows, [plan.drafts.get(s.slot_id, ()) for s in plan.rows])
+        if not asked:
+            return self.backend.sample(rows) if rows else Sampled([], {}, {})
+        sampled = self.backend.sample(rows, prompts=[of_prompt for _, of_prompt in asked])
+        for (sequence, _), scored in zip(asked, sampled.scored, strict=True):
+            if sequence.status is not Status.RUNNING:
+                continue
+            if scored is None:
+                self._tell(told.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
+                continue
+            to = sequence.request.reply_to
+            self._out += [(to, delta) for delta in self._emitter.prompt(sequence, scored)]
+        return sampled
 
     def _spans(self, plan: Plan) -> TickSpans:
         """Return who computes what, for those who look on."""

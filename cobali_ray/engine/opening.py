@@ -151,6 +151,7 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
         shares=backend.shares,
         dense=backend.dense,
         grain=backend.grain,
+        n_scored_rows=backend.n_scored_rows,
         cell_bytes=cell_bytes,
         host_bytes=host_bytes,
     )

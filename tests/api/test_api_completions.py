@@ -108,7 +108,6 @@ async def test_a_stream_closes_with_reason_and_usage(openai):
     [
         pytest.param({"suffix": "end"}, "suffix", "unsupported_parameter", id="suffix"),
         pytest.param({"best_of": 3}, "best_of", "unsupported_parameter", id="best-of"),
-        pytest.param({"echo": True, "logprobs": 0}, "logprobs", "unsupported_parameter", id="echo-logprobs"),
         pytest.param({"logprobs": 21}, "logprobs", "invalid_value", id="logprobs"),
         pytest.param({"max_tokens": 0}, "max_tokens", "invalid_value", id="nothing"),
         pytest.param({"prompt": []}, "prompt", "invalid_value", id="empty-list"),

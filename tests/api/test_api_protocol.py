@@ -143,7 +143,10 @@ async def test_tokenize_and_back(post, client):
     assert client.tokenized[-1] == ("once", False, False)
     pieces = await post("/tokenize", {"content": "once upon", "with_pieces": True})
     assert pieces.json["tokens"] == [{"id": 1, "piece": "once"}, {"id": 2, "piece": " upon"}]
-    assert (await post("/detokenize", {"tokens": [1, 2]})).json == {"content": "once upon"}
+    assert (await post("/detokenize", {"tokens": [1, 2]})).json == {
+        "content": "once upon",
+        "prompt": "once upon",
+    }
 
 
 @pytest.mark.parametrize(

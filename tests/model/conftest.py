@@ -32,7 +32,7 @@ def open_tiny(tiny):
 
     def open_one(**changes):
         config = {"n_slots": 4, "n_ctx_slot": 512, "n_batch": 256, "n_threads": 2, "flash_attn": "off"}
-        opened.append(LlamaBackend(LlamaConfig(path=tiny, **config | changes)))
+        opened.append(LlamaBackend(LlamaConfig(**{"path": tiny} | config | changes)))
         return opened[-1]
 
     yield open_one

@@ -88,7 +88,14 @@ def told(events, request_id):
     """Return all that a client is told of an answer."""
     (end,) = events.ends(request_id)
     logprobs = [p for e in events.events[request_id] if isinstance(e, Delta) for p in e.logprobs]
-    return events.text(request_id), end.finish_reason, end.stats.n_output, logprobs
+    return events.text(request_id), end.finish_reason, end.stats.n_output, logprobs, prompt_told(events, end)
+
+
+def prompt_told(events, end):
+    """Return what a client is told of its prompt, which all comes before the answer."""
+    deltas = [e for e in events.events[end.request_id] if isinstance(e, Delta)]
+    assert not any(e.prompt for e in deltas[sum(not e.tokens for e in deltas) :])
+    return [p for e in deltas for p in e.prompt]
 
 
 class Guesses(Speculation):
@@ -121,11 +128,12 @@ class Guesses(Speculation):
             Request,
             request_id=st.just(""),
             prompt=prompts.map(tuple),
-            max_tokens=st.integers(1, 18),
+            max_tokens=st.integers(0, 18),
             sampling=sampling,
             stop=st.sampled_from([(), ("e",), ("ab", "qz"), ("~", "x")]),
             grammar=grammars,
             reasoning_budget=budgets,
+            n_prompt_logprobs=st.sampled_from([None, None, 2]),
         ),
         min_size=1,
         max_size=3,
@@ -283,6 +291,7 @@ class EngineMachine(RuleBasedStateMachine):
         copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
         dice=st.none() | st.randoms(use_true_random=False),
+        n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(  # the production defaults come first or twice
         self,
@@ -300,6 +309,7 @@ class EngineMachine(RuleBasedStateMachine):
         copies,
         dense,
         dice,
+        n_scored_rows,
     ):
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots) + (16 if dice else 0)
@@ -312,6 +322,7 @@ class EngineMachine(RuleBasedStateMachine):
             end_probability=end_probability,
             copies=copies != "no",
             shares=copies == "shared",
+            n_scored_rows=n_scored_rows,
         )
         self.limits = EngineLimits(
             n_slots=n_slots,
@@ -327,6 +338,7 @@ class EngineMachine(RuleBasedStateMachine):
             shares=self.backend.shares,
             dense=dense,
             grain=grain,
+            n_scored_rows=n_scored_rows,
         )
         self.end_probability = end_probability
         self.clock, self.events = FakeClock(step_s=0.0005), Recorder()
@@ -351,15 +363,17 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=prompts,
-        max_tokens=st.integers(1, 18),
+        max_tokens=st.integers(0, 18),
         sampling=sampling,
         stop=st.sampled_from([(), (), ("e",), ("ab", "qz"), ("~", "x")]),
         timeout_s=st.sampled_from([None, None, 3.0]),
         grammar=grammars,
         budget=budgets,
         salt=st.sampled_from(["", "", "", "other", "other", None]),
+        n_top=st.sampled_from([None, None, 0, 2, 20]),
+        n_scored=st.sampled_from([0, 0, 0, 1, 4, 30]),
     )
-    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt):
+    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored):
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id,
@@ -372,10 +386,17 @@ class EngineMachine(RuleBasedStateMachine):
             reasoning_budget=budget,
             reply_to=request_id,
             cache_salt=salt,
+            n_prompt_logprobs=n_top,
         )
         self.lone[request_id], tokens = lone_answer(request, self.end_probability)
         if self.speculation is not None:
             self.speculation.answers[request_id] = tokens
+        if n_top is not None:  # another engine has told the beginning
+            *answer, scored = self.lone[request_id]
+            assert [p.token_id for p in scored] == list(prompt), "each token is told once"
+            n_scored = min(n_scored, len(prompt))
+            request = self.requests[request_id] = replace(request, n_scored=n_scored)
+            self.lone[request_id] = (*answer, scored[n_scored:])
         self.sequences[request_id] = sequence = self.engine.submit(request)
         self.backend.seeds[sequence.row] = seed_of(request)
 
@@ -493,7 +514,7 @@ class EngineMachine(RuleBasedStateMachine):
     def check_answer(self, request_id, request):
         (end,) = self.events.ends(request_id)
         assert self.events.events[request_id][-1] is end, "nothing follows the end"
-        text, *_ = lone = self.lone[request_id]
+        text, *_, prompt = lone = self.lone[request_id]
         said = self.events.text(request_id)
         if end.error is None:
             assert told(self.events, request_id) == lone, "neither company nor drafts change an answer"
@@ -502,6 +523,8 @@ class EngineMachine(RuleBasedStateMachine):
                 assert isinstance(end.error, RequestCancelledError | DeadlineExceededError)
                 assert request_id in self.cancelled or request.timeout_s is not None
             assert text.startswith(said), "what was said before the end was right"
+            scored = prompt_told(self.events, end)
+            assert scored == prompt[: len(scored)], "and so was what was told of the prompt"
         if request.cache_salt is None:
             assert end.stats.n_cached == 0, "who shares nothing begins with nothing"
         n_said = sum(e.n_tokens for e in self.events.events[request_id] if isinstance(e, Delta))

@@ -77,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         mixed=st.booleans(),
         max_queue=st.sampled_from([128, 3]),
         drafts=st.booleans(),
+        n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(
         self,
@@ -93,6 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         mixed,
         max_queue,
         drafts,
+        n_scored_rows,
     ):
         self.drafts = drafts
         self.mixed = mixed  # several tenants and classes, or one of each
@@ -110,6 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             dense=dense,
             grain=grain,
             max_queue=max_queue,
+            n_scored_rows=n_scored_rows,
         )
         self.target_s = target_s
         self.scheduler = self.new_scheduler()
@@ -206,12 +209,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             if slot_id in self.empty:
                 continue
             assert self.cache[slot_id] == sequence.tokens[:start].tolist(), "what is there is what was said"
+        n_rows = 0
+        for slot_id, start, length, sample in plan.chunks:
+            s = slots.by_slot[slot_id]
+            if (first := s.n_unscored) is not None:
+                assert start <= first, "whatever is wanted of it is computed"
+                assert sample == max(start + length - first, 0)
+                n_rows += sample
+        assert n_rows <= self.limits.n_scored_rows
         self.plan = plan
 
     @rule(
         n_prompt=st.integers(1, 16),
         kind=st.integers(0, 2),
-        max_tokens=st.integers(1, 8),
+        max_tokens=st.integers(0, 8),
         timeout_s=st.sampled_from([None, None, 0.3]),
         ready=st.sampled_from([True, True, False]),
         salt=st.sampled_from(["", "", "other", None]),
@@ -219,8 +230,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 1, 2]),
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
         replays=st.booleans(),
+        n_top=st.sampled_from([None, None, 0, 1]),
     )
-    def submit(self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority, n_said, replays):
+    def submit(
+        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority, n_said, replays, n_top
+    ):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
         self.requests[request_id] = one = Request(
@@ -232,7 +246,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant=tenant if self.mixed else "",
             weight=2.0 if self.mixed and tenant == "c" else 1.0,
             priority=priority if self.mixed else 0,
-            said=(8,) * min(n_said, max_tokens - 1),
+            said=(8,) * max(min(n_said, max_tokens - 1), 0),
+            n_prompt_logprobs=n_top,
             replays=replays,
             attempt=int(n_said > 0),
         )

@@ -41,6 +41,7 @@ class View:
     n_computed: int
     n_pending: int
     n_passed: int = 0
+    n_unscored: int | None = None
     rank: tuple[int, float] = (0, 0.0)
 
 

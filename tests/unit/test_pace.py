@@ -19,6 +19,7 @@ class View:
     n_pending: int
     decoding: bool = False
     n_passed: int = 0
+    n_unscored: int | None = None
     rank: tuple[int, float] = (0, 0.0)
     n_output: int = 100
 

@@ -38,10 +38,11 @@ BROKEN = [
     ([], ""),
     (["a"], "a"),
     (["a", 5], "a"),
-    ([[], "text", [1], [], None], ""),
-    (["a", "text", [1], [5], None], "a"),
-    (["a", "text", 1, [], None], "a"),
-    (["a", "text", [1], [], [1]], "a"),
+    ([[], "text", [1], [], None, []], ""),
+    (["a", "text", [1], [5], None, []], "a"),
+    (["a", "text", 1, [], None, []], "a"),
+    (["a", "text", [1], [], [1], []], "a"),
+    (["a", "text", [1], [], None, [5]], "a"),
     (["a", ["stop", None, [1]]], "a"),
     (["a", [None, ["NoSuch"], list(STATS), None]], "a"),
 ]
@@ -75,14 +76,21 @@ def anyio_backend():
 number = st.integers(-(2**31), 2**31)
 seconds = st.floats(allow_nan=False)
 tops = st.tuples(number, st.binary(max_size=4), seconds)
-logprob = st.builds(TokenLogprob, number, st.binary(max_size=4), seconds, st.lists(tops).map(tuple))
+logprob = st.builds(
+    TokenLogprob,
+    number,
+    st.binary(max_size=4),
+    st.none() | seconds,
+    st.lists(tops).map(tuple),
+    st.none() | number,
+)
 maybe_s = st.none() | seconds
 stats = st.builds(
     RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s,
     st.sampled_from(TIERS), number,
 )  # fmt: skip
 tokens, logprobs = st.lists(number, max_size=3).map(tuple), st.lists(logprob, max_size=3).map(tuple)
-delta = st.builds(Delta, st.text(), st.text(), tokens, logprobs, st.none() | stats)
+delta = st.builds(Delta, st.text(), st.text(), tokens, logprobs, st.none() | stats, logprobs)
 end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats, st.none() | st.text())
 
 
@@ -93,7 +101,8 @@ def test_events_come_back_as_they_went(events):
     back = back.events
     assert back == events
     assert [type(event) for event in back] == [type(event) for event in events]
-    assert all(isinstance(lp, TokenLogprob) for e in back if isinstance(e, Delta) for lp in e.logprobs)
+    told = [lp for e in back if isinstance(e, Delta) for lp in (*e.logprobs, *e.prompt)]
+    assert all(isinstance(lp, TokenLogprob) for lp in told)
 
 
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
@@ -130,7 +139,7 @@ def test_nonsense_raises_what_the_reader_catches(data):
 
 @pytest.mark.parametrize(("item", "owner"), BROKEN)
 def test_an_event_that_cannot_be_read_is_the_loss_of_its_own_request(item, owner):
-    events = [["b", "text", [1], [], None], item, ["c", ["stop", None, list(STATS), None]]]
+    events = [["b", "text", [1], [], None, []], item, ["c", ["stop", None, list(STATS), None]]]
     message = decode(msgspec.msgpack.encode(["0", events]))
     assert message.events == [Delta("b", "text", (1,)), End("c", "stop", None, STATS)]
     assert message.lost == [owner]
@@ -255,7 +264,7 @@ async def test_an_undecodable_message_is_ignored(puller, pusher, data):
 async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, pusher):
     cancelled = []
     whole, broken = puller.open("whole", never), puller.open("broken", lambda: cancelled.append(True))
-    said = [["whole", "text", [1], [], None], ["broken", "late", [1], [], None]]
+    said = [["whole", "text", [1], [], None, []], ["broken", "late", [1], [], None, []]]
     events = [["broken", ["stop", None, [1]]], *said]
     with contextlib.closing(Connection(puller.address)) as engine:
         engine.send(msgspec.msgpack.encode(["0", events]))

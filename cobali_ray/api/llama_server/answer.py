@@ -207,6 +207,11 @@ def _probability(one: TokenLogprob) -> dict[str, Any]:
     return _alternative(one.token_id, one.piece, one.logprob) | {"top_logprobs": top}
 
 
-def _alternative(token: int, piece: bytes, logprob: float) -> dict[str, Any]:
+def _alternative(token: int, piece: bytes, logprob: float | None) -> dict[str, Any]:
     text = piece.decode("utf-8", "replace")
-    return {"id": token, "token": text, "bytes": list(piece), "logprob": finite(logprob)}
+    return {
+        "id": token,
+        "token": text,
+        "bytes": list(piece),
+        "logprob": None if logprob is None else finite(logprob),
+    }

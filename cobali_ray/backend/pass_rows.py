@@ -1,0 +1,37 @@
+"""The rows of one pass: those of prompts are measured, the others drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cobali_ray.backend.logprobs import PromptRows, score_rows
+from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
+from cobali_ray.backend.verify import verify_rows
+
+
+def use_rows(
+    logits: NDArray[np.float32],
+    rows: Sequence[RowSampler],
+    drafts: Sequence[Sequence[int]] = (),
+    prompts: Sequence[PromptRows] = (),
+) -> Sampled:
+    """Do what is wanted of a pass's rows; see `Backend.sample`. Drawing changes those that are drawn from."""
+    scored = score_rows(logits, prompts) if prompts else []
+    if prompts:
+        drawn = np.ones(len(logits), np.bool_)
+        for first, tokens, _ in prompts:
+            drawn[first : first + len(tokens)] = False
+        logits = logits[drawn]
+    sampled = verify_rows(logits, rows, drafts) if drafts else sample_rows(logits, rows)
+    sampled.scored = scored
+    return sampled
+
+
+def n_rows_of(
+    rows: Sequence[RowSampler], drafts: Sequence[Sequence[int]], prompts: Sequence[PromptRows]
+) -> int:
+    """Return how many rows a pass must have had."""
+    return len(rows) + sum(map(len, drafts)) + sum([len(tokens) for _, tokens, _ in prompts])
