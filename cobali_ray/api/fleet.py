@@ -11,11 +11,10 @@ from functools import partial
 from typing import TypeVar
 
 from cobali_ray.api.client import EngineClient
-from cobali_ray.api.continuation import Offer, continued
+from cobali_ray.api.continuation import Asked, Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
 from cobali_ray.core.events import End, Event
-from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
@@ -90,7 +89,7 @@ class Model:
         present = [engine for engine in self.engines.values() if engine.present]
         (present or list(self.engines.values()))[0].observe(name, seconds)
 
-    async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def generate(self, request: Asked) -> AsyncGenerator[list[Event], None]:
         """Have one of the engines answer; where it refuses another one, and where it dies, too.
 
         If all that are there refuse, the refusal that asks for the least patience is raised. A model that is
@@ -114,7 +113,7 @@ class Model:
         """Wait until one of the engines has loaded the model; see Loader."""
         await self.loader.load(self)
 
-    async def _choose(self, request: Request) -> Offer:
+    async def _choose(self, request: Asked) -> Offer:
         """Find the engine that is best for a request; where none is there, the first that is."""
         if (route := self._next(request, {})) is not None:
             model = await self.engines[route.engine_id].find()
@@ -135,7 +134,7 @@ class Model:
                 find.cancel()
 
     async def _attempt(
-        self, first: Route, model: str, asked: Request, request: Request
+        self, first: Route, model: str, asked: Asked, request: Asked
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer; where it cannot another one, and once more where none has the model.
 
@@ -169,7 +168,7 @@ class Model:
                 route = self._next(asked, refusals.keys() | gone)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
-    async def _loaded_for(self, request: Request) -> Request:
+    async def _loaded_for(self, request: Asked) -> Asked:
         """Load the model in the time that a request has; return it with what is left of that."""
         began_s, timeout_s = self._now(), request.timeout_s
         try:
@@ -184,7 +183,7 @@ class Model:
         return replace(request, timeout_s=max(timeout_s - (self._now() - began_s), 0.001))
 
     async def _answered(
-        self, route: Route, asked_id: str, request: Request
+        self, route: Route, asked_id: str, request: Asked
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
         waits = True
@@ -206,7 +205,7 @@ class Model:
         if first.stats is not None and first.stats.ttft_s is not None:  # else it ended in the queue
             self._router.released(asked_id, first.stats.n_cached)
 
-    def _next(self, request: Request, refused: Collection[str]) -> Route | None:
+    def _next(self, request: Asked, refused: Collection[str]) -> Route | None:
         """Choose among the engines that are there and have not refused."""
         present = self._look()
         there = [engine_id for engine_id in present if engine_id not in refused]

@@ -39,7 +39,7 @@ from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import PromptTooLongError, TooManyTokensError
+from cobali_ray.errors import PromptTooLongError, TooManyTokensError, WrongTaskError
 
 PREFIXES = {"chat": "chatcmpl", "text_completion": "cmpl"}
 """What the ids of an operation's answers begin with."""
@@ -146,6 +146,8 @@ class Generation:
         return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
 
     def _check(self, body: GenerationBody, source: Source, *, n_prompts: int) -> None:
+        if not source.card.generates:
+            raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         source.account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             source.account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))

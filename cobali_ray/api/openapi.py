@@ -14,8 +14,11 @@ from cobali_ray.api.schema import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    EmbeddingBody,
     ErrorBody,
     ModelBody,
+    RerankBody,
+    ScoreBody,
     SlotBody,
     TokenizeBody,
 )
@@ -23,6 +26,7 @@ from cobali_ray.api.schema import (
 SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
     ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody, ErrorBody,
+    EmbeddingBody, RerankBody, ScoreBody,
 )  # fmt: skip
 
 _ERRORS = {

@@ -14,6 +14,10 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {
     "/v1/chat/completions": ASK,
     "/v1/completions": {"prompt": "hi"},
+    "/v1/embeddings": {"input": "hi"},
+    "/v1/rerank": {"query": "hi", "documents": ["ho"]},
+    "/rerank": {"query": "hi", "texts": ["ho"]},
+    "/v1/score": {"text_1": "hi", "text_2": ["ho"]},
     "/v1/models/load": {"model": "fake"},
     "/v1/models/unload": {"model": "fake"},
     "/tokenize": {"content": "hi"},
