@@ -47,7 +47,6 @@ from cobali_ray.errors import (
     WrongTaskError,
 )
 
-
 OK = {"description": "The answer.", "content": {"application/json": {"schema": {}}}}
 
 

@@ -253,7 +253,7 @@ class ScriptedEmbedder:
 
     def __init__(self, n_most: int = 512, *, n_batch: int = 512, splits: bool = False) -> None:
         n_batch = n_batch if splits else max(n_batch, n_most)
-        self.kind = EmbeddingKind(_WIDTH, n_most, n_batch, 256, "last", splits=splits)
+        self.kind = EmbeddingKind(_WIDTH, n_most, n_batch, n_batch, 256, "last", splits=splits)
         self._begun = (0, 0)
         """Tokens of the text that goes on, and their hash."""
 

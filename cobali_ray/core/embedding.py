@@ -58,6 +58,8 @@ class EmbeddingKind(NamedTuple):
     """Most tokens of a text."""
     n_batch: int
     """Most tokens of one pass."""
+    n_together: int
+    """Most tokens of several texts in one pass."""
     n_texts: int
     """Most texts of one pass."""
     pooling: Pooling
@@ -216,7 +218,12 @@ class EmbeddingQueue:
     @property
     def wait_s(self) -> float:
         """How long what waits takes alone; 0: nothing waits, or nobody knows."""
-        return self.n_tokens * self.times.token_s(self.kind.n_batch)
+        return self.n_tokens * self.token_s
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token; 0: nobody knows."""
+        return self.times.token_s(self.kind.n_together)
 
     def takes_turn(self, *, others_wait: bool) -> bool:
         """Say whether a pass goes before the next tick: before each, or each second one if prompts wait."""
@@ -241,7 +248,7 @@ class EmbeddingQueue:
         Empty only where nothing is open.
         """
         kind, pieces = self.kind, list[Piece]()
-        room = min(max(n_most, 1), kind.n_batch)
+        room = min(max(n_most, 1), kind.n_together)
         if self._long is not None:
             room -= self._chunk(*self._long, room, pieces, now_s)
         for job in sorted(self._jobs.values(), key=lambda job: job.rank(now_s)):
@@ -363,9 +370,9 @@ class PassTimes:
         self._fit.learn(_row(n_tokens), seconds)
         self._longest = max(self._longest, n_tokens)
 
-    def token_s(self, n_batch: int) -> float:
-        """Return seconds per token of full passes; 0 while too little is known."""
-        return self._fit.predict(_row(n_batch)) / n_batch if self._knows else 0.0
+    def token_s(self, n_tokens: int) -> float:
+        """Return seconds per token of such passes; 0 while too little is known."""
+        return self._fit.predict(_row(n_tokens)) / n_tokens if self._knows else 0.0
 
     def most(self, seconds: float) -> int:
         """Return how many tokens take at most so long; never many more than were ever seen."""

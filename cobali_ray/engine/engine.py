@@ -254,8 +254,7 @@ class Engine:
         if self.embedding is None:
             return view
         queue = self.embedding.queue
-        token_s = view.token_s or queue.times.token_s(queue.kind.n_batch)
-        return view._replace(embed_s=queue.wait_s, token_s=token_s)
+        return view._replace(embed_s=queue.wait_s, token_s=view.token_s or queue.token_s)
 
     # -- the cache, looked at and moved from outside --------------------------------------------------
 

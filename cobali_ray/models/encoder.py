@@ -57,7 +57,10 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def plan_encoder(shape: EncoderShape, quant: str) -> tuple[TensorPlan, ...]:
-    """Return the tensors, with spreads that keep layers from drowning what went before them."""
+    """Return the tensors, with spreads that keep layers from drowning what went before them.
+
+    llama.cpp's GELU is a table of half precision: where the last bit tips over, a number behind it jumps.
+    """
     width, ffn = shape.width, shape.ffn_width
 
     def norm(name: str) -> list[TensorPlan]:
@@ -81,7 +84,7 @@ def plan_encoder(shape: EncoderShape, quant: str) -> tuple[TensorPlan, ...]:
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
             plans += linear(f"{at}.{name}", width, width)
         plans += norm(f"{at}.attn_output_norm")
-        plans += linear(f"{at}.ffn_up", ffn, width) + linear(f"{at}.ffn_down", width, ffn)
+        plans += linear(f"{at}.ffn_up", ffn, width) + linear(f"{at}.ffn_down", width, ffn, gain=0.25)
         plans += norm(f"{at}.layer_output_norm")
     if shape.ranks:
         plans += linear("cls", width, width, "F32") + linear("cls.output", 1, width, "F32")

@@ -31,7 +31,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.testing import FakeClock, Recorder
 
-KIND = EmbeddingKind(width=16, n_most=100, n_batch=100, n_texts=8, pooling="mean")
+KIND = EmbeddingKind(width=16, n_most=100, n_batch=100, n_together=100, n_texts=8, pooling="mean")
 SPLITS = KIND._replace(splits=True, n_most=1000)
 LIMITS = EngineLimits(n_slots=4, n_ctx_slot=512, n_cells=2048, token_budget=68, prefill_chunk=64)
 
@@ -112,6 +112,11 @@ def test_others_fill_a_pass_up():
 
 def test_where_no_text_is_so_short_the_shortest_goes():
     assert passes(queue_of(texts_of(30, 20)), n_most=5) == [[("a", 1, 0, 20, True)], [("a", 0, 0, 30, True)]]
+
+
+def test_a_text_may_be_longer_than_several_together():
+    queue = queue_of(texts_of(90, 20, 30), kind=KIND._replace(n_together=50))
+    assert passes(queue) == [[("a", 2, 0, 30, True), ("a", 1, 0, 20, True)], [("a", 0, 0, 90, True)]]
 
 
 def test_a_long_text_is_computed_in_pieces_where_that_is_the_same():
