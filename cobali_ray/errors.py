@@ -98,6 +98,37 @@ class PromptTooLongError(BadRequestError):
         )
 
 
+class TextTooLongError(BadRequestError):
+    """A text has more tokens than the model embeds at once. It begins with OpenAI's wording, see above."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, param: str, n_least: int, n_most: int) -> None:
+        super().__init__(param, n_least, n_most)
+        self.param, self.n_least, self.n_most = param, n_least, n_most
+
+    def __str__(self) -> str:
+        return (
+            f"This model's maximum context length is {self.n_most} tokens. However, {self.param} has a text "
+            f"of at least {self.n_least} tokens. Shorten it; operators can raise the setting n_ctx, as far "
+            "as the model was trained for."
+        )
+
+
+class WrongTaskError(BadRequestError):
+    """The model cannot do what its route is for."""
+
+    param = "model"
+    code = "model_not_supported"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(model, why)
+        self.model, self.why = model, why
+
+    def __str__(self) -> str:
+        return f"The model '{self.model}' {self.why}."
+
+
 class TooManyTokensError(BadRequestError):
     """A text has more tokens than whoever asked can use; it was not tokenised to its end."""
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cobali_ray.core.embedding import ChosenPooling
 from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, EngineLimits, Grain, PrefillOrder
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
@@ -86,6 +87,9 @@ class EngineSettings(BaseSettings):
     model_aliases: Annotated[tuple[str, ...], NoDecode] = ()
     vocab_gguf: Path | None = None
     """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
+    pooling: ChosenPooling | None = None
+    """How vectors of tokens become one of a text; None: as the model's file says. With it a model that
+    generates embeds, too, in a second context."""
     chat_template: Path | None = None
     """A Jinja file in place of the chat template that came with the model."""
     cache_dir: Path | None = None

@@ -23,6 +23,7 @@ from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
@@ -203,7 +204,7 @@ class ServeEngineClient:
         for call in self._speaking:
             call.cancel()
 
-    async def attempt(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Event], None]:
         """Submit a request and yield its events; closing the generator cancels it.
 
         Raises EngineDiedError if the engine goes away meanwhile.

@@ -26,9 +26,9 @@ from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
-from cobali_ray.core.route import load_of
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.engine.context import needed_bytes
 from cobali_ray.engine.engine import Engine, Sink
@@ -168,6 +168,8 @@ class EngineServer:
             created_s=int(self._path.stat().st_mtime) if self._path else 0,
             description=f"{self._settings.model} on cobali_ray {__version__}",
             sampling=self._settings.sampling(backend.sampling),
+            generates=backend.generates,
+            embedding=None if backend.embedder is None else backend.embedder.kind,
         )
         collector = Collector(
             engine_id=self._engine_id,
@@ -218,7 +220,7 @@ class EngineServer:
 
     # -- called over the Serve handle -------------------------------------------------------------------
 
-    async def run(self, request: Request) -> CobaliError | None:
+    async def run(self, request: Request | EmbeddingRequest) -> CobaliError | None:
         """Take a request and return when it has ended; its events go to `request.reply_to`.
 
         A refusal is returned, not raised: it is an answer, and Ray would log it as a failure. So is the error
@@ -233,9 +235,10 @@ class EngineServer:
         self._done[request.request_id] = done
         try:
             self._loop.submit(request)
-            self._onlooker.look(self._feeder.note, request)
-            if self._tracer is not None:
-                self._tracer.note(request)
+            if isinstance(request, Request):
+                self._onlooker.look(self._feeder.note, request)
+                if self._tracer is not None:
+                    self._tracer.note(request)
             return await done
         except (RefusedError, BadRequestError) as refusal:
             return refusal
@@ -351,7 +354,7 @@ class EngineServer:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
         if not self._loaded:
             return None
-        answer = asyncio.wrap_future(self._loop.ask(lambda engine: load_of(engine.scheduler)))
+        answer = asyncio.wrap_future(self._loop.ask(Engine.load))
         done, _ = await asyncio.wait({answer}, timeout=LOAD_S)
         return answer.result() if done and answer.exception() is None else None
 

@@ -24,7 +24,7 @@ from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.ports import socket_dir
-from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob
+from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import (
     CobaliError,
     EngineDiedError,
@@ -66,7 +66,7 @@ class Message(NamedTuple):
 
 
 def encode(engine_id: str, events: Iterable[Event]) -> bytes:
-    """Encode one message; events are arrays: a Delta has a text in second place, an End a list."""
+    """Encode one message; events are arrays: in second place Delta has a text, Vectors bytes, End a list."""
     return _pack((engine_id, [_flat_end(e) if isinstance(e, End) else e for e in events]))
 
 
@@ -107,6 +107,8 @@ def _event(item: list[Any]) -> Event:
             None if stats is None else RequestStats(*stats),
             tuple(map(_logprob, prompt)) if prompt else (),
         )
+    if isinstance(second, bytes):
+        return Vectors(request_id, second, tuple(item[2]))
     reason, error, stats, stop = second
     return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats), stop)
 

@@ -12,6 +12,7 @@ from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.cache import Cache
 from cobali_ray.api.clock import ApiClock, SystemClock
 from cobali_ray.api.debug import Debug
+from cobali_ray.api.embeddings import Embeddings
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
 from cobali_ray.api.fleet import Fleet
@@ -47,6 +48,7 @@ def build_api(
     app.include_router(generation.router())
     app.include_router(LlamaServer(fleet, settings, generation).router())
     app.include_router(Messages(generation, settings).router())
+    app.include_router(Embeddings(fleet, settings, clock, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

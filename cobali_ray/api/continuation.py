@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
-from cobali_ray.core.events import Delta, End, Event, RequestStats, first_word
+from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import Delta, End, Event, RequestStats, Vectors, first_word
 from cobali_ray.core.request import Request
 from cobali_ray.errors import (
     CobaliError,
@@ -25,7 +26,9 @@ _log = structlog.get_logger(__name__)
 MOST: Final = 2
 """How often one request goes on: what kills every engine that it comes to must not go round for ever."""
 
-Attempt: TypeAlias = Callable[[Request], AsyncGenerator[list[Event], None]]
+Asked: TypeAlias = Request | EmbeddingRequest
+"""What an engine may be asked. Texts are embedded anew where an engine did not finish all of them."""
+Attempt: TypeAlias = Callable[[Asked], AsyncGenerator[list[Event], None]]
 """Yields what one engine says of a request. Raises EngineDiedError where that engine is gone."""
 
 
@@ -37,12 +40,12 @@ class Offer(NamedTuple):
     attempt: Attempt
 
 
-Choose: TypeAlias = Callable[[Request], Awaitable[Offer]]
+Choose: TypeAlias = Callable[[Asked], Awaitable[Offer]]
 """Finds an engine for a request, waiting until there is one. Raises LoadingError if there will be none."""
 
 
 async def continued(
-    request: Request, choose: Choose, now: Callable[[], float], *, replays: bool = False
+    request: Asked, choose: Choose, now: Callable[[], float], *, replays: bool = False
 ) -> AsyncGenerator[list[Event], None]:
     """Yield a request's events, from as many engines as it takes, as if they came from one.
 
@@ -68,7 +71,9 @@ async def continued(
         yield [book.fail(error)]
 
 
-def _seeded(request: Request) -> Request:
+def _seeded(request: Asked) -> Asked:
+    if isinstance(request, EmbeddingRequest):
+        return request
     sampling = request.sampling
     if sampling.seed is not None or sampling.temperature == 0:
         return request
@@ -78,7 +83,7 @@ def _seeded(request: Request) -> Request:
 class _Book:
     """What was said of one request and when, whichever engine said it."""
 
-    def __init__(self, request: Request, now: Callable[[], float], *, replays: bool) -> None:
+    def __init__(self, request: Asked, now: Callable[[], float], *, replays: bool) -> None:
         self._request, self._now, self._replays = request, now, replays
         self._attempt = 0
         """Engines that are gone."""
@@ -116,7 +121,7 @@ class _Book:
         timeout_s = self._request.timeout_s
         return None if timeout_s is None else max(self._began_s + timeout_s - self._now(), 0.001)
 
-    def send(self, offer: Offer) -> Request:
+    def send(self, offer: Offer) -> Asked:
         """Return what the next engine is asked. Raises EngineDiedError if it cannot go on with the answer."""
         self._sent_s = self._now()
         if not self._attempt:
@@ -125,17 +130,17 @@ class _Book:
         if offer.model != self._model:
             _log.warning("another_model", request_id=self._request.request_id)
             raise EngineDiedError
-        return replace(
+        again = replace(
             self._request,
             # Another name, for what the last engine said last may still be on its way.
             request_id=f"{self._request.request_id}~{self._attempt}",
             attempt=self._attempt,
-            said=tuple(self._said),
-            n_scored=self._n_scored,
-            replays=self._replays,
             timeout_s=self._left_s,
             received_s=None,
         )
+        if isinstance(again, EmbeddingRequest):
+            return again
+        return replace(again, said=tuple(self._said), n_scored=self._n_scored, replays=self._replays)
 
     def enter(self, events: list[Event]) -> list[Event]:
         """Take what an engine said; return it as the client is told."""
@@ -159,8 +164,8 @@ class _Book:
             queue_s, ttft_s = (stats.queue_s or 0.0) + lost_s, (stats.ttft_s or 0.0) + lost_s
             self._first = stats._replace(queue_s=queue_s, ttft_s=ttft_s)
 
-    def _name(self, delta: Delta) -> Delta:
-        return delta._replace(request_id=self._request.request_id)
+    def _name(self, told: Delta | Vectors) -> Delta | Vectors:
+        return told._replace(request_id=self._request.request_id)
 
     def _close(self, end: End) -> End:
         return end._replace(request_id=self._request.request_id, stats=self._whole(end.stats))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -26,7 +26,7 @@ from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, UnloadedError
 
 MAX_TOKENS = 1_000_000
@@ -231,6 +231,14 @@ _WORDS = {
 }
 
 
+def capabilities(card: ModelCard) -> Iterator[str]:
+    """Name what a model can do."""
+    if card.generates:
+        yield "completion"
+    if (kind := card.embedding) is not None:
+        yield from ["rerank"] if kind.pooling == "rank" else ["embedding", "rerank"]
+
+
 def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any]:
     """Describe a model; how it is to be used is known once it has been loaded."""
     with suppress(LoadingError):
@@ -242,6 +250,7 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "owned_by": "cobali",
             "root": card.model_id,
             "max_model_len": card.n_ctx_slot,
+            "capabilities": list(capabilities(card)),
             "description": card.description,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
             "status": status,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
-from cobali_ray.api.continuation import Offer, continued
+from cobali_ray.api.continuation import Asked, Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
 from cobali_ray.core.events import Delta, End, Event, first_word
@@ -92,7 +92,7 @@ class Model:
         present = [engine for engine in self.engines.values() if engine.present]
         (present or list(self.engines.values()))[0].observe(name, seconds)
 
-    async def generate(self, request: Request) -> AsyncGenerator[list[Event], None]:
+    async def generate(self, request: Asked) -> AsyncGenerator[list[Event], None]:
         """Have one of the engines answer; where it refuses another one, and where it dies, too.
 
         If all that are there refuse, the refusal that asks for the least patience is raised. A model that is
@@ -116,7 +116,7 @@ class Model:
         """Wait until one of the engines has loaded the model; see Loader."""
         await self.loader.load(self)
 
-    async def _choose(self, request: Request) -> Offer:
+    async def _choose(self, request: Asked) -> Offer:
         """Find the engine that is best for a request; where none is there, the first that is."""
         if (route := self._next(request, {})) is not None:
             model = await self.engines[route.engine_id].find()
@@ -137,7 +137,7 @@ class Model:
                 find.cancel()
 
     async def _attempt(
-        self, first: Route, model: str, asked: Request, request: Request
+        self, first: Route, model: str, asked: Asked, request: Asked
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer; where it cannot another one, and once more where none has the model.
 
@@ -171,7 +171,7 @@ class Model:
                 route = self._next(asked, refusals.keys() | gone)
         raise min(refusals.values(), key=lambda refusal: refusal.retry_after_s)
 
-    async def _loaded_for(self, request: Request) -> Request:
+    async def _loaded_for(self, request: Asked) -> Asked:
         """Load the model in the time that a request has; return it with what is left of that."""
         began_s, timeout_s = self._now(), request.timeout_s
         try:
@@ -186,13 +186,14 @@ class Model:
         return replace(request, timeout_s=max(timeout_s - (self._now() - began_s), 0.001))
 
     async def _answered(
-        self, route: Route, asked_id: str, request: Request
+        self, route: Route, asked_id: str, request: Asked
     ) -> AsyncGenerator[list[Event], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
         engine_id, tenant = route.engine_id, request.tenant
         shared = len(self.engines) > 1 and bool(tenant)
-        n_elsewhere = self._elsewhere.take(engine_id, tenant) if shared else 0.0
-        if n_elsewhere:
+        n_elsewhere = 0.0
+        if shared and isinstance(request, Request):
+            n_elsewhere = self._elsewhere.take(engine_id, tenant)
             request = replace(request, served_elsewhere=n_elsewhere)
         waits = True
         self._router.booked(asked_id, route, self._now())
@@ -217,14 +218,16 @@ class Model:
         if first.stats is not None and first.stats.ttft_s is not None:  # else it ended in the queue
             self._router.released(asked_id, first.stats.n_cached)
 
-    def _next(self, request: Request, refused: Collection[str]) -> Route | None:
+    def _next(self, request: Asked, refused: Collection[str]) -> Route | None:
         """Choose among the engines that are there and have not refused."""
         present = self._look()
         there = [engine_id for engine_id in present if engine_id not in refused]
         if len(self.engines) == 1 or not there:
             return _to(there[0]) if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
-        salt = request.cache_salt if request.n_prompt_logprobs is None else None  # it begins with nothing
+        salt = request.cache_salt
+        if isinstance(request, Request) and request.n_prompt_logprobs is not None:
+            salt = None  # it begins with nothing
         route = self._router.choose(request.prompt, salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
             return _to(there[0])
@@ -278,8 +281,9 @@ class Model:
 def given(events: Sequence[Event]) -> float:
     """Return what an engine gave with these events, as fairness counts."""
     n = OUTPUT_COST * sum([len(event.tokens) for event in events if isinstance(event, Delta)])
-    stats = events[0].stats
-    return n + (stats.n_prompt - stats.n_cached if isinstance(events[0], Delta) and stats else 0)
+    first = first_word(events)
+    stats = first.stats if isinstance(first, Delta) else None
+    return n + (stats.n_prompt - stats.n_cached if stats else 0)
 
 
 def _to(engine_id: str) -> Route:

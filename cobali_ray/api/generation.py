@@ -44,7 +44,7 @@ from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import PromptTooLongError, TooManyTokensError
+from cobali_ray.errors import PromptTooLongError, TooManyTokensError, WrongTaskError
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 
@@ -174,6 +174,8 @@ class Generation:
     def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
         body, dialect = read(account, raw, gone)
         source = source_of(self._fleet, body.model, account)
+        if not source.card.generates:
+            raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         if isinstance(body, ChatBody):
             return self._chat(body, source, dialect, gone), dialect
         return self._completion(body, source, dialect, gone), dialect

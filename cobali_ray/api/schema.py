@@ -17,6 +17,9 @@ from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
+MAX_INPUTS = 2048
+"""Texts of one request for vectors, or for scores, as OpenAI has it."""
+
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
 
@@ -42,6 +45,22 @@ def _prompt(value: Any) -> Prompt:
         "prompt",
         "must be a string, a list of strings, a list of token ids or a list of such lists, not empty",
     )
+
+
+def _documents(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and 0 < len(value) <= MAX_INPUTS:
+        texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
+        if all(isinstance(text, str) for text in texts):
+            return texts
+    raise PydanticCustomError(
+        "documents", f"must be 1 to {MAX_INPUTS:,} texts, as strings or as objects with a text"
+    )
+
+
+def _documents_if_any(value: Any) -> list[str] | None:
+    return None if value is None else _documents(value)
 
 
 def _stop(value: Any) -> tuple[str, ...]:
@@ -305,6 +324,64 @@ class CompletionBody(GenerationBody):
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
     logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
     best_of: int | None = Field(None, description="Only equal to n.")
+
+
+class EmbeddingBody(Shape):
+    """POST /v1/embeddings."""
+
+    model: str | None = None
+    input: Annotated[
+        Prompt,
+        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
+    ]
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="float (default), or base64: 32-bit floats, little-endian."
+    )
+    dimensions: Annotated[
+        int | None, Field(ge=1, description="Keep the first so many numbers, and bring them to length 1.")
+    ] = None
+    timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
+    priority: int | None = Field(
+        None, description="Class of the request: the lower number goes first, as far as the key allows."
+    )
+
+
+class ScoringBody(Shape):
+    """What bodies share that ask how well texts go together."""
+
+    model: str | None = None
+    timeout_s: float | None = Field(None, description="Seconds from arrival to the last score.")
+    priority: int | None = Field(
+        None, description="Class of the request: the lower number goes first, as far as the key allows."
+    )
+    raw_scores: bool | None = Field(None, description="Scores as the head gives them, not in 0 to 1.")
+
+
+class RerankBody(ScoringBody):
+    """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
+
+    query: str
+    documents: Annotated[
+        list[str] | None,
+        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | list[dict[str, str]] | None),
+        Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
+    ] = None
+    texts: Annotated[
+        list[str] | None, PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None)
+    ] = None
+    top_n: Annotated[
+        int | None, Field(ge=1, description="How many are named, the best first; absent: all.")
+    ] = None
+    return_documents: bool | None = Field(None, description="Give each text back; default false.")
+    return_text: bool | None = Field(None, description="TEI's name for that.")
+
+
+class ScoreBody(ScoringBody):
+    """POST /v1/score: of each pair of texts; one text goes with each of the others."""
+
+    text_1: Annotated[list[str], PlainValidator(_documents, json_schema_input_type=str | list[str])]
+    text_2: Annotated[list[str], PlainValidator(_documents, json_schema_input_type=str | list[str])]
 
 
 class TokenizeBody(Shape):

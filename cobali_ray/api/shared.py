@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import Delta, Event
+from cobali_ray.core.events import Delta, End, Event
 
 
 class SharedPrompts:
@@ -30,7 +30,7 @@ class SharedPrompts:
                 self._n_left[prompt] -= len(event.prompt)
                 if not self._n_left[prompt]:
                     told += self._held.pop(prompt, [])
-            elif self._n_left[prompt] and (isinstance(event, Delta) or event.error is None):
+            elif self._n_left[prompt] and not (isinstance(event, End) and event.error is not None):
                 self._held[prompt].append(event)
             else:
                 told.append(event)

@@ -40,7 +40,7 @@ class Tally:
                 self.ends[index] = ended[index] = event
                 self.n_open -= 1
                 self.failure = self.failure or event.error
-            else:
+            elif isinstance(event, Delta):
                 said.append(event)
                 self.n_tokens += event.n_tokens
         if self.ttft_s is None and _speaks(deltas, ended):

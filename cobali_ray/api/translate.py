@@ -106,14 +106,14 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     return tuple(dict.fromkeys(tokens))
 
 
-def priority_of(body: GenerationBody, terms: Terms) -> int:
+def priority_of(asked: int | None, terms: Terms) -> int:
     """Return the class of a request. Raises InvalidParameterError for a better one than its key allows."""
-    if body.priority is None:
+    if asked is None:
         return terms.priority
-    if body.priority < terms.best:
-        message = f"priority must be {terms.best} or a higher number with this key, got {body.priority}"
+    if asked < terms.best:
+        message = f"priority must be {terms.best} or a higher number with this key, got {asked}"
         raise InvalidParameterError("priority", message)
-    return body.priority
+    return asked
 
 
 def fingerprint(card: ModelCard) -> str:
@@ -178,7 +178,7 @@ def _call(
         asked = 1  # no engine will see it
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     salt = _cache_salt(body, origin.holder.salt)
-    terms, priority = origin.holder.terms, priority_of(body, origin.holder.terms)
+    terms, priority = origin.holder.terms, priority_of(body.priority, origin.holder.terms)
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]

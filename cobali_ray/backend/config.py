@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from cobali_ray.backend.memory import TYPES
+from cobali_ray.core.embedding import ChosenPooling
 from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
 MAX_SLOTS = 256
+FLASH = {"auto": -1, "off": 0, "on": 1}
+"""How llama.cpp numbers what `flash_attn` may be."""
 FEWEST_SLOTS = 32
 """Others measured llama.cpp's own device sampling: a loss with one slot, either with 16, a gain with 32."""
 _ATTENTION_TILE = 64
@@ -39,6 +42,8 @@ class LlamaConfig:
     device_sampling: Literal["auto", "on", "off"] = "auto"
     speculation: bool = False
     """Whether streams' drafts may be computed."""
+    pooling: ChosenPooling | None = None
+    """How to make vectors of texts; None: as the file says, if it does."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

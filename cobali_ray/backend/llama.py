@@ -18,14 +18,16 @@ from cobali_ray.backend import attention, library, memory
 from cobali_ray.backend.advice import advised
 from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells
-from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
+from cobali_ray.backend.embedder import LlamaEmbedder
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Words
+from cobali_ray.backend.port import Embedder, Words
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
@@ -37,17 +39,33 @@ _SCORE_BYTES = 8
 """Of a row, a head and a cell: a score and, where the allocator needs it, its softmax."""
 SLOW_CELLS = "with flash attention on a CPU, prompts take 2 to 7 times as long as f16 where much is cached"
 _NO_ROOM = 1
-_FLASH = {"auto": -1, "off": 0, "on": 1}
 _PROBE = array("i", [0] * 5)
+
+
+def load_model(config: LlamaConfig) -> Any:
+    """Load the model. Raises ConfigError."""
+    lc = library.load()
+    params = lc.llama_model_default_params()
+    params.n_gpu_layers = config.n_gpu_layers
+    library.forget_errors()
+    model = lc.llama_model_load_from_file(str(config.path).encode(), params)
+    if not model:
+        raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {library.errors()}")
+    if lc.llama_model_has_encoder(model):
+        lc.llama_model_free(model)
+        raise ConfigError("model", f"{config.path} is no decoder-only language model")
+    return model
 
 
 class LlamaBackend:
     """A Backend on llama.cpp. Every batch is checked before the library sees it, because it aborts."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, model: Any = None) -> None:
+        """Take over a loaded model, or load it."""
         self._lc = lc = library.load()
-        self._model = self._context = None
-        self._model = self._load(config)
+        self._context = None
+        self._embedder: LlamaEmbedder | None = None
+        self._model = model or load_model(config)
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
@@ -82,6 +100,10 @@ class LlamaBackend:
         self.shares = self.copies and config.unified
         self.dense = not config.unified
         self.verifies = config.verifies and self.cuts_tails and self._device is None
+        self.generates = True
+        if config.pooling is not None:
+            self._embedder = self._open_embedder(config, config.pooling)
+        self.embedder: Embedder | None = self._embedder
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
@@ -94,19 +116,6 @@ class LlamaBackend:
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
-
-    def _load(self, config: LlamaConfig) -> Any:
-        lc = self._lc
-        params = lc.llama_model_default_params()
-        params.n_gpu_layers = config.n_gpu_layers
-        library.forget_errors()
-        model = lc.llama_model_load_from_file(str(config.path).encode(), params)
-        if not model:
-            raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {library.errors()}")
-        if lc.llama_model_has_encoder(model):
-            lc.llama_model_free(model)
-            raise ConfigError("model", f"{config.path} is no decoder-only language model")
-        return model
 
     def _attends(self) -> bool:
         """Whether the model keeps the keys and values of each token, and not states."""
@@ -146,7 +155,7 @@ class LlamaBackend:
         params.n_outputs_max = self._n_outputs = min(params.n_batch, n_drawn + self.n_scored_rows)
         params.n_threads = params.n_threads_batch = config.n_threads
         asked = "on" if config.needs_flash else config.flash_attn
-        params.flash_attn_type = _FLASH["off" if plain else asked]
+        params.flash_attn_type = FLASH["off" if plain else asked]
         params.type_k, params.type_v = config.ggml_types
         if plain:
             params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
@@ -165,6 +174,13 @@ class LlamaBackend:
                 f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx_slot}: {library.errors()}",
             )
         return context
+
+    def _open_embedder(self, config: LlamaConfig, pooling: Pooling) -> LlamaEmbedder:
+        try:
+            return LlamaEmbedder(self._model, pooling=pooling, config=config)
+        except ConfigError:
+            self.close()
+            raise
 
     def _try_device(self, device: DeviceCandidates) -> None:
         """Compute one token; where no candidates come of it (a device without top_k), do without."""
@@ -418,6 +434,8 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free context and model."""
+        if self._embedder is not None:
+            self._embedder.close()
         if self._context:
             self._lc.llama_free(self._context)
         if self._device is not None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.embedding import EmbeddingKind, Piece
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
 
@@ -84,10 +88,31 @@ class Words(Protocol):
         """
         ...
 
+    def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
+        """Return the tokens by which a model that ranks reads a document beside a query.
+
+        Raises TooManyTokensError.
+        """
+        ...
+
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
         """Turn token ids into text; stops early once `gone` says so.
 
         Raises InvalidParameterError for an id outside the vocabulary.
+        """
+        ...
+
+
+class Embedder(Protocol):
+    """What makes vectors of texts. The thread of its backend calls it."""
+
+    kind: EmbeddingKind
+
+    def embed(self, pieces: Sequence[Piece]) -> Sequence[NDArray[np.float32]]:
+        """Return the raw vector of each text, which of one that goes on means nothing.
+
+        The first piece may go on with what the last pass began with; nothing else is remembered.
+        Raises BackendError; then nothing is.
         """
         ...
 
@@ -119,6 +144,9 @@ class Backend(Protocol):
     """Whether such a copy takes no cells of its own."""
     dense: bool
     """Whether gaps between the ids of busy slots cost time."""
+    generates: bool
+    """Whether it is any use but for its embedder."""
+    embedder: Embedder | None
     verifies: bool
     """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
     n_scored_rows: int

@@ -19,10 +19,11 @@ from cobali_ray.backend.batch import TickBatch, check_batch
 from cobali_ray.backend.logprobs import MOST_SCORED, PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
-from cobali_ray.backend.port import Gone, InfillMarks, Words, never
+from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.embedding import EmbeddingKind, Piece
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import NEUTRAL
@@ -38,6 +39,7 @@ N_BYTES = 256
 END_TOKEN = 256
 N_VOCAB = 260
 CELL_BYTES = 1024
+_WIDTH = 16
 _N_ROWS = 1024
 _MASK = (1 << 64) - 1
 _PRINTABLE = range(32, 127)
@@ -84,6 +86,7 @@ class ScriptedBackend:
         shares: bool = False,
         dense: bool = True,
         n_scored_rows: int = MOST_SCORED,
+        embedder: Embedder | None = None,
     ) -> None:
         self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
         self.n_ctx_slot = n_ctx_slot
@@ -95,6 +98,7 @@ class ScriptedBackend:
         self.copies, self.shares, self.dense = copies, shares, dense
         self.n_scored_rows = n_scored_rows
         self.words: Words = ByteVocab()
+        self.generates, self.embedder = True, embedder
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now
@@ -268,6 +272,31 @@ class ScriptedBackend:
         """Do nothing."""
 
 
+class ScriptedEmbedder:
+    """A text's vector is a function of its tokens, in whatever company and pieces they come."""
+
+    def __init__(self, n_most: int = 512, *, n_batch: int = 512, splits: bool = False) -> None:
+        n_batch = n_batch if splits else max(n_batch, n_most)
+        self.kind = EmbeddingKind(_WIDTH, n_most, n_batch, n_batch, 256, "last", splits=splits)
+        self._begun = (0, 0)
+        """Tokens of the text that goes on, and their hash."""
+
+    def embed(self, pieces: Sequence[Piece]) -> list[NDArray[np.float32]]:
+        """Check the pass as llama.cpp's would be, and hash its texts."""
+        rows = []
+        if sum(len(piece.tokens) for piece in pieces) > self.kind.n_batch or len(pieces) > self.kind.n_texts:
+            raise BackendError("too much for one pass")
+        for number, piece in enumerate(pieces):
+            n, state = self._begun if piece.start else (0, 0)
+            if piece.start != n or (number and (n or not piece.last)) or not (piece.last or self.kind.splits):
+                raise BackendError(f"text {piece.text_id} goes on at {piece.start}, and {n} tokens are there")
+            for token in piece.tokens:
+                state = _chain(state, token)
+            self._begun = (0, 0) if piece.last else (n + len(piece.tokens), state)
+            rows.append(np.random.default_rng(state).normal(size=_WIDTH).astype(np.float32))
+        return rows
+
+
 class ByteVocab:
     """The scripted model's vocabulary: one token per byte of UTF-8."""
 
@@ -308,6 +337,10 @@ class ByteVocab:
         if n_most is not None and len(data) > n_most:
             raise TooManyTokensError(len(data), n_most)
         return list(data)
+
+    def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
+        """Return the bytes of both, and a line's end between them."""
+        return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
         """Return the text of byte tokens. Raises InvalidParameterError for others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
 _AT_ONCE = 65_536
+_FIELDS = re.compile(r"\{(query|document)\}")
 
 
 class Specials(NamedTuple):
@@ -55,6 +57,8 @@ class Vocab:
         self._pieces: list[bytes | None] = [None] * self.n_vocab
         template = lc.llama_model_chat_template(model, None)
         self.has_chat_template = bool(template)
+        ranking = lc.llama_model_chat_template(model, b"rerank")
+        self._ranking = ranking.decode("utf-8", "replace") if ranking else ""
         bos, eos = lc.llama_vocab_bos(self._vocab), lc.llama_vocab_eos(self._vocab)
         own = template.decode("utf-8", "replace") if template else CHATML
         source = own if chat_template is None else chat_template
@@ -150,6 +154,29 @@ class Vocab:
                 return tokens
         if add_special and lc.llama_vocab_get_add_eos(self._vocab):
             tokens.append(lc.llama_vocab_eos(self._vocab))
+        _at_most(len(tokens), n_most)
+        return tokens
+
+    def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
+        """Return the tokens of a query and a document, as models that rank want them.
+
+        By the template that the file names `rerank`; else between the tokens that it adds to texts.
+        Raises TooManyTokensError.
+        """
+        if self._ranking:
+            text = _FIELDS.sub(lambda field: query if field[1] == "query" else document, self._ranking)
+            return self.tokenize(text, add_special=False, n_most=n_most)
+        lc, vocab = self._lc, self._vocab
+        end = int(lc.llama_vocab_eos(vocab))
+        end = int(lc.llama_vocab_sep(vocab)) if end < 0 else end
+        ends = [end] if lc.llama_vocab_get_add_eos(vocab) else []
+        separator = [int(lc.llama_vocab_sep(vocab))] if lc.llama_vocab_get_add_sep(vocab) else []
+        begin = [int(lc.llama_vocab_bos(vocab))] if lc.llama_vocab_get_add_bos(vocab) else []
+        parts = [
+            self.tokenize(text, add_special=False, parse_special=False, n_most=n_most)
+            for text in (query, document)
+        ]
+        tokens = [*begin, *parts[0], *ends, *separator, *parts[1], *ends]
         _at_most(len(tokens), n_most)
         return tokens
 

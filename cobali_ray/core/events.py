@@ -1,4 +1,4 @@
-"""What the engine says about a request: deltas, then exactly one end.
+"""What the engine says about a request: deltas, or vectors, then exactly one end.
 
 Named tuples, because they are made once per token and travel as plain arrays.
 """
@@ -95,9 +95,24 @@ class End(NamedTuple):
     """The stop string that ended it; None where something else did."""
 
 
-Event: TypeAlias = Delta | End
+class Vectors(NamedTuple):
+    """What became of some of a request's texts: of each a vector, or a score."""
+
+    request_id: str
+    rows: bytes
+    """32-bit floats, little-endian, one text after another."""
+    texts: tuple[int, ...]
+    """Which texts they are of."""
+
+    @property
+    def stats(self) -> None:
+        """Nothing is told of its life before its end."""
+        return
+
+
+Event: TypeAlias = Delta | Vectors | End
 
 
 def first_word(events: Iterable[Event]) -> Event | None:
-    """Return the first of these events that has tokens of the answer, or ends it; prompts are read before."""
-    return next((event for event in events if isinstance(event, End) or event.tokens), None)
+    """Return the first of these events that has some of the answer, or ends it; prompts are read before."""
+    return next((event for event in events if not isinstance(event, Delta) or event.tokens), None)

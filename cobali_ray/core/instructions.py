@@ -50,6 +50,8 @@ class TickBegun(NamedTuple):
     """The backend is free for the next pass."""
 
     now_s: float
+    shared: bool = False
+    """Something else was computed since the last one: beside streams no prompt goes on in this tick."""
 
 
 class Refused(NamedTuple):

@@ -110,6 +110,7 @@ class _Engine:
         view = self.view
         most_s = own_s if view.shortest else inf
         ahead_s, at_s = sum(min(pace.prefill_s(*span), most_s) for span in view.ahead), self.seen_s
+        ahead_s += min(view.embed_s, own_s)  # prompts and texts take turns
         for booking in self.since.values():
             ahead_s = max(ahead_s - (booking.booked_s - at_s), 0.0) + min(booking.own_s, most_s)
             at_s = booking.booked_s

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
+from math import inf
 from typing import Any, TypeAlias
 
 from cobali_ray.core.admission import DrainRate, retry_after_s
@@ -123,6 +124,8 @@ class Scheduler:
         """Who ended while the pass computes for it, and whether its cells may be kept."""
         self._out: list[Instruction] = []
         self._began_s = 0.0
+        self._shared = False
+        """Whether the streams' gap has been used by something else already."""
         self.shape = Shape(0, 0, ())
         """The pass computed last; likewise the next two."""
         self.gaps: list[float] = []
@@ -240,6 +243,14 @@ class Scheduler:
         self._sort()
         context = sum([s.n_computed for s in self._streams])
         return self._pacer.prefill_pace(len(self._streams), context, self.limits)
+
+    def spare_s(self) -> float:
+        """Return how long something else may take before the next tick, within the streams' ITL target."""
+        self._sort()
+        if not self._streams:
+            return inf
+        decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
+        return self._pacer.most_s(decode_s) - decode_s
 
     def sequence(self, request_id: str) -> Sequence:
         """Return an open request, to look at."""
@@ -375,6 +386,7 @@ class Scheduler:
         if self._pass is not None:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
+        self._shared = event.shared
         self.tiers.begin_tick(now_s)
         for sequence in self._deadlines.expired(now_s):
             if sequence.status is not Status.FINISHED:
@@ -465,9 +477,10 @@ class Scheduler:
     def _next_plan(self) -> Plan:
         self._sort()
         streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
-        chunks = self._pacer.plan(streams, self._prompts, self.limits)
+        shared = self._shared and bool(streams)
+        chunks = self._pacer.plan(streams, () if shared else self._prompts, self.limits)
         plan = lay_out(streams, chunks, by_slot, pass_cells)
-        if self._speculation is None or chunks or not 0 < len(streams) <= MOST_STREAMS:
+        if self._speculation is None or chunks or shared or not 0 < len(streams) <= MOST_STREAMS:
             return plan
         model, context = self._pacer.model, plan.context
         if not model.knows_decode:

@@ -7,8 +7,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.request import NEUTRAL, SamplingParams
 from cobali_ray.core.spans import NO_SPANS, TickSpans
+
+
+class Pass(NamedTuple):
+    """What one pass of texts to embed did."""
+
+    n_texts: int
+    """Texts that have their vector now."""
+    n_tokens: int
+    seconds: float
+    n_waiting: int
+    """Texts that still wait."""
+    n_ended: int
+    """Requests that ended with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,13 @@ class TickStats:
     n_drafted: int = 0
     """Tokens of drafts computed, and those of them that were right."""
     n_accepted: int = 0
+    n_embedded: int = 0
+    """Tokens of texts that were embedded just before the tick; next, the texts."""
+    n_texts: int = 0
+    n_texts_queued: int = 0
+    """Texts that wait to be embedded, after it."""
+    embed_s: float = 0.0
+    """How long that took; not in `total_s`, unless the tick was nothing else."""
     predicted_s: float = 0.0
     """What the tick-time model expected of `total_s`; 0 while it knows too little."""
     target_s: float = 0.0
@@ -144,6 +165,8 @@ class LoadView(NamedTuple):
     """What it takes more for each position of its depth."""
     n_kept: int
     """Tokens that its slots and host memory can keep."""
+    embed_s: float = 0.0
+    """How long the texts take that wait to be embedded."""
 
 
 class Attendance(NamedTuple):
@@ -178,3 +201,6 @@ class ModelCard:
     description: str = ""
     sampling: SamplingParams = NEUTRAL
     """What holds where a request says nothing."""
+    generates: bool = True
+    embedding: EmbeddingKind | None = None
+    """What it makes of texts; None: it does not embed."""

@@ -46,8 +46,12 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     if path is None:
         return 0
     header = read_header(path)
+    if _only_embeds(header.metadata):
+        return header.size_bytes
     settings = settled(settings, path, on_gpu=False)
     n_cells = settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+    if settings.pooling is not None:  # a second context
+        n_cells += settings.n_ctx_known
     return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
 
 
@@ -91,6 +95,12 @@ def cell_bytes_of(said: Mapping[str, Any], settings: EngineSettings) -> int | No
         type_k=settings.type_k,
         type_v=settings.type_v,
     )
+
+
+def _only_embeds(said: Mapping[str, Any]) -> bool:
+    """Whether the file is of a model without a KV cache, or one that is not used to generate."""
+    name = said.get("general.architecture")
+    return _number(said, "pooling_type") is not None or said.get(f"{name}.attention.causal") is False
 
 
 def _number(said: Mapping[str, Any], key: str) -> int | None:

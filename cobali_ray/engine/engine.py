@@ -17,6 +17,7 @@ from cobali_ray.backend.sampling import BROKEN, RowSampler, Sampled, TokenLogpro
 from cobali_ray.core import instructions as told
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import Event as ClientEvent
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.lifecycle import Status
@@ -26,12 +27,14 @@ from cobali_ray.core.placement import Held
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.reasoning import Reasoning
 from cobali_ray.core.request import Request
+from cobali_ray.core.route import load_of
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.stats import LoadView, Pass, TickStats
 from cobali_ray.engine.disk import Disk
+from cobali_ray.engine.embedding import Embedding
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
@@ -104,13 +107,24 @@ class Engine:
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, ClientEvent]] = []
         self._recorder = Recorder()
+        self.embedding: Embedding | None = None
+        """What embeds texts, where the model does."""
+        if backend.embedder is not None:
+            self.embedding = Embedding(
+                backend.embedder, clock, lambda to, event: self._out.append((to, event))
+            )
 
     # -- asked from outside, between ticks ------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything."""
-        return self.scheduler.has_work or bool(self._out)
+        return self.scheduler.has_work or bool(self._out) or self.n_embedding > 0
+
+    @property
+    def n_embedding(self) -> int:
+        """Open requests for vectors."""
+        return 0 if self.embedding is None else len(self.embedding.queue)
 
     @property
     def patience_s(self) -> float | None:
@@ -214,17 +228,35 @@ class Engine:
         sequence.row.matcher = found
         self._tell(told.Ready(sequence.request_id, now_s))
 
+    def embed(self, request: EmbeddingRequest) -> None:
+        """Let a request for vectors in. Whatever happens, it ends with one End."""
+        if self.embedding is None:
+            raise InternalError("this model does not embed")
+        self.embedding.submit(request)
+
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; unknown and ended ones are none of our business."""
+        if self.embedding is not None:
+            self.embedding.cancel(request_id)
         self._tell(told.Cancelled(request_id, self._clock.now()))
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
         self._compute = self._emit = None
+        if self.embedding is not None:
+            self.embedding.fail_all(error)
         try:
             self._tell(told.Failed(error, self._clock.now()))
         finally:
             self._flush()
+
+    def load(self) -> LoadView:
+        """Say how busy it is."""
+        view = load_of(self.scheduler)
+        if self.embedding is None:
+            return view
+        queue = self.embedding.queue
+        return view._replace(embed_s=queue.wait_s, token_s=view.token_s or queue.token_s)
 
     # -- the cache, looked at and moved from outside --------------------------------------------------
 
@@ -276,14 +308,16 @@ class Engine:
 
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
+        begun_s = self._clock.now()
+        embedded = self._embed()
         times = TickTimes(self._clock.now())
-        self._tell(told.TickBegun(times.started))
+        self._tell(told.TickBegun(times.started, embedded is not None))
         times.planned = self._clock.now()
         while (plan := self._compute) is not None and not self._forward(plan):
             times.planned = self._clock.now()
         if plan is None:
             self._publish()
-            return None
+            return embedded and self._recorder.record_pass(self.scheduler, begun_s, embedded)
         spans = self._spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
@@ -298,8 +332,29 @@ class Engine:
         ended_s = self._clock.now()
         self._tell(told.TickEnded(ended_s))
         return self._recorder.record(
-            self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
+            self.scheduler,
+            times,
+            ended_s=ended_s,
+            plan=plan,
+            spans=spans,
+            n_reused=self.backend.n_reused(),
+            embedded=embedded or self._no_pass(),
         )
+
+    def _no_pass(self) -> Pass:
+        return Pass(0, 0, 0.0, 0 if self.embedding is None else self.embedding.queue.n_texts, 0)
+
+    def _embed(self) -> Pass | None:
+        """Embed some texts, if it is their turn; tokens that wait for their text do so a little longer."""
+        if self.embedding is None:
+            return None
+        scheduler = self.scheduler
+        others_wait = scheduler.n_prefilling > 0 or scheduler.queue.has_ready
+        if not self.embedding.queue.takes_turn(others_wait=others_wait):
+            return None
+        embedded = self.embedding.step(scheduler.spare_s())
+        self._flush()
+        return embedded
 
     def _tell(self, event: told.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""

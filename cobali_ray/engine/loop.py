@@ -13,8 +13,10 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
+from cobali_ray.core import embedding
 from cobali_ray.core.admission import Entered, admit, check_request
 from cobali_ray.core.clock import Clock
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -29,6 +31,7 @@ from cobali_ray.errors import (
     InvariantError,
     LoadingError,
     RefusedError,
+    WrongTaskError,
 )
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +46,7 @@ class Observer(Protocol):
     """Who looks on: the telemetry collector. Called by the tick thread only."""
 
     def on_submit(self, sequence: Sequence) -> None: ...
+    def on_embed(self, request: EmbeddingRequest) -> None: ...
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
     def on_refusal(self, reason: str) -> None: ...
@@ -83,6 +87,8 @@ class EngineLoop:
         self._failure: Exception | None = None
         self._n_failures = 0
         self._entered = Entered()
+        self._n_embedding = self._n_embedding_tokens = 0
+        """Requests for vectors that went in through the door, and their tokens."""
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
         self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar", initializer=give_way)
@@ -100,17 +106,40 @@ class EngineLoop:
         if self._failure is not None:
             raise self._failure
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request | EmbeddingRequest) -> None:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
         try:
-            request = self._check_door(request)
+            if isinstance(request, EmbeddingRequest):
+                self._let_in_to_embed(request)
+            else:
+                self._let_in(request)
         except (RefusedError, BadRequestError) as refusal:
             reason = refusal.reason
             if self._engine is not None:
                 self._mailbox.put(lambda _: self._watch(lambda observer: observer.on_refusal(reason)))
             raise
+
+    def _let_in(self, request: Request) -> None:
+        request = self._check_door(request)
         self._entered.note(request)
         self._mailbox.put(lambda engine: self._enter(engine, request))
+
+    def _let_in_to_embed(self, request: EmbeddingRequest) -> None:
+        engine = self._open_engine()
+        if engine.embedding is None:
+            raise WrongTaskError("", "does not embed")
+        queue = engine.embedding.queue
+        request.check(queue.kind, engine.backend.n_vocab)
+        if not request.attempt:
+            n, n_tokens = self._n_embedding - queue.n_left, self._n_embedding_tokens - queue.n_left_tokens
+            embedding.admit(request, n, n_tokens, engine.limits, queue.wait_s)
+        self._n_embedding += 1
+        self._n_embedding_tokens += request.n_prompt
+        self._mailbox.put(lambda engine: self._enter_to_embed(engine, request))
+
+    def _enter_to_embed(self, engine: Engine, request: EmbeddingRequest) -> None:
+        engine.embed(request)
+        self._watch(lambda observer: observer.on_embed(request))
 
     def _enter(self, engine: Engine, request: Request) -> None:
         sequence = engine.submit(request, ready=request.grammar is None)
@@ -132,12 +161,18 @@ class EngineLoop:
             found = InternalError(repr(error))
         self._mailbox.put(lambda engine: engine.ready(sequence, found))
 
-    def _check_door(self, request: Request) -> Request:
+    def _open_engine(self) -> Engine:
+        """Return the engine, if it takes requests."""
         if self._draining:
             raise DrainingError
-        engine = self._engine
-        if engine is None or self._failure is not None:
+        if self._engine is None or self._failure is not None:
             raise LoadingError
+        return self._engine
+
+    def _check_door(self, request: Request) -> Request:
+        engine = self._open_engine()
+        if not engine.backend.generates:
+            raise WrongTaskError("", "generates no text")
         request = check_request(request, engine.limits, engine.backend.n_vocab)
         if not request.attempt:  # else it was let in before
             most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler

@@ -69,7 +69,7 @@ def run_offline(
         for _, event in batch:
             if isinstance(event, Delta):
                 texts[event.request_id].append(event.text)
-            else:
+            elif isinstance(event, End):
                 ends[event.request_id] = event
                 on_end(event)
 

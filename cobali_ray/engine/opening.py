@@ -10,7 +10,7 @@ import structlog
 
 from cobali_ray.backend import memory, threads
 from cobali_ray.backend.port import Backend
-from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.clock import Clock
@@ -185,6 +185,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             n_batch=settings.budget,
             tick_s=settings.scripted_tick_s,
             strict=False,
+            embedder=None if settings.pooling is None else ScriptedEmbedder(settings.n_ctx_known),
         )
     n_threads = settings.n_threads or threads.default_n_threads()
     late = threads.openmp_loaded()
@@ -194,7 +195,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     # Imported only now: libgomp reads its wait policy when it loads.
     from cobali_ray.backend import library
     from cobali_ray.backend.config import LlamaConfig
-    from cobali_ray.backend.llama import LlamaBackend
+    from cobali_ray.backend.embedding_only import open_llama
 
     offload = library.load().llama_supports_gpu_offload()
     asked = settings.n_gpu_layers
@@ -202,7 +203,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     if n_gpu_layers and not offload:
         _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
     settings = settled(settings, path, on_gpu=n_gpu_layers != 0)
-    return LlamaBackend(
+    return open_llama(
         LlamaConfig(
             path=path,
             n_slots=settings.n_slots_used,
@@ -217,6 +218,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             type_v=settings.type_v,
             device_sampling=settings.device_sampling,
             speculation=settings.speculation == "auto",
+            pooling=settings.pooling,
             measurements=_measurements(settings),
         )
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.spans import TickSpans
-from cobali_ray.core.stats import TickStats
+from cobali_ray.core.stats import Pass, TickStats
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Recorder:
         plan: Plan,
         spans: TickSpans,
         n_reused: int,
+        embedded: Pass,
     ) -> TickStats:
         """Return the tick's record; what is counted since ever is told as its growth."""
         slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
@@ -81,6 +82,10 @@ class Recorder:
             n_written=n_written,
             n_drafted=scheduler.n_drafted,
             n_accepted=scheduler.n_accepted,
+            n_embedded=embedded.n_tokens,
+            n_texts=embedded.n_texts,
+            n_texts_queued=embedded.n_waiting,
+            embed_s=embedded.seconds,
             predicted_s=scheduler.predicted_s,
             target_s=scheduler.target_s,
             chunks=chunks,
@@ -90,4 +95,41 @@ class Recorder:
         self._tick_id += 1
         self._moved = moved
         self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
+        return stats
+
+    def record_pass(self, scheduler: Scheduler, started_s: float, embedded: Pass) -> TickStats:
+        """Return the record of a tick that only embedded."""
+        slots, queue, seconds = scheduler.slots, scheduler.queue, embedded.seconds
+        stats = TickStats(
+            tick_id=self._tick_id,
+            started_s=started_s,
+            n_decode=0,
+            n_prefill=0,
+            n_sequences=0,
+            n_sampled=0,
+            n_idle=slots.n_idle,
+            n_prefilling=0,
+            n_generating=0,
+            n_queued=len(queue),
+            n_queued_tokens=queue.n_tokens,
+            plan_s=0.0,
+            forward_s=seconds,
+            sample_s=0.0,
+            publish_s=0.0,
+            total_s=seconds,
+            n_cells=scheduler.limits.n_cells,
+            n_cells_used=slots.n_used(),
+            n_cells_idle=slots.n_used_idle(),
+            n_reused_graphs=0,
+            n_preempted=0,
+            n_finished=embedded.n_ended,
+            n_host_cells=scheduler.tiers.host.n_used,
+            n_disk_bytes=scheduler.tiers.disk.n_bytes,
+            n_embedded=embedded.n_tokens,
+            n_texts=embedded.n_texts,
+            n_texts_queued=embedded.n_waiting,
+            embed_s=seconds,
+            gaps_s=(),
+        )
+        self._tick_id += 1
         return stats

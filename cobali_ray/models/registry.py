@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cobali_ray.errors import ModelNotFoundError
 from cobali_ray.models.builtin import Builtin, Order, Progress
+from cobali_ray.models.encoder import SYNTHETIC_ENCODERS
 from cobali_ray.models.ggufmeta import read_header, require_gguf
 from cobali_ray.models.hub import download
 from cobali_ray.models.reference import BuiltinReference, HubReference, parse_reference
@@ -20,7 +21,7 @@ from cobali_ray.models.synthetic import SYNTHETIC_MODELS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS)
+_ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS, *SYNTHETIC_ENCODERS)
 BUILTINS: Mapping[str, Builtin] = {row.name: row for row in _ROWS}
 
 

@@ -102,11 +102,14 @@ class Dice:
 
 
 def ticks_of(feed: dict[str, Any], limits: EngineLimits) -> list[Tick]:
-    """Return the ticks of a saved answer of /debug/ticks, without those that moved cells or tried drafts."""
+    """Return the ticks of a saved answer of /debug/ticks that computed a plan and did nothing else.
+
+    Those that moved cells, tried drafts or only embedded are left out.
+    """
     ticks, ended_s = list[Tick](), None
     for tick in sorted(feed["ticks"], key=lambda tick: tick["tick_id"]):
         began_s = tick["started_s"]
-        if not (tick["n_restored"] or tick["n_saved"] or tick["n_drafted"]):
+        if tick["spans"] and not (tick["n_restored"] or tick["n_saved"] or tick["n_drafted"]):
             since_s: float | None = None if ended_s is None else began_s - ended_s
             ticks.append(Tick(_shape_of(tick["spans"], limits.grain), tick["total_s"], since_s))
         busy = tick["n_prefilling"] + tick["n_generating"] + tick["n_queued"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import TIERS, End
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import TickStats
@@ -82,7 +83,13 @@ class Collector:
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._n_disk_hits = self._n_loaded = self._n_written = self._n_disk_bytes = 0
-        self._n_drafted = self._n_accepted = 0
+        self._n_drafted = self._n_accepted = self._n_texts = self._n_embedded = 0
+        self._pass, self._pass_tokens = (
+            pick(("embedding_pass_seconds", "")),
+            pick(("embedding_pass_tokens", "")),
+        )
+        self._embedding: dict[str, EmbeddingRequest] = {}
+        """Open requests for vectors."""
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
@@ -102,6 +109,13 @@ class Collector:
         self._version += 1
         self._lives.enter(sequence)
         self._n_continued += sequence.request.attempt > 0
+        self._version += 1
+
+    def on_embed(self, request: EmbeddingRequest) -> None:
+        """Take an open request for vectors."""
+        self._version += 1
+        self._embedding[request.request_id] = request
+        self._n_continued += request.attempt > 0
         self._version += 1
 
     def on_tick(self, stats: TickStats) -> None:
@@ -135,6 +149,11 @@ class Collector:
             self._n_output += stats.n_sampled
             self._n_drafted += stats.n_drafted
             self._n_accepted += stats.n_accepted
+            if stats.n_embedded:
+                self._n_texts += stats.n_texts
+                self._n_embedded += stats.n_embedded
+                self._pass.observe(stats.embed_s)
+                self._pass_tokens.observe(stats.n_embedded)
             self._n_reused += stats.n_reused_graphs
             self._n_preempted += stats.n_preempted
             self._n_host_hits += stats.n_host_hits
@@ -178,6 +197,9 @@ class Collector:
         stats = end.stats
         self._version += 1
         try:
+            if (request := self._embedding.pop(end.request_id, None)) is not None:
+                self._end_embedding(request, end)
+                return
             self._tenants.add(*self._lives.whose(end.request_id), stats)
             untold_s = self._lives.end(end, self._n_ticks)
             self._requests[outcome_of(end)] += 1
@@ -205,6 +227,15 @@ class Collector:
                 self._histograms["inference_seconds", ""].observe(stats.prefill_s + stats.decode_s)
         finally:
             self._version += 1
+
+    def _end_embedding(self, request: EmbeddingRequest, end: End) -> None:
+        stats = end.stats
+        self._tenants.add(request.tenant, request.priority, stats, computed=end.error is None)
+        self._requests[outcome_of(end)] += 1
+        if stats.queue_s is not None:
+            self._histograms["embedding_queue_seconds", ""].observe(stats.queue_s)
+        if end.error is None:
+            self._histograms["embedding_e2e_seconds", ""].observe(stats.e2e_s)
 
     def on_http(self, seconds: Mapping[HttpTime, list[float]]) -> None:
         """Take what clients waited for, as the ingress processes measured it."""
@@ -298,6 +329,8 @@ class Collector:
                 "disk_cache_hits": self._n_disk_hits,
                 "disk_cache_read_tokens": self._n_loaded,
                 "disk_cache_written_tokens": self._n_written,
+                "embedded_texts": self._n_texts,
+                "embedded_tokens": self._n_embedded,
                 "continued": self._n_continued,
                 "preemptions": self._n_preempted,
                 "graphs_reused": self._n_reused,

@@ -34,6 +34,8 @@ TOTALS = {
     "continued": "Requests that went on here after an engine that had them was gone.",
     "preemptions": "Sequences taken out of their slot, to go on later.",
     "graphs_reused": "Forward passes that reused the previous compute graph.",
+    "embedded_texts": "Texts embedded or scored.",
+    "embedded_tokens": "Their tokens.",
     "idle_seconds": "Time without work, between ticks.",
 }
 
@@ -132,6 +134,7 @@ def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, value in (
         ("queue_requests", "Requests waiting for a slot.", levels.n_queued),
         ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),
+        ("embedding_queue_texts", "Texts waiting to be embedded.", levels.n_texts_queued),
         ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", levels.kv_usage),
         ("batch_tokens", "Tokens of the last tick, 0 when idle.", levels.n_batch_tokens),
         ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", levels.predicted_s),

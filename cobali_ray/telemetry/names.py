@@ -81,6 +81,14 @@ HISTOGRAMS = (
         "e2e_seconds", "HTTP arrival to the last byte sent, per answered HTTP request.", bounds.REQUEST
     ),
     HistogramSpec("engine_e2e_seconds", "Arrival at the engine to end event.", bounds.REQUEST),
+    HistogramSpec("embedding_pass_seconds", "One pass of texts to embed, before a tick.", bounds.TICK),
+    HistogramSpec("embedding_pass_tokens", "Tokens of one such pass.", bounds.TICK_TOKENS[1:]),
+    HistogramSpec(
+        "embedding_queue_seconds", "Arrival at the engine to a request's first text.", bounds.REQUEST
+    ),
+    HistogramSpec(
+        "embedding_e2e_seconds", "Arrival at the engine to a request's last vector.", bounds.REQUEST
+    ),
     HistogramSpec("request_prompt_tokens", "Prompt tokens of an ended request.", bounds.REQUEST_TOKENS),
     HistogramSpec("request_output_tokens", "Output tokens of an ended request.", bounds.REQUEST_TOKENS),
 )

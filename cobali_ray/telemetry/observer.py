@@ -18,8 +18,9 @@ class Telemetry:
 
     def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
         self.collector, self._tick_log = collector, tick_log
-        self.on_submit, self.on_end, self.on_refusal, self.on_idle = (
+        self.on_submit, self.on_embed, self.on_end, self.on_refusal, self.on_idle = (
             collector.on_submit,
+            collector.on_embed,
             collector.on_end,
             collector.on_refusal,
             collector.on_idle,

@@ -27,6 +27,8 @@ class Levels:
     """Tokens that host memory keeps."""
     n_disk_bytes: int = 0
     """What the files of the disk tier take."""
+    n_texts_queued: int = 0
+    """Texts that wait to be embedded."""
     n_batch_tokens: int = 0
     """Tokens of the last tick; 0 when idle. Likewise the next one, in seconds."""
     predicted_s: float = 0.0
@@ -47,6 +49,7 @@ class Levels:
             n_cells_idle=stats.n_cells_idle,
             n_host_cells=stats.n_host_cells,
             n_disk_bytes=stats.n_disk_bytes,
+            n_texts_queued=stats.n_texts_queued,
             n_batch_tokens=stats.n_tokens,
             predicted_s=stats.predicted_s,
             target_s=target_s,

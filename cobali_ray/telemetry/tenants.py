@@ -25,14 +25,16 @@ class Tenants:
         self._by_measure: dict[str, dict[str, float]] = {name: {} for name in MEASURES}
         self._preemptions: dict[str, int] = {"0": 0}
 
-    def add(self, tenant: str, priority: int, stats: RequestStats) -> None:
-        """Count a request that ended."""
+    def add(self, tenant: str, priority: int, stats: RequestStats, *, computed: bool | None = None) -> None:
+        """Count a request that ended. `computed`: whether its prompt was; None: if it has a first token."""
+        if computed is None:
+            computed = stats.ttft_s is not None
         name, known = tenant or ANYONE, self._by_measure["tenant_requests"]
         if name not in known and len(known) >= MOST_TENANTS:
             name = OTHERS
         values = (
             1.0,
-            0.0 if stats.ttft_s is None else stats.n_prompt - stats.n_cached,
+            stats.n_prompt - stats.n_cached if computed else 0.0,
             stats.n_output,
             stats.e2e_s if stats.queue_s is None else stats.queue_s,
         )

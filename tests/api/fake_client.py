@@ -109,6 +109,9 @@ class FakeClient:
             raise TooManyTokensError(len(tokens), n_most)
         return tokens
 
+    def pair(self, query, document, *, n_most=None):
+        return self.tokenize(f"{query} | {document}", n_most=n_most)
+
     def detokenize(self, tokens, *, special=True, gone=None):
         if any(token >= len(self.vocabulary) for token in tokens):
             raise InvalidParameterError("tokens", "no such token")

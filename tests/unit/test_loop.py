@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.events import End
+from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
+from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import End, Vectors
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
@@ -21,6 +22,8 @@ from cobali_ray.errors import (
     PromptTooLongError,
     QueueFullError,
     RequestCancelledError,
+    TextTooLongError,
+    WrongTaskError,
 )
 from cobali_ray.testing import FakeClock
 
@@ -63,6 +66,9 @@ class Onlooker:
     def on_submit(self, sequence):
         self.entered.append(sequence.request_id)
 
+    def on_embed(self, request):
+        self.entered.append(request.request_id)
+
     def on_tick(self, stats):
         self.n_ticks += 1
 
@@ -79,8 +85,8 @@ class Onlooker:
 class Setup:
     """A loop with everything around it; `events` is all its sink ever got."""
 
-    def __init__(self, *, n_slots=2, n_cells=None, onlooker=None, **limits):
-        self.backend = GatedBackend(n_slots=n_slots, n_ctx_slot=64, n_batch=32)
+    def __init__(self, *, n_slots=2, n_cells=None, onlooker=None, embedder=None, **limits):
+        self.backend = GatedBackend(n_slots=n_slots, n_ctx_slot=64, n_batch=32, embedder=embedder)
         self.limits = EngineLimits(
             n_slots=n_slots, n_ctx_slot=64, n_cells=n_cells or 64 * n_slots, token_budget=32,
             prefill_chunk=32, min_prefix=0, **limits,
@@ -418,3 +424,62 @@ def test_a_tick_that_hangs_shows(make):
     s.clock.advance(1000)
     assert s.loop.state().status is EngineStatus.READY
     assert s.loop.state().last_tick_age_s == 0
+
+
+def texts(request_id, *lengths):
+    return EmbeddingRequest.of([[1] * n for n in lengths], request_id=request_id)
+
+
+def test_texts_are_embedded_beside_answers(make):
+    setup = make(embedder=ScriptedEmbedder(32)).open()
+    setup.submit("a", max_tokens=9)
+    setup.loop.submit(texts("e", *range(1, 30)))
+    assert setup.end("e").error is None
+    setup.end("a")
+    assert setup.seen.entered == ["a", "e"]
+    rows = [event for event in setup.events if isinstance(event, Vectors)]
+    assert sorted(i for event in rows for i in event.texts) == list(range(29))
+    assert setup.finish() == {"a": 1, "e": 1}
+
+
+def test_the_door_counts_texts_apart_from_answers(make):
+    setup = make(embedder=ScriptedEmbedder(32), max_queue=2, max_queue_tokens=40).open()
+    setup.submit_into_a_tick("a", max_tokens=9)
+    setup.loop.submit(texts("e", 30))
+    with pytest.raises(QueueFullError, match="tokens"):
+        setup.loop.submit(texts("f", 30))
+    setup.loop.submit(texts("g", 9))
+    with pytest.raises(QueueFullError, match="requests"):
+        setup.loop.submit(texts("h", 1))
+    setup.submit("b")
+    setup.let_go()
+    for name in "aegb":
+        setup.end(name)
+    setup.loop.submit(texts("i", 30))
+    assert setup.end("i").error is None
+    assert setup.seen.refusals == ["queue_full_tokens", "queue_full_requests"]
+
+
+def test_texts_end_with_whoever_leaves_and_with_the_engine(make):
+    setup = make(embedder=ScriptedEmbedder(32)).open()
+    setup.submit_into_a_tick("a", max_tokens=9)
+    setup.loop.submit(texts("e", 30))
+    setup.loop.submit(texts("f", 30))
+    setup.loop.cancel("e")
+    setup.backend.n_breaks = 1
+    setup.let_go()
+    assert isinstance(setup.end("e").error, RequestCancelledError)
+    setup.end("f")
+    assert setup.finish() == {"a": 1, "e": 1, "f": 1}
+
+
+def test_a_model_does_what_it_can_and_refuses_the_rest(make):
+    setup = make().open()
+    with pytest.raises(WrongTaskError):
+        setup.loop.submit(texts("e", 3))
+    setup.backend.generates = False
+    with pytest.raises(WrongTaskError):
+        setup.submit("a")
+    setup = make(embedder=ScriptedEmbedder(32)).open()
+    with pytest.raises(TextTooLongError):
+        setup.loop.submit(texts("e", 33))

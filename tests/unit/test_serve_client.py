@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import orjson
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
@@ -19,7 +20,8 @@ from cobali_ray.actors import client, engine_server, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.fleet import Model
-from cobali_ray.backend.scripted import ByteVocab
+from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
+from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import EngineStatus
@@ -928,3 +930,44 @@ def test_engines_of_one_model_share_its_vocabulary():
     vocabularies = Vocabularies()
     assert vocabularies.load(None, None, 1) is vocabularies.load(None, None, 1)
     assert vocabularies.load(None, None, 1) is not vocabularies.load(None, None, 2)
+
+
+def texts(*lengths, **fields):
+    rows = [[number % 250 + 1] * length for number, length in enumerate(lengths)]
+    return EmbeddingRequest.of(rows, **({"request_id": "e"} | fields))
+
+
+async def test_vectors_travel_the_whole_way(make):
+    setup = await make(pooling="last")
+    assert setup.client.card.embedding.pooling == "last"
+    request = texts(*range(1, 200))
+    rows, ends = {}, []
+    async with asyncio.timeout(WAIT_S):
+        async for events in setup.model.generate(request):
+            for event in events:
+                if isinstance(event, End):
+                    ends.append(event)
+                else:
+                    found = np.frombuffer(event.rows, "<f4").reshape(len(event.texts), -1)
+                    rows |= dict(zip(event.texts, found, strict=True))
+    assert [end.error for end in ends] == [None]
+    alone = ScriptedEmbedder()
+    for number in range(199):
+        (row,) = alone.embed([Piece(request, number, 0, request.text(number), last=True)])
+        assert (rows[number] == row).all()
+    await setup.counted(stop=1)
+    text = render(await setup.handle.server.snapshot())
+    assert 'cobali_embedded_texts_total{engine="0"} 199.0' in text
+    assert 'cobali_tenant_prompt_tokens_total{engine="0",tenant="anyone"} 19900.0' in text
+    feed = orjson.loads((await setup.handle.server.ticks(100, 0, None)).body)
+    assert sum(tick["n_texts"] for tick in feed["ticks"]) == 199
+
+
+async def test_a_reader_of_vectors_who_leaves_ends_the_request(make):
+    setup = await make(pooling="last", scripted_tick_s=0.01)
+    answer = setup.model.generate(texts(*[500] * 2000))
+    async with asyncio.timeout(WAIT_S):
+        await anext(answer)
+    await answer.aclose()
+    await setup.counted(cancelled=1)
+    await setup.idle()

@@ -41,6 +41,8 @@ def test_counters_are_exact():
         "disk_cache_hits": 0,
         "disk_cache_read_tokens": 0,
         "disk_cache_written_tokens": 0,
+        "embedded_texts": 0,
+        "embedded_tokens": 0,
         "continued": 0,
         "preemptions": 0,
         "graphs_reused": 4,

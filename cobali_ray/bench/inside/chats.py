@@ -13,7 +13,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
 from cobali_ray.bench.inside.oracle import Visit, best_hits, slot_hits
 from cobali_ray.bench.load.prompts import PromptMaker, measure_costs
-from cobali_ray.core.events import Delta, Event, RequestStats
+from cobali_ray.core.events import Delta, End, Event, RequestStats
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
@@ -176,6 +176,8 @@ class _Scene:
                 tokens += [logprob.token_id for logprob in event.logprobs]
                 texts.append(event.text)
                 continue
+            if not isinstance(event, End):
+                raise InternalError(f"request {event.request_id} was embedded")
             if event.error is not None:
                 raise InternalError(f"request {event.request_id} failed: {event.error}")
             person, turn = map(int, event.request_id.split("."))

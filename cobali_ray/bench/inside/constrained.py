@@ -23,6 +23,7 @@ from cobali_ray.backend.grammar import Grammars, Matcher, check
 from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.bench.report.rounds import Figures
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Event
 from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
 from cobali_ray.core.sequence import Sequence as EngineSequence
@@ -348,6 +349,9 @@ class Streams:
                 self._enough.set()
 
     def on_submit(self, sequence: EngineSequence) -> None:
+        """Do nothing."""
+
+    def on_embed(self, request: EmbeddingRequest) -> None:
         """Do nothing."""
 
     def on_end(self, end: End) -> None:

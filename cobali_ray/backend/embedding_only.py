@@ -1,0 +1,122 @@
+"""EmbeddingBackend: a Backend of a model that embeds and nothing else, such as BERT. It has no KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Never
+
+from cobali_ray.backend import library
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
+from cobali_ray.backend.llama import LlamaBackend, load_model
+from cobali_ray.backend.logprobs import PromptRows
+from cobali_ray.backend.port import Backend, Cells, Embedder, Words
+from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.embedding import Pooling
+from cobali_ray.core.limits import Grain
+from cobali_ray.core.request import NEUTRAL
+from cobali_ray.errors import BackendError, ConfigError
+
+
+def open_llama(config: LlamaConfig) -> Backend:
+    """Load a model as what it is. Raises ConfigError."""
+    lc = library.load()
+    model = load_model(config)
+    return EmbeddingBackend(config, model) if only_embeds(lc, model) else LlamaBackend(config, model)
+
+
+def _pooling(config: LlamaConfig, model: Any) -> Pooling:
+    if (pooling := config.pooling or pooling_of(library.load(), model)) is None:
+        raise ConfigError("pooling", f"{config.path} does not say how vectors of tokens become one of a text")
+    return pooling
+
+
+class EmbeddingBackend:
+    """No request for text gets as far as here: the door knows what the model is."""
+
+    def __init__(self, config: LlamaConfig, model: Any) -> None:
+        lc = library.load()
+        self._model = model
+        try:
+            self._embedder = LlamaEmbedder(model, pooling=_pooling(config, model), config=config)
+        except ConfigError:
+            lc.llama_model_free(model)
+            raise
+        self.embedder: Embedder | None = self._embedder
+        self.words: Words = (vocab := Vocab(model))
+        self.piece = vocab.piece
+        self.n_vocab, self.end_tokens, self.sampling = vocab.n_vocab, vocab.end_tokens, NEUTRAL
+        self.n_slots, self.n_scored_rows = 1, 0
+        self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
+        self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
+        self.cuts_tails = self.copies = self.shares = self.dense = False
+
+    def _nothing(self) -> Never:
+        raise BackendError("this model has no KV cache")
+
+    def forward(self, batch: TickBatch) -> None:
+        """Refuse."""
+        del batch
+        self._nothing()
+
+    def wait(self) -> None:
+        """Do nothing."""
+
+    def expect(self, slot_id: int, row: RowSampler) -> None:
+        """Refuse."""
+        del slot_id, row
+        self._nothing()
+
+    def sample(
+        self,
+        rows: list[RowSampler],
+        drafts: Sequence[Sequence[int]] = (),
+        prompts: Sequence[PromptRows] = (),
+    ) -> Sampled:
+        """Refuse."""
+        del rows, drafts, prompts
+        self._nothing()
+
+    def truncate(self, slot_id: int, n_keep: int) -> None:
+        """Refuse."""
+        del slot_id, n_keep
+        self._nothing()
+
+    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
+        """Refuse."""
+        del donor_id, slot_id, n_keep
+        self._nothing()
+
+    def measure_cell(self) -> int:
+        """Return 0: there are no cells."""
+        return 0
+
+    def cell_kind(self) -> str:
+        """Return that there are none."""
+        return "none"
+
+    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:
+        """Refuse."""
+        del slot_id, spans
+        self._nothing()
+
+    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
+        """Refuse."""
+        del slot_id, cells, n_keep
+        self._nothing()
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+    def n_reused(self) -> int:
+        """Return 0."""
+        return 0
+
+    def close(self) -> None:
+        """Free context and model."""
+        if self._model:
+            self._embedder.close()
+            library.load().llama_model_free(self._model)
+        self._model = None

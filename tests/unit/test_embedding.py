@@ -1,0 +1,407 @@
+"""Texts between ticks: packed, in fair turns, within what streams can spare, and each request ends once."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
+from cobali_ray.core.embedding import (
+    EmbeddingKind,
+    EmbeddingQueue,
+    EmbeddingRequest,
+    PassTimes,
+    admit,
+)
+from cobali_ray.core.events import End, Vectors
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.queue import AGEING_S
+from cobali_ray.core.request import GREEDY, Request
+from cobali_ray.core.stats import TickStats
+from cobali_ray.engine.engine import Engine
+from cobali_ray.errors import (
+    BackendError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidParameterError,
+    QueueFullError,
+    RequestCancelledError,
+    TextTooLongError,
+)
+from cobali_ray.testing import FakeClock, Recorder
+
+KIND = EmbeddingKind(width=16, n_most=100, n_batch=100, n_together=100, n_texts=8, pooling="mean")
+SPLITS = KIND._replace(splits=True, n_most=1000)
+LIMITS = EngineLimits(n_slots=4, n_ctx_slot=512, n_cells=2048, token_budget=68, prefill_chunk=64)
+
+
+def texts_of(*lengths, **fields):
+    texts = [[10 * number + i % 7 for i in range(length)] for number, length in enumerate(lengths)]
+    return EmbeddingRequest.of(texts, **({"request_id": "a"} | fields))
+
+
+def queue_of(*requests, kind=KIND):
+    queue = EmbeddingQueue(kind)
+    for request in requests:
+        queue.submit(request, 0.0)
+    return queue
+
+
+def shape(pieces):
+    return [(p.request.request_id, p.text_id, p.start, len(p.tokens), p.last) for p in pieces]
+
+
+def passes(queue, n_most=1 << 30, now_s=0.0):
+    """Compute all there is; return the texts of each pass."""
+    found = []
+    while pieces := queue.pack(n_most, now_s):
+        found.append(shape(pieces))
+        queue.computed(pieces, now_s)
+    return found
+
+
+def test_a_request_knows_its_texts():
+    request = EmbeddingRequest.of([[1, 2], [3], [4, 5, 6]], request_id="a")
+    assert request.lengths == [2, 1, 3]
+    assert [list(request.text(i)) for i in range(3)] == [[1, 2], [3], [4, 5, 6]]
+    assert request.n_prompt == 6
+
+
+@pytest.mark.parametrize(
+    ("texts", "fields"),
+    [
+        pytest.param([], {}, id="no texts"),
+        pytest.param([[1], []], {}, id="an empty text"),
+        pytest.param([[1]] * 4097, {}, id="too many"),
+        pytest.param([[1]], {"timeout_s": 0.0}, id="no time"),
+        pytest.param([[1]], {"priority": 99}, id="no such class"),
+    ],
+)
+def test_what_no_request_can_be(texts, fields):
+    with pytest.raises(InvalidParameterError):
+        EmbeddingRequest.of(texts, request_id="a", **fields)
+
+
+def test_the_door_refuses_what_the_model_cannot_read():
+    texts_of(100).check(KIND, 1000)
+    with pytest.raises(TextTooLongError, match="maximum context length is 100 tokens"):
+        texts_of(3, 101).check(KIND, 1000)
+    with pytest.raises(InvalidParameterError, match="token ids"):
+        texts_of(3, 3).check(KIND, 12)
+
+
+def test_the_longest_that_fits_goes_first():
+    assert passes(queue_of(texts_of(60, 10, 50, 40, 30))) == [
+        [("a", 0, 0, 60, True), ("a", 3, 0, 40, True)],
+        [("a", 2, 0, 50, True), ("a", 4, 0, 30, True), ("a", 1, 0, 10, True)],
+    ]
+
+
+def test_a_pass_has_no_more_texts_than_llama_cpp_has_sequences():
+    assert [len(one) for one in passes(queue_of(texts_of(*[1] * 20)))] == [8, 8, 4]
+
+
+def test_others_fill_a_pass_up():
+    queue = queue_of(texts_of(70), texts_of(40, 20, request_id="b"))
+    assert passes(queue) == [
+        [("a", 0, 0, 70, True), ("b", 1, 0, 20, True)],
+        [("b", 0, 0, 40, True)],
+    ]
+
+
+def test_where_no_text_is_so_short_the_shortest_goes():
+    assert passes(queue_of(texts_of(30, 20)), n_most=5) == [[("a", 1, 0, 20, True)], [("a", 0, 0, 30, True)]]
+
+
+def test_a_text_may_be_longer_than_several_together():
+    queue = queue_of(texts_of(90, 20, 30), kind=KIND._replace(n_together=50))
+    assert passes(queue) == [[("a", 2, 0, 30, True), ("a", 1, 0, 20, True)], [("a", 0, 0, 90, True)]]
+
+
+def test_a_long_text_is_computed_in_pieces_where_that_is_the_same():
+    queue = queue_of(texts_of(250, 30), kind=SPLITS)
+    assert passes(queue) == [
+        [("a", 1, 0, 30, True)],
+        [("a", 0, 0, 100, False)],
+        [("a", 0, 100, 100, False)],
+        [("a", 0, 200, 50, True)],
+    ]
+
+
+def test_what_goes_on_is_first_and_others_go_beside_it():
+    queue = queue_of(texts_of(150), kind=SPLITS)
+    queue.computed(queue.pack(100, 0.0), 0.0)
+    queue.submit(texts_of(20, request_id="b"), 1.0)
+    assert shape(queue.pack(100, 1.0)) == [("a", 0, 100, 50, True), ("b", 0, 0, 20, True)]
+
+
+def test_a_text_in_pieces_ends_with_its_request():
+    queue = queue_of(texts_of(150), texts_of(120, request_id="b"), kind=SPLITS)
+    queue.computed(queue.pack(100, 0.0), 0.0)
+    queue.cancel("a", 0.0)
+    assert shape(queue.pack(100, 0.0)) == [("b", 0, 0, 100, False)]
+
+
+def test_one_text_need_not_wait_for_thousands():
+    queue = queue_of(texts_of(*[50] * 1000))
+    for _ in range(100):
+        queue.computed(queue.pack(1 << 30, 0.0), 0.0)
+    queue.submit(texts_of(10, request_id="b"), 1.0)
+    queue.computed(queue.pack(1 << 30, 1.0), 1.0)
+    (ended,) = queue.computed(queue.pack(1 << 30, 1.0), 1.0) or queue.cancel("b", 1.0)
+    assert ended.end.error is None
+
+
+def test_tenants_share_by_weight_however_many_requests_one_sends():
+    requests = [texts_of(*[50] * 200, request_id=f"a{i}", tenant="a") for i in range(5)]
+    queue = queue_of(*requests, texts_of(*[50] * 400, request_id="b", tenant="b", weight=2.0))
+    served = {"a": 0, "b": 0}
+    for _ in range(150):
+        pieces = queue.pack(1 << 30, 0.0)
+        queue.computed(pieces, 0.0)
+        for piece in pieces:
+            served[piece.request.tenant] += 1
+    assert served["b"] == pytest.approx(2 * served["a"], rel=0.1)
+
+
+def test_a_better_class_goes_first_and_nobody_waits_for_ever():
+    queue = queue_of(texts_of(*[100] * 9, priority=1), texts_of(*[100] * 9, request_id="b"))
+    assert shape(queue.pack(100, 0.0))[0][0] == "b"
+    assert shape(queue.pack(100, 2 * AGEING_S + 1))[0][0] == "b", "both have waited as long"
+    assert shape(queue.pack(100, 2 * AGEING_S + 1))[0][0] == "a"
+
+
+def test_the_books_balance():
+    queue = queue_of(texts_of(60, 10), texts_of(40, 20, request_id="b", timeout_s=5.0))
+    assert (queue.n_texts, queue.n_tokens) == (4, 130)
+    queue.computed(queue.pack(65, 0.0), 0.0)
+    assert (queue.n_texts, queue.n_tokens, queue.n_left_tokens) == (3, 70, 60)
+    (expired,) = queue.expire(5.0)
+    assert isinstance(expired.end.error, DeadlineExceededError)
+    (cancelled,) = queue.cancel("a", 6.0)
+    assert isinstance(cancelled.end.error, RequestCancelledError)
+    assert (len(queue), queue.n_texts, queue.n_tokens) == (0, 0, 0)
+    assert (queue.n_left, queue.n_left_tokens) == (2, 130)
+
+
+def test_an_end_tells_the_requests_life():
+    queue = EmbeddingQueue(KIND)
+    queue.submit(texts_of(60, 60, received_s=9.5), 10.0)
+    queue.computed(queue.pack(100, 12.0), 13.0)
+    (ended,) = queue.computed(queue.pack(100, 13.0), 14.0)
+    stats = ended.end.stats
+    assert (stats.n_prompt, stats.queue_s, stats.prefill_s, stats.e2e_s, stats.intake_s) == (
+        120,
+        2,
+        2,
+        4,
+        0.5,
+    )
+
+
+def test_the_door_counts():
+    limits = EngineLimits(
+        n_slots=1,
+        n_ctx_slot=64,
+        n_cells=64,
+        token_budget=64,
+        prefill_chunk=64,
+        max_queue=2,
+        max_queue_tokens=100,
+    )
+    admit(texts_of(*[50] * 9), 0, 0, limits, 0.0)
+    admit(texts_of(50), 1, 50, limits, 0.0)
+    with pytest.raises(QueueFullError) as refusal:
+        admit(texts_of(50), 1, 60, limits, 7.0)
+    assert (refusal.value.what, refusal.value.retry_after_s) == ("tokens", 7.0)
+    with pytest.raises(QueueFullError, match="requests"):
+        admit(texts_of(1), 2, 2, limits, 0.0)
+
+
+def test_passes_grow_until_they_take_the_time_they_have():
+    times, sizes = PassTimes(), []
+    for _ in range(200):
+        n = min(times.most(0.03), 512)
+        sizes.append(n)
+        times.learn(n, 0.002 + 1e-4 * n + 2e-7 * n * n)
+    assert sizes[0] == 64
+    assert 0.002 + 1e-4 * sizes[-1] + 2e-7 * sizes[-1] ** 2 == pytest.approx(0.03, rel=0.1)
+    assert times.most(inf) > 1 << 20
+    assert times.most(0.0) == 0
+
+
+def test_prompts_and_texts_take_turns():
+    queue = queue_of(texts_of(*[50] * 9))
+    assert [queue.takes_turn(others_wait=False) for _ in range(3)] == [True] * 3
+    assert [queue.takes_turn(others_wait=True) for _ in range(4)] == [False, True, False, True]
+    queue.cancel("a", 0.0)
+    assert not queue.takes_turn(others_wait=False)
+
+
+# -- in the engine
+
+
+class Clocked(ScriptedEmbedder):
+    """Takes time on a FakeClock, and fails where told to."""
+
+    def __init__(self, clock, **kwargs):
+        super().__init__(**kwargs)
+        self.clock, self.passes, self.fails, self.spoils = clock, [], False, None
+
+    def embed(self, pieces):
+        n = sum(len(piece.tokens) for piece in pieces)
+        self.passes.append((self.clock.now(), n))
+        self.clock.advance(0.001 + 0.0005 * n)
+        if self.fails:
+            raise BackendError("out of order")
+        rows = super().embed(pieces)
+        for piece, row in zip(pieces, rows, strict=True):
+            if piece.request.request_id == self.spoils:
+                row[0] = np.nan
+        return rows
+
+
+def make(*, target=None, **kwargs):
+    clock, recorder = FakeClock(), Recorder()
+    embedder = Clocked(clock, **({"n_most": 128, "n_batch": 128} | kwargs))
+    backend = ScriptedBackend(
+        n_ctx_slot=512, embedder=embedder, tick_s=0.01, sleep=clock.advance, now=clock.now
+    )
+    engine = Engine(backend, LIMITS, clock, recorder, pacer=Pacer(target))
+    return engine, embedder, recorder, clock
+
+
+def run(engine):
+    ticks = []
+    while engine.has_work:
+        ticks.append(engine.tick())
+    engine.scheduler.check()
+    return [stats for stats in ticks if stats is not None]
+
+
+def rows_of(recorder, request):
+    found = {}
+    for event in recorder.events[request.request_id]:
+        if isinstance(event, Vectors):
+            rows = np.frombuffer(event.rows, "<f4").reshape(len(event.texts), -1)
+            found |= dict(zip(event.texts, rows, strict=True))
+    return [found[i] for i in range(len(request.ends))]
+
+
+def prompt(name, n, max_tokens=40):
+    tokens = tuple(65 + (i + len(name)) % 26 for i in range(n))
+    return Request(request_id=name, prompt=tokens, max_tokens=max_tokens, sampling=GREEDY)
+
+
+def test_every_text_has_the_vector_that_it_has_alone():
+    engine, _, recorder, _ = make(splits=True, n_most=500)
+    requests = [texts_of(*range(1, 90, 4)), texts_of(400, 7, 200, request_id="b")]
+    for request in requests:
+        engine.embed(request)
+    run(engine)
+    for request in requests:
+        (end,) = recorder.ends(request.request_id)
+        assert (end.finish_reason, end.error) == ("stop", None)
+        for number, row in enumerate(rows_of(recorder, request)):
+            alone, _, heard, _ = make(splits=True, n_most=500)
+            one = EmbeddingRequest.of([request.text(number)], request_id="one")
+            alone.embed(one)
+            run(alone)
+            assert (rows_of(heard, one)[0] == row).all()
+
+
+def test_a_tick_that_only_embeds_has_its_record():
+    engine, _, _, _ = make()
+    engine.embed(texts_of(*[60] * 5))
+    ticks = run(engine)
+    assert [(t.n_embedded, t.n_texts, t.n_texts_queued, t.n_tokens) for t in ticks] == [
+        (120, 2, 3, 0), (120, 2, 1, 0), (60, 1, 0, 0),
+    ]  # fmt: skip
+    assert [t.tick_id for t in ticks] == [0, 1, 2]
+    assert ticks[0].embed_s == pytest.approx(0.061)
+    assert isinstance(ticks[0], TickStats)
+
+
+def test_streams_keep_their_target_beside_texts_and_prompts():
+    engine, embedder, recorder, _ = make(target=0.03)
+    for name in ("s", "t"):
+        engine.submit(prompt(name, 20, 300))
+    for _ in range(20):
+        engine.tick()
+    engine.embed(texts_of(*[20] * 300))
+    engine.submit(prompt("long", 400))
+    ticks = []
+    while recorder.ends("a") == []:
+        ticks.append(engine.tick())
+    gaps = [gap for tick in ticks[20:] for gap in tick.gaps_s]
+    assert max(gaps) <= 0.031
+    assert any(n > 20 for _, n in embedder.passes[20:]), "there is time for more than one text"
+    beside = [t for t in ticks if t.n_prefill and t.n_decode]
+    assert beside, "the prompt goes on"
+    assert not [t for t in beside if t.n_embedded], "and not in the gap of the texts"
+
+
+def test_texts_stop_no_answer():
+    engine, _, recorder, _ = make()
+    alone, _, heard, _ = make()
+    for one in (engine, alone):
+        one.submit(prompt("s", 50))
+    engine.embed(texts_of(*[30] * 50))
+    run(engine)
+    run(alone)
+    assert recorder.text("s") == heard.text("s") != ""
+
+
+def test_a_pass_that_fails_ends_its_requests_and_no_others():
+    engine, embedder, recorder, _ = make()
+    engine.submit(prompt("s", 50))
+    engine.embed(texts_of(100))
+    engine.embed(texts_of(100, request_id="b"))
+    embedder.fails = True
+    engine.tick()
+    embedder.fails = False
+    run(engine)
+    assert isinstance(recorder.ends("a")[0].error, InternalError)
+    assert recorder.ends("b")[0].error is None
+    assert recorder.ends("s")[0].error is None
+
+
+def test_a_vector_that_is_no_number_ends_its_request_and_no_other():
+    engine, embedder, recorder, _ = make()
+    embedder.spoils = "a"
+    engine.embed(texts_of(20, 20))
+    engine.embed(texts_of(20, request_id="b"))
+    run(engine)
+    assert "no finite vector" in str(recorder.ends("a")[0].error)
+    assert recorder.ends("b")[0].error is None
+
+
+def test_who_leaves_and_who_is_late_is_not_computed():
+    engine, embedder, recorder, clock = make()
+    engine.embed(texts_of(*[100] * 10))
+    engine.embed(texts_of(*[100] * 10, request_id="b", timeout_s=0.2))
+    engine.tick()
+    engine.cancel("a")
+    clock.advance(1.0)
+    run(engine)
+    assert isinstance(recorder.ends("a")[0].error, RequestCancelledError)
+    assert isinstance(recorder.ends("b")[0].error, DeadlineExceededError)
+    assert len(embedder.passes) == 1
+
+
+def test_all_end_when_the_engine_fails():
+    engine, _, recorder, _ = make()
+    engine.embed(texts_of(*[100] * 10))
+    engine.fail_all(InternalError("broken"))
+    assert not engine.has_work
+    (event,) = recorder.events["a"]
+    assert isinstance(event, End)
+
+
+def test_what_waits_is_published():
+    engine, _, _, _ = make()
+    engine.embed(texts_of(*[100] * 10))
+    for _ in range(6):
+        engine.tick()
+    assert engine.load().embed_s == pytest.approx(4 * 0.051, rel=0.2)
