@@ -25,20 +25,19 @@ from typing import Any
 import httpx2
 from rich.console import Console
 
+from cobali_ray.actors.deployed import APP_NAME, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
-from cobali_ray.actors.layout import INGRESS, places, versions
+from cobali_ray.actors.layout import INGRESS, places
 from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
 from cobali_ray.actors.ports import authority, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.engine.opening import model_path
-from cobali_ray.errors import CobaliError, ConfigError, StartError
+from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.settings import EngineSettings
 
-APP_NAME = "cobali"
-POLL_S = 0.1
 START_TIMEOUT_S = 300.0
 """How long Serve and the app may take to be ready, in all, whatever is tried again within."""
 SLOW_DISK_BPS = 50e6
@@ -103,7 +102,14 @@ def _serve(
         steps.ready()
         _announce(console, url, settings)
         while wishes.get() is Wish.REREAD:
-            settings = _changed(settings, reread, console, listens=httpx2.URL(url).host)
+            settings = renewed(
+                settings,
+                reread,
+                console,
+                listens=httpx2.URL(url).host,
+                in_time=lambda news: _in_time(_limit_s(news)),
+                goes_on=wishes.empty,
+            )
         console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
         with _on_signal(_give_up):
             _drain(settings)
@@ -119,9 +125,9 @@ def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *
     try:
         with steps.step("starting Serve"):
             _start_serve(host=bind, port=httpx2.URL(url).port)
-            _deploy(settings, listens=httpx2.URL(url).host)
+            deploy(settings, listens=httpx2.URL(url).host)
         with steps.step("loading the model"):
-            _wait_loaded(settings, folder)
+            wait_loaded(settings, lambda: _require_front(folder))
         with steps.step("starting the front end"):
             _wait_ready(url, folder)
     except (StartError, ConfigError):
@@ -187,56 +193,6 @@ def _start_serve(*, host: str, port: int | None) -> None:
         vars(module)["HTTP_PROXY_TIMEOUT"] = 0
     with contextlib.suppress(TimeoutError):  # what counts is that the app answers, see _wait_ready
         serve.start(http_options={"host": host, "port": port})
-
-
-def _deploy(settings: EngineSettings, *, listens: str) -> None:
-    """Have engines and ingress started, side by side."""
-    from ray import serve
-
-    from cobali_ray.actors.app import join
-
-    target = serve.RunTarget(join(settings, listens=listens), name=APP_NAME, route_prefix="/")
-    with contextlib.suppress(TimeoutError):
-        serve.run_many(
-            [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
-        )
-
-
-def _changed(
-    settings: EngineSettings, reread: Callable[[], EngineSettings], console: Console, *, listens: str
-) -> EngineSettings:
-    """Deploy what the settings are now, and return them; what cannot be used leaves everything as it is."""
-    try:
-        news = reread()
-        before, after = versions(settings, listens), versions(news, listens)
-        different = sorted(name for name in before | after if before.get(name) != after.get(name))
-        if different:
-            _deploy(news, listens=listens)
-    except CobaliError as error:
-        console.print(f"The settings stay as they were: {error}", soft_wrap=True, markup=False)
-        return settings
-    console.print(f"The settings were read again; changed: {', '.join(different) or 'nothing'}.")
-    return news
-
-
-def _wait_loaded(settings: EngineSettings, folder: Path) -> None:
-    """Wait until the engines are open. Raises ConfigError with its own words if one does not open."""
-    from ray import serve
-    from ray.serve.schema import ApplicationStatus
-
-    awaited = [place.deployment for place in places(settings)]
-    while True:
-        _require_front(folder)
-        app = serve.status().applications.get(APP_NAME)
-        if app is not None and app.status is ApplicationStatus.DEPLOY_FAILED:
-            messages = [d.message.strip() for d in app.deployments.values()] or [app.message.strip()]
-            # The last lines, below the tracebacks.
-            reasons = [message.splitlines()[-1] for message in messages if message]
-            raise ConfigError("model", "the engine did not start: " + " ".join(reasons))
-        known = app.deployments if app is not None else {}
-        if all(name in known and known[name].status == "HEALTHY" for name in awaited):
-            return
-        time.sleep(POLL_S)
 
 
 def _require_front(folder: Path) -> None:

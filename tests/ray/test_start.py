@@ -296,8 +296,8 @@ def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path
 
 
 def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
-    def write(n_slots):
-        engines = {"a": {"model_id": "first", "n_slots": n_slots}, "b": {"model_id": "second"}}
+    def write(n_slots, **of_a):
+        engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
         application = {"args": {"scripted_tick_s": 0.005, "engines": engines}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
 
@@ -322,6 +322,12 @@ def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
         process.send_signal(signal.SIGUSR1)
         assert "changed: engine-a." in said(process, "read again")
         until = time.monotonic() + 60
+        while seen("a").get("n_slots") != 3:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        write(5, cores="999")  # which only the engine itself finds out
+        process.send_signal(signal.SIGUSR1)
+        assert "this process may not use the CPUs 999" in said(process, "stay as they were")
         while seen("a").get("n_slots") != 3:
             assert time.monotonic() < until
             time.sleep(0.1)

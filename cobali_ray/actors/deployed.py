@@ -1,0 +1,113 @@
+"""The application on Serve: deployed, waited for, and deployed anew with other settings."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cobali_ray.actors.layout import places, versions
+from cobali_ray.actors.node import one_line
+from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from ray.serve.schema import ApplicationStatusOverview
+
+APP_NAME = "cobali"
+POLL_S = 0.1
+
+
+def deploy(settings: EngineSettings, *, listens: str) -> None:
+    """Have engines and ingress started, side by side."""
+    from ray import serve
+
+    from cobali_ray.actors.app import join
+
+    target = serve.RunTarget(join(settings, listens=listens), name=APP_NAME, route_prefix="/")
+    with contextlib.suppress(TimeoutError):
+        serve.run_many(
+            [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+        )
+
+
+def wait_loaded(settings: EngineSettings, look: Callable[[], None]) -> None:
+    """Wait until the engines are open; `look` at what else may fail.
+
+    Raises ConfigError with its own words if one does not open.
+    """
+    awaited = [place.deployment for place in places(settings)]
+    while True:
+        look()
+        app = _overview()
+        known = app.deployments if app is not None else {}
+        if all(name in known and known[name].status == "HEALTHY" for name in awaited):
+            return
+        time.sleep(POLL_S)
+
+
+def _overview() -> ApplicationStatusOverview | None:
+    """Return how the application is. Raises ConfigError if a part of it does not start."""
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    app = serve.status().applications.get(APP_NAME)
+    if app is not None and app.status is ApplicationStatus.DEPLOY_FAILED:
+        messages = [d.message.strip() for d in app.deployments.values()] or [app.message.strip()]
+        # The last lines, below the tracebacks.
+        reasons = [message.splitlines()[-1] for message in messages if message]
+        raise ConfigError("model", "the engine did not start: " + " ".join(reasons))
+    return app
+
+
+def renewed(
+    settings: EngineSettings,
+    reread: Callable[[], EngineSettings],
+    console: Console,
+    *,
+    listens: str,
+    in_time: Callable[[EngineSettings], contextlib.AbstractContextManager[None]],
+    goes_on: Callable[[], bool],
+) -> EngineSettings:
+    """Deploy what the settings are now and return them; what cannot be used or does not start is undone.
+
+    Nothing that Ray or Serve raise meanwhile ends the server. The wait is over as soon as `goes_on` says no,
+    because somebody wishes for something else.
+    """
+    different: list[str] = []
+    try:
+        news = reread()
+        before, after = versions(settings, listens), versions(news, listens)
+        different = sorted(name for name in before | after if before.get(name) != after.get(name))
+        if different:
+            with in_time(news):
+                deploy(news, listens=listens)
+                _wait_running(goes_on)
+    except Exception as error:
+        why = str(error) if isinstance(error, CobaliError) else one_line(error)
+        console.print(f"The settings stay as they were: {why}", soft_wrap=True, markup=False)
+        if different:
+            _put_back(settings, console, listens=listens)
+        return settings
+    console.print(f"The settings were read again; changed: {', '.join(different) or 'nothing'}.")
+    return news
+
+
+def _wait_running(goes_on: Callable[[], bool]) -> None:
+    """Wait until what was deployed has taken its place. Raises ConfigError if it does not start."""
+    while goes_on():
+        app = _overview()
+        if app is not None and app.status == "RUNNING":
+            return
+        time.sleep(POLL_S)
+
+
+def _put_back(settings: EngineSettings, console: Console, *, listens: str) -> None:
+    """Deploy what there was. Where that does not work either, what still runs goes on."""
+    try:
+        deploy(settings, listens=listens)
+    except Exception as error:
+        console.print(f"They could not be put back: {one_line(error)}", soft_wrap=True, markup=False)

@@ -1,0 +1,86 @@
+"""Engines that are replaced while they answer: their streams move, and nobody waits for them to end."""
+
+import asyncio
+import os
+import warnings
+
+import pytest
+from conftest import SCRIPTED, until
+
+from cobali_ray.settings import EngineSettings
+from tests.chaos.crowd import Report, read
+
+pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+
+NAME = "moving"
+LONG_S = 10.0
+"""What an undisturbed answer takes."""
+ASK = {
+    "prompt": "a long story", "max_tokens": 1000, "ignore_eos": True, "temperature": 0.9, "seed": 7,
+    "stream": True, "stream_options": {"include_usage": True},
+}  # fmt: skip
+
+
+def deploy(**of_a):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        from ray import serve
+
+        from cobali_ray.actors.app import build
+
+        engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
+        settings = EngineSettings(
+            **SCRIPTED | {"scripted_tick_s": 0.01, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
+        )
+        target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
+        serve.run_many([target], wait_for_applications_running=True)
+
+
+@pytest.fixture
+async def moving(cluster):
+    """Deploy the application for one test."""
+    from ray import serve
+
+    await asyncio.to_thread(deploy)
+    server = type(cluster["main"])(NAME, int(cluster["main"].url.split(":")[2].split("/")[0]))
+    await until(server.is_ready)
+    yield server
+    await asyncio.to_thread(serve.delete, NAME)
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"n_slots": 3}, id="alone"),
+        pytest.param({"model_id": "renamed", "model_aliases": ["first"]}, id="with-the-ingress"),
+    ],
+)
+async def test_the_streams_of_an_engine_that_is_replaced_move(moving, change):
+    async def runs():
+        return (await http.get("/health")).json()["engine"]["n_running"] == 1
+
+    async def gone():
+        return not lives(pid)
+
+    async with moving.http() as http:
+        alone = await read(http, ASK, Report(), None)
+        pid = (await asyncio.to_thread(moving._call, "engine-a", "describe"))["pid"]
+        report = Report()
+        stream = asyncio.ensure_future(read(http, ASK, report, alone))
+        await until(runs)
+        deploying = asyncio.ensure_future(asyncio.to_thread(deploy, **change))
+        await until(gone)
+        assert not stream.done(), "nobody waited for its end"
+        await stream
+        print("\n".join(report.lines()))  # noqa: T201 shown with -s
+        assert report.wrong == []
+        assert max(report.pauses_s) < LONG_S / 2
+        await deploying

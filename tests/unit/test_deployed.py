@@ -1,0 +1,84 @@
+"""Settings that are read again while the server runs, and an unwilling Ray."""
+
+import contextlib
+import io
+
+import pytest
+from rich.console import Console
+
+from cobali_ray.actors import deployed
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import EngineSettings
+
+OLD, NEW = EngineSettings(model="builtin:scripted"), EngineSettings(model="builtin:scripted", n_slots=5)
+
+
+class Serve:
+    """Fails when it is told to."""
+
+    def __init__(self, *failures):
+        self.failures, self.deployed = list(failures), []
+
+    def deploy(self, settings, *, listens):
+        self.deployed.append(settings)
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+
+
+@pytest.fixture
+def renew(monkeypatch):
+    def go(serve, reread=lambda: NEW, wait=lambda goes_on: None):
+        monkeypatch.setattr(deployed, "deploy", serve.deploy)
+        monkeypatch.setattr(deployed, "_wait_running", wait)
+        console = Console(file=io.StringIO(), width=200)
+        settings = deployed.renewed(
+            OLD,
+            reread,
+            console,
+            listens="127.0.0.1",
+            in_time=lambda _: contextlib.nullcontext(),
+            goes_on=lambda: True,
+        )
+        return settings, console.file.getvalue()
+
+    return go
+
+
+def test_new_settings_are_deployed(renew):
+    serve = Serve()
+    settings, said = renew(serve)
+    assert (settings, serve.deployed) == (NEW, [NEW])
+    assert "changed: engine." in said
+
+
+def test_what_ray_raises_leaves_all_as_it_was(renew):
+    serve = Serve(RuntimeError("the controller is gone\nand a traceback"))
+    settings, said = renew(serve)
+    assert (settings, serve.deployed) == (OLD, [NEW, OLD])
+    assert said == "The settings stay as they were: the controller is gone\n"
+
+
+def test_what_does_not_start_is_undone(renew):
+    def fail(goes_on):
+        raise ConfigError("model", "the engine did not start")
+
+    serve = Serve()
+    settings, said = renew(serve, wait=fail)
+    assert (settings, serve.deployed) == (OLD, [NEW, OLD])
+    assert "the engine did not start" in said
+
+
+def test_a_ray_that_takes_nothing_any_longer_ends_no_server(renew):
+    settings, said = renew(Serve(RuntimeError("gone"), RuntimeError("still gone")))
+    assert settings == OLD
+    assert "They could not be put back: still gone" in said
+
+
+def test_a_file_that_cannot_be_used_deploys_nothing(renew):
+    def reread():
+        raise ConfigError("n_slots", "must be a number")
+
+    serve = Serve()
+    settings, said = renew(serve, reread)
+    assert (settings, serve.deployed) == (OLD, [])
+    assert "n_slots: must be a number" in said
