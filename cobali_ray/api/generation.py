@@ -83,10 +83,9 @@ class Generation:
         self, http: HttpRequest, translate: Translate, frames: type[Frames], answer: type[Answer]
     ) -> Response:
         account = account_of(http)
-        account.enter(self._clock.now())
+        await account.enter(self._clock)
         call = await self._intake.take(http, partial(translate, account))
-        if account.quota is not None:
-            account.quota.read(call.n_prompt, self._clock.now())
+        account.read(call.n_prompt, self._clock.now())
         return self._reply(call, account, frames, answer)
 
     # -- in a thread of the intake
