@@ -55,7 +55,7 @@ from cobali_ray.errors import (
     RefusedError,
     UnloadedError,
 )
-from cobali_ray.settings import EngineSettings, cpus
+from cobali_ray.settings import EngineSettings, listed
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
@@ -99,6 +99,8 @@ class EngineServer:
         self._settings, self._engine_id = settings, engine_id
         if settings.cores is not None:
             _pin(settings.cores)
+        if settings.gpus is not None:
+            _see(settings.gpus)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
@@ -474,9 +476,15 @@ class EngineServer:
 def _pin(cores: str) -> None:
     """Keep all that the engine computes on its CPUs."""
     try:
-        threads.pin(frozenset(cpus(cores)))
+        threads.pin(frozenset(listed(cores)))
     except OSError as error:
         raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error
+
+
+def _see(gpus: str) -> None:
+    """Have CUDA know these alone, by their place on the bus; it looks when the model is opened."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, listed(gpus)))
 
 
 def _identity(path: Path | None) -> str:

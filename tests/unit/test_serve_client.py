@@ -223,6 +223,15 @@ async def test_an_engine_counts_for_all_ingresses_while_it_is_there(make):
         other.close()
 
 
+@pytest.mark.parametrize(("gpus", "seen"), [("1-2", "1,2"), (None, "7")], ids=["named", "as-ray-says"])
+async def test_an_engine_sees_the_gpus_that_it_is_told(make, monkeypatch, gpus, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # as Ray does
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    await make(gpus=gpus)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+    assert os.environ["CUDA_DEVICE_ORDER"] == ("PCI_BUS_ID" if gpus else "FASTEST_FIRST")
+
+
 async def test_death_in_mid_stream_is_a_pause(make):
     s = await make()
     alone = await s.collect("alone", max_tokens=300)
