@@ -72,6 +72,9 @@ class EngineSettings(BaseSettings):
     gpu_share: float | None = Field(default=None, ge=0)
     """Part of a GPU that Ray reserves for an engine, or how many; None: one GPU, shared by all engines that
     use it."""
+    gpus: str | None = None
+    """GPUs of its machine an engine sees, such as 0 or 2-3, as nvidia-smi counts them; replicas get equal
+    parts, or take turns where there are fewer. None: those that Ray gives it."""
 
     load: Literal["eager", "on_demand"] = "eager"
     """When an engine loads its model: at the start, or when it is first asked for; the latter may be unloaded
@@ -254,12 +257,12 @@ class EngineSettings(BaseSettings):
         """Let an engine say nothing of its own, which YAML reads as null."""
         return {name: own or {} for name, own in value.items()} if isinstance(value, dict) else value
 
-    @field_validator("cores", mode="before")
+    @field_validator("cores", "gpus", mode="before")
     @classmethod
-    def _are_cores(cls, value: Any) -> Any:
-        """Refuse what is no list of CPUs; YAML reads a single one as a number."""
+    def _are_listed(cls, value: Any) -> Any:
+        """Refuse what is no list of numbers; YAML reads a single one as a number."""
         if value is not None:
-            cpus(str(value))
+            listed(str(value))
             return str(value)
         return value
 
@@ -460,13 +463,13 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
     return found
 
 
-def cpus(text: str) -> tuple[int, ...]:
-    """Read a list of CPUs as Linux writes it: `0-3,8`. Raises ValueError."""
+def listed(text: str) -> tuple[int, ...]:
+    """Read a list of CPUs or GPUs as Linux writes it: `0-3,8`. Raises ValueError."""
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
-            raise ValueError(f"{text!r} is no list of CPUs such as 0-3,8")
+            raise ValueError(f"{text!r} is no list such as 0-3,8")
         found += range(int(low), int(high if dash else low) + 1)
     return tuple(dict.fromkeys(found))
 

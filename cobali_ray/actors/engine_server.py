@@ -24,6 +24,8 @@ from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
+from cobali_ray.api.keys import Terms
+from cobali_ray.api.ledger import Ledger, Standing
 from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
@@ -53,7 +55,7 @@ from cobali_ray.errors import (
     RefusedError,
     UnloadedError,
 )
-from cobali_ray.settings import EngineSettings, cpus
+from cobali_ray.settings import EngineSettings, listed
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.log import TickLog, configure_logging
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
@@ -97,13 +99,15 @@ class EngineServer:
         self._settings, self._engine_id = settings, engine_id
         if settings.cores is not None:
             _pin(settings.cores)
+        if settings.gpus is not None:
+            _see(settings.gpus)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
-        self._n_restarts = 0
+        self._n_restarts, self._ledger = 0, Ledger()
         self._answers_with = _identity(self._path)
         self._asyncio: asyncio.AbstractEventLoop | None = None
         place = where_am_i()
@@ -331,6 +335,7 @@ class EngineServer:
         are what all of them hear. `address` is where this one hears engines.
         """
         self._unload_if_idle()
+        self._ledger.heard(address, self._clock.now())
         me = self._incarnation_id
         if known is not None:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
@@ -349,6 +354,14 @@ class EngineServer:
             model=self._answers_with,
             pid=os.getpid(),
         )
+
+    async def begin_counted(self, who: str, tenant: str, terms: Terms, ticket: int) -> Standing:
+        """Let a request in as far as its key's limits go, for whichever ingress asks; see Ledger."""
+        return self._ledger.begin(who, tenant, terms, ticket, self._clock.now())
+
+    async def note_counted(self, who: str, tenant: str, ticket: int | None, n_tokens: int) -> None:
+        """Take tokens of a key, and the end of a request; see Ledger."""
+        self._ledger.note(who, tenant, ticket, n_tokens, self._clock.now())
 
     async def _busy(self) -> LoadView | None:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""
@@ -466,9 +479,15 @@ class EngineServer:
 def _pin(cores: str) -> None:
     """Keep all that the engine computes on its CPUs."""
     try:
-        threads.pin(frozenset(cpus(cores)))
+        threads.pin(frozenset(listed(cores)))
     except OSError as error:
         raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error
+
+
+def _see(gpus: str) -> None:
+    """Have CUDA know these alone, by their place on the bus; it looks when the model is opened."""
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, listed(gpus)))
 
 
 def _identity(path: Path | None) -> str:

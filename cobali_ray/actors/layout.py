@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, cpus, settings_of_engines
+from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, listed, settings_of_engines
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 INGRESS = "ingress"
@@ -31,10 +31,11 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
     """Return the engines that the settings name. Raises ConfigError that names the engine and the setting."""
     found = []
     for name, own in settings_of_engines(settings).items():
-        cores = _parts(name, own)
+        cores, gpus = _cores_of(name, own), _gpus_of(own)
         for i in range(own.replicas):
             words = [word for word in (name, str(i) if own.replicas > 1 else "") if word]
             alone = {field: EngineSettings.model_fields[field].get_default() for field in _NOT_TOLD}
+            alone["engines"] = {}
             if own.min_replicas is not None:
                 stays = i < own.min_replicas
                 alone["load"] = "eager" if stays else "on_demand"
@@ -44,7 +45,7 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
                     engine_id="-".join(words) or ONLY_ENGINE,
                     deployment="-".join(["engine", *words]),
                     names=own.names,
-                    settings=own.model_copy(update=alone | {"engines": {}, "cores": cores[i]}),
+                    settings=own.model_copy(update=alone | {"cores": cores[i], "gpus": gpus[i]}),
                 )
             )
     return tuple(found)
@@ -113,14 +114,28 @@ def _version(*told: object) -> str:
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 
 
-def _parts(name: str, own: EngineSettings) -> list[str | None]:
+def _cores_of(name: str, own: EngineSettings) -> list[str | None]:
     """Share the CPUs among the replicas of an engine."""
     if own.cores is None:
         return [None] * own.replicas
-    cores = cpus(own.cores)
+    cores = listed(own.cores)
     if len(cores) < own.replicas:
         where = f"engines.{name}.cores" if name else "cores"
         raise ConfigError(where, f"{own.cores} are too few CPUs for {own.replicas} replicas")
-    size = len(cores) // own.replicas
-    ends = [size * (i + 1) for i in range(own.replicas - 1)] + [len(cores)]
-    return [",".join(map(str, cores[size * i : end])) for i, end in enumerate(ends)]
+    return [*_parts(cores, own.replicas)]
+
+
+def _gpus_of(own: EngineSettings) -> list[str | None]:
+    """Share the GPUs among the replicas of an engine, several of which may have one."""
+    if own.gpus is None:
+        return [None] * own.replicas
+    gpus = listed(own.gpus)
+    if len(gpus) < own.replicas:
+        return [str(gpus[i % len(gpus)]) for i in range(own.replicas)]
+    return [*_parts(gpus, own.replicas)]
+
+
+def _parts(numbers: Sequence[int], n: int) -> list[str]:
+    size = len(numbers) // n
+    ends = [size * (i + 1) for i in range(n - 1)] + [len(numbers)]
+    return [",".join(map(str, numbers[size * i : end])) for i, end in enumerate(ends)]

@@ -20,6 +20,7 @@ from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.keyring import Keyring
+from cobali_ray.api.ledger import Counting
 from cobali_ray.api.llama_server.routes import LlamaServer
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
@@ -38,8 +39,9 @@ def build_api(
     *,
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
+    ledger: Counting | None = None,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over a fleet."""
+    """Build the OpenAI-compatible ASGI app over a fleet. `ledger` counts requests of all ingresses."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)
@@ -58,7 +60,9 @@ def build_api(
     app.add_exception_handler(HTTPException, _on_http_error)
     # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
     # at all may read why a key is wrong.
-    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
+    keyring = Keyring(
+        settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress, ledger=ledger
+    )
     app.add_middleware(Lock, keyring=keyring)
     app.add_middleware(
         CORSMiddleware,

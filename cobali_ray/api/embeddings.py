@@ -103,11 +103,10 @@ class Embeddings:
 
     async def _answer(self, http: HttpRequest, translate: Translate) -> Response:
         account = account_of(http)
-        account.enter(self._clock.now())
+        await account.enter(self._clock)
         job = await self._intake.take(http, partial(translate, account))
         account.n_prompt = job.request.n_prompt
-        if account.quota is not None:
-            account.quota.read(job.request.n_prompt, self._clock.now())
+        account.read(job.request.n_prompt, self._clock.now())
         return VectorsReply(self._fleet.find(job.model), job, account, self._clock)
 
     # -- in a thread of the intake

@@ -144,10 +144,9 @@ class Generation:
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
         account = account_of(http)
-        account.enter(self._clock.now())
+        await account.enter(self._clock)
         call, dialect = await self._intake.take(http, partial(self._translated, account, read))
-        if account.quota is not None:
-            account.quota.read(call.n_prompt, self._clock.now())
+        account.read(call.n_prompt, self._clock.now())
         return self._reply(call, account, dialect)
 
     async def prompt(self, http: HttpRequest, read: Read) -> Prompted:

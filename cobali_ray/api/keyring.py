@@ -9,7 +9,7 @@ import structlog
 
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.keys import Holder, Ring, listed, parse
-from cobali_ray.api.quota import Quota
+from cobali_ray.api.ledger import Counting, Meter
 from cobali_ray.errors import ConfigError
 
 LOOK_EVERY_S = 1.0
@@ -21,11 +21,18 @@ class Keyring:
     """One per ingress, used on its event loop."""
 
     def __init__(
-        self, keys: tuple[str, ...], file: Path | None, clock: ApiClock, *, n_ingress: int = 1
+        self,
+        keys: tuple[str, ...],
+        file: Path | None,
+        clock: ApiClock,
+        *,
+        n_ingress: int = 1,
+        ledger: Counting | None = None,
     ) -> None:
-        """Read the file. Raises ConfigError where it cannot be used."""
+        """Read the file. Raises ConfigError where it cannot be used. `ledger` counts for all ingresses."""
         self._listed, self._file, self._clock, self._n_ingress = listed(keys), file, clock, n_ingress
-        self._quotas: dict[str, Quota] = {}
+        self._ledger = ledger
+        self._quotas: dict[str, Meter] = {}
         self._looked_s = clock.now()
         self._stamp = None if file is None else _stamp(file)
         self.ring = self._listed if file is None else self._listed.joined(read_keys(file))
@@ -52,11 +59,12 @@ class Keyring:
         self.ring = self._listed.joined(ring)
         _log.info("api_keys_reloaded", n_keys=len(self.ring.holders))
 
-    def quota(self, holder: Holder) -> Quota:
+    def quota(self, holder: Holder) -> Meter:
         """Return what is left for who holds a key; changed terms begin anew."""
         quota = self._quotas.get(holder.tenant)
         if quota is None:
-            quota = self._quotas[holder.tenant] = Quota(holder.terms, self._n_ingress, self._clock.now())
+            quota = Meter(holder.tenant, holder.terms, self._n_ingress, self._ledger, self._clock.now())
+            self._quotas[holder.tenant] = quota
         elif quota.terms != holder.terms:
             quota.renew(holder.terms, self._clock.now())
         return quota

@@ -45,7 +45,7 @@ class Bucket:
 
 
 class Quota:
-    """What one key may still do, at one of `n_ingress` ingresses: each gives out its share."""
+    """What one key may still do: the part of it that one of `n_ingress` ingresses gives out."""
 
     def __init__(self, terms: Terms, n_ingress: int, now_s: float) -> None:
         self._n_ingress, self.n_open = n_ingress, 0
@@ -82,8 +82,28 @@ class Quota:
     def end(self, n_output: int, now_s: float) -> None:
         """Note the end of a request that was let in."""
         self.n_open -= 1
+        self.spend(n_output, now_s)
+
+    def spend(self, n_tokens: int, now_s: float) -> None:
+        """Take tokens out, whether they are left or not."""
         if self._tokens is not None:
-            self._tokens.take(n_output, now_s)
+            self._tokens.take(n_tokens, now_s)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is anything to count."""
+        return any(limit is not None for limit in (self._requests, self._tokens, self._most_open))
+
+    def left(self, now_s: float) -> tuple[float | None, float | None]:
+        """Return what is in the buckets of requests and tokens."""
+        requests, tokens = (None if b is None else b.left(now_s) for b in (self._requests, self._tokens))
+        return requests, tokens
+
+    def set_left(self, left: tuple[float | None, float | None], now_s: float) -> None:
+        """Take what somebody else says is in them."""
+        for bucket, n in zip((self._requests, self._tokens), left, strict=True):
+            if bucket is not None and n is not None:
+                bucket.take(bucket.left(now_s) - n, now_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what is left, as OpenAI tells it."""

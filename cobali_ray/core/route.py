@@ -76,8 +76,6 @@ class _Booking(NamedTuple):
     booked_s: float
     own_s: float
     n_held: int
-    known_s: float
-    """When what is held was used last."""
 
 
 class _Pace(NamedTuple):
@@ -99,9 +97,9 @@ class _Engine:
     seen_s: float
     used_s: float = 0.0
     """When it was chosen last."""
-    held: dict[bytes, float] = field(default_factory=dict)
-    """Blocks sent there and when they were needed last, that longest ago first. A block is never older here
-    than those behind it, so that what is forgotten has nothing behind it."""
+    held: dict[bytes, None] = field(default_factory=dict)
+    """Blocks sent there, those first that were needed longest ago. A block is never older here than those
+    behind it, so that what is forgotten has nothing behind it."""
     since: dict[str, _Booking] = field(default_factory=dict)
     """Requests sent there that its view does not know of, in the order of time."""
 
@@ -128,24 +126,18 @@ class _Engine:
                 high = middle - 1
         return low
 
-    def keep(self, names: Sequence[bytes], now_s: float) -> None:
-        """Note that it holds these from now on; what it has no room for goes, the least used first."""
+    def keep(self, names: Sequence[bytes]) -> None:
+        """Note that it holds these from now on, and nothing that it has no room for."""
         held = self.held
         for name in reversed(names):
             held.pop(name, None)
-            held[name] = now_s
-        for name in _first(held, len(held) - self.view.n_kept // BLOCK):
-            del held[name]
+            held[name] = None
+        self.forget(len(held) - self.view.n_kept // BLOCK)
 
-    def forget_until(self, until_s: float) -> None:
-        """Forget what was not needed later than that."""
-        held = self.held
-        while held and held[name := next(iter(held))] <= until_s:
-            del held[name]
-
-
-def _first(held: dict[bytes, float], n: int) -> Sequence[bytes]:
-    return [name for name, _ in zip(held, range(n), strict=False)]
+    def forget(self, n_blocks: int) -> None:
+        """Forget so many blocks, those that were needed longest ago."""
+        for name in [name for name, _ in zip(self.held, range(n_blocks), strict=False)]:
+            del self.held[name]
 
 
 class Router:
@@ -210,21 +202,21 @@ class Router:
         self.released(request_id)
         if (engine := self._engines.get(route.engine_id)) is None:
             return
-        known_s = engine.held.get(route.names[route.n_held // BLOCK - 1], 0.0) if route.n_held else 0.0
-        booking = _Booking(route.engine_id, now_s, route.own_s, route.n_held, known_s)
+        booking = _Booking(route.engine_id, now_s, route.own_s, route.n_held)
         self._bookings[request_id] = engine.since[request_id] = booking
         engine.used_s = now_s
-        engine.keep(route.names, now_s)
+        engine.keep(route.names)
 
     def released(self, request_id: str, n_cached: int | None = None) -> None:
         """Note that a prompt is computed, or waits no longer; `n_cached` tokens of it were found there.
 
-        If that is a block or more less than was expected, the engine has given up what was expected, and so
-        probably all that was not needed since. Whoever is not known is none of our business.
+        If that is less than was expected, the engine keeps less than was thought: as many blocks are
+        forgotten, and not all that are older than what was missed, since engines do not give up strictly by
+        age. Whoever is not known is none of our business.
         """
         if (booking := self._bookings.pop(request_id, None)) is None:
             return
         engine = self._engines[booking.engine_id]
         engine.since.pop(request_id, None)
-        if n_cached is not None and n_cached <= booking.n_held - BLOCK:
-            engine.forget_until(booking.known_s)
+        if n_cached is not None:
+            engine.forget((booking.n_held - n_cached) // BLOCK)

@@ -13,7 +13,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import ingress
 from cobali_ray.actors.layout import for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_ALL, EngineSettings, cpus, read_settings
+from cobali_ray.settings import OF_ALL, EngineSettings, listed, read_settings
 
 TWO = {
     "n_slots": 8,
@@ -94,6 +94,7 @@ def test_the_environment_wins_over_the_top_of_the_file_and_not_over_an_engine(mo
             {"a": {"cores": "0", "replicas": 2}}, "engines.a.cores", "too few CPUs", id="too-few-cores"
         ),
         pytest.param({"a": {"cores": "3-1"}}, "engines.a.cores", "0-3,8", id="no-cores"),
+        pytest.param({"a": {"gpus": "cuda:0"}}, "engines.a.gpus", "0-3,8", id="no-gpus"),
         pytest.param({"a": 4}, "engines", "dict", id="no-settings"),
         pytest.param(["a"], "engines", "dict", id="no-names"),
     ],
@@ -109,7 +110,7 @@ def test_what_is_wrong_with_an_engine_names_the_engine_and_the_setting(engines, 
     ("text", "found"), [("0", (0,)), ("0-3,8", (0, 1, 2, 3, 8)), (" 1 - 2 ", (1, 2)), ("5,5", (5,))]
 )
 def test_cpus_are_listed_as_linux_does(text, found):
-    assert cpus(text) == found
+    assert listed(text) == found
 
 
 def changed(before, after):
@@ -134,6 +135,21 @@ def test_no_engine_is_told_the_keys():
     assert for_ingress(settings).api_keys == ("secret",)
     assert "secret" not in str(versions(settings))
     assert set(EngineSettings.model_fields) >= OF_ALL
+
+
+@pytest.mark.parametrize(
+    ("gpus", "replicas", "each"),
+    [
+        pytest.param(None, 2, [None, None], id="as-ray-says"),
+        pytest.param(1, 1, ["1"], id="a-number"),
+        pytest.param("0-3", 2, ["0,1", "2,3"], id="equal-parts"),
+        pytest.param("0-4", 2, ["0,1", "2,3,4"], id="the-rest-is-the-last-ones"),
+        pytest.param("0,2", 3, ["0", "2", "0"], id="in-turns"),
+    ],
+)
+def test_replicas_share_the_gpus_that_an_engine_is_told(gpus, replicas, each):
+    found = places(read_settings({"gpus": gpus, "replicas": replicas}))
+    assert [place.settings.gpus for place in found] == each
 
 
 @pytest.mark.parametrize(

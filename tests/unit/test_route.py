@@ -169,16 +169,15 @@ def test_a_request_is_booked_at_one_engine_at_a_time():
     assert not any(engine.since for engine in router._engines.values())
 
 
-def test_what_an_engine_gave_up_is_forgotten_and_all_that_was_older():
+def test_as_many_blocks_as_an_engine_gave_up_are_forgotten_the_oldest_first():
     router = router_of(a=IDLE)
-    for i, at_s in enumerate((1.0, 2.0, 3.0)):
-        send(router, f"{i}", text(640, 10_000 * i), now_s=at_s)
+    for i, n_blocks in enumerate((20, 10, 10)):
+        send(router, f"{i}", text(n_blocks * BLOCK + 1, 10_000 * i), now_s=float(i))
         router.released(f"{i}", 0)
-    send(router, "again", text(640, 10_000), now_s=4.0)
-    router.released("again", 0)  # the second prompt had been there, as far as was known
-    assert not router.choose(text(640), "", 5.0).n_held, "older than what was gone"
-    assert router.choose(text(640, 10_000), "", 5.0).n_held, "it was computed there just now"
-    assert router.choose(text(640, 20_000), "", 5.0).n_held, "younger"
+    send(router, "again", text(10 * BLOCK + 1, 10_000), now_s=4.0)
+    router.released("again", BLOCK)  # ten blocks of the second prompt had been there, as far as was known
+    held = [router.choose(text(20 * BLOCK + 1, 10_000 * i), "", 5.0).n_held // BLOCK for i in range(3)]
+    assert held == [11, 10, 10], "nine of the oldest are gone; the second was computed there just now"
 
 
 def test_a_tail_that_was_given_up_forgets_nothing():
