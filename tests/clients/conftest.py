@@ -3,14 +3,15 @@
 These run in environments of their own (`make clients`), without cobali_ray and without the other libraries.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "clients.md"
@@ -59,7 +60,8 @@ def url(server):
 @pytest.fixture(scope="session")
 def model(url):
     """The name of the model."""
-    return OpenAI(base_url=url, api_key="unused").models.list().data[0].id
+    with urllib.request.urlopen(f"{url}/models") as answer:
+        return json.load(answer)["data"][0]["id"]
 
 
 @pytest.fixture(scope="module")
