@@ -24,6 +24,7 @@ LIBRARIES = {
     "langchain_openai": "langchain-openai",
     "litellm": "litellm[mcp]",  # without it, completion() with tools finds a package missing
     "llama_index": "llama-index-llms-openai-like",
+    "lm_eval": "lm-eval[api]",
     "openai": "openai",
     "openai_agents": "openai-agents",
     "pydantic_ai": "pydantic-ai-slim[openai]",
@@ -34,6 +35,7 @@ RUNNERS = ("anyio", "pytest", "pytest-timeout")
 
 def main(arguments: list[str]) -> int:
     """Run the tests of the libraries that are named, or of all; return the exit code."""
+    arguments = [spelled if (spelled := one.replace("-", "_")) in LIBRARIES else one for one in arguments]
     names = [one for one in arguments if one in LIBRARIES] or list(LIBRARIES)
     options = [one for one in arguments if one not in {*LIBRARIES, "--pin"}]
     codes = {}
@@ -74,7 +76,12 @@ def requirements(name: str) -> Path:
 
 def environment() -> dict[str, str]:
     """Return the environment variables of a run: no library reports home."""
-    quiet = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    quiet = {
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+    }
     return dict(os.environ) | quiet
 
 

@@ -5,13 +5,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, ends_with, says, until
+from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats, until
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
-from cobali_ray.core.events import Delta, End, RequestStats
+from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
@@ -251,6 +251,41 @@ async def test_what_ended_in_the_queue_says_nothing_of_what_an_engine_holds(engi
     engines["b0"].script, engines["b1"].present = says("done"), True
     await collect(model, replace(other, request_id="its second turn", prompt=(2,) * 700))
     assert engines["b0"].requests[-1].request_id == "its second turn"
+
+
+async def test_a_prompt_goes_on_behind_the_token_that_was_told_last(engines):
+    model = engines.fleet().find("big")
+
+    def tells(request):
+        scored = tuple(TokenLogprob(token, b"x", -float(i), ()) for i, token in enumerate(request.prompt))
+        yield [Delta(request.request_id, "", (), prompt=scored[request.n_scored : request.n_scored + 2])]
+        if not request.attempt:
+            yield EngineDiedError()
+        yield [Delta(request.request_id, "", (), prompt=scored[4:])]
+        yield [End(request.request_id, "length", None, stats(request, 0))]
+
+    engines["b0"].script = engines["b1"].script = tells
+    *deltas, end = await collect(model, replace(ask(n_prompt=6), n_prompt_logprobs=1))
+    assert [p.logprob for delta in deltas for p in delta.prompt] == [0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
+    assert end.finish_reason == "length"
+    requests = engines["b0"].requests + engines["b1"].requests
+    assert sorted(request.n_scored for request in requests) == [0, 2]
+
+
+async def test_who_begins_with_nothing_says_nothing_of_what_an_engine_holds(engines):
+    model = engines.fleet().find("big")
+    await collect(model, ask("other"))
+    await collect(model, ask("first turn", n_prompt=500))
+    there = next(id_ for id_ in ("b0", "b1") if engines[id_].requests[-1].request_id == "first turn")
+    engines["b0"].script = engines["b1"].script = lambda request: [
+        [Delta(request.request_id, "", (), prompt=(TokenLogprob(1, b"x", None, ()),))],
+        [Delta(request.request_id, "x", (1,), stats=stats(request, 1, n_cached=0))],
+        [End(request.request_id, "stop", None, stats(request, 1, n_cached=0))],
+    ]
+    await collect(model, replace(ask("scored", n_prompt=500), n_prompt_logprobs=1))
+    await collect(model, replace(ask("scored too", n_prompt=500), n_prompt_logprobs=1))
+    await collect(model, ask("second turn", n_prompt=700))
+    assert engines[there].requests[-1].request_id == "second turn"
 
 
 async def test_an_engine_with_another_file_does_not_go_on_where_one_refuses(engines):

@@ -59,6 +59,7 @@ CASES = {
     ),
     "least length": request(sampling=SamplingParams(temperature=0, min_tokens=30)),
     "logprobs": request(sampling=SamplingParams(temperature=0.8, seed=4, n_logprobs=2)),
+    "logprobs of its prompt": request(sampling=WARM, n_prompt_logprobs=2),
     "held to a grammar": request(
         grammar=check("regex", "regex", r"[a-f]{3}-[0-9]{30}").grammar, sampling=WARM
     ),
@@ -82,7 +83,9 @@ def test_an_answer_goes_on_as_if_nothing_had_happened(case, replays):
     deltas, (end,) = told(whole), [event for event in whole if isinstance(event, End)]
     for n_told in sorted({1, 2, len(deltas) // 2, len(deltas) - 1}):
         said = tuple(token for delta in deltas[:n_told] for token in delta.tokens)
-        again = run(Request(**fields_of(case) | {"said": said, "replays": replays, "attempt": 1}))
+        n_scored = sum(len(delta.prompt) for delta in deltas[:n_told])
+        begun = {"said": said, "n_scored": n_scored, "replays": replays, "attempt": 1}
+        again = run(Request(**fields_of(case) | begun))
         rest = [delta._replace(stats=None) for delta in told(again)]
         assert rest == [delta._replace(stats=None) for delta in deltas[n_told:]], f"behind {len(said)} tokens"
         last = again[-1]
