@@ -22,6 +22,7 @@ from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
 from cobali_ray.api.quota import RATE_HEADERS
+from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.viewers import Viewers
@@ -39,7 +40,9 @@ def build_api(
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False)
     intake = Intake(settings.max_body_bytes)
-    app.include_router(Generation(fleet, settings, clock, intake).router())
+    generation = Generation(fleet, settings, clock, intake)
+    app.include_router(generation.router())
+    app.include_router(Responses(generation, settings).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.schema import (
     ChatBody,
     CompletionBody,
@@ -23,6 +24,7 @@ from cobali_ray.api.schema import (
 SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
     ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody, ErrorBody,
+    ResponsesBody,
 )  # fmt: skip
 
 _ERRORS = {

@@ -14,6 +14,8 @@ ASK = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = {
     "/v1/chat/completions": ASK,
     "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/models/load": {"model": "fake"},
     "/v1/models/unload": {"model": "fake"},
     "/tokenize": {"content": "hi"},
