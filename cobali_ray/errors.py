@@ -212,6 +212,23 @@ class UnknownModelError(BadRequestError):
         return f"The model '{self.asked}' does not exist here; this server serves '{self.served}'."
 
 
+class NotStoredError(BadRequestError):
+    """A response that is not kept: none is."""
+
+    status = 404
+    code = "not_stored"
+
+    def __init__(self, response_id: str) -> None:
+        super().__init__(response_id)
+        self.response_id = response_id
+
+    def __str__(self) -> str:
+        return (
+            f"Response with id '{self.response_id}' not found: this server stores no responses. "
+            "Send the earlier items in input."
+        )
+
+
 class ModelNotAllowedError(BadRequestError):
     """A model that the request's key may not use."""
 

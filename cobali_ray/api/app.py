@@ -26,6 +26,7 @@ from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
 from cobali_ray.api.quota import RATE_HEADERS
+from cobali_ray.api.responses.routes import Responses
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.streams import STREAM_HEADER, Streams
@@ -49,6 +50,7 @@ def build_api(
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())
     app.include_router(LlamaServer(fleet, settings, generation).router())
+    app.include_router(Responses(generation, settings).router())
     app.include_router(Messages(generation, settings).router())
     app.include_router(Embeddings(fleet, settings, clock, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.llama_server.body import InfillBody, NativeBody
+from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.schema import (
     ChatBody,
     CompletionBody,
@@ -31,6 +32,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
     CompletionBody,
     NativeBody,
     InfillBody,
+    ResponsesBody,
     MessagesBody,
     CountBody,
     EmbeddingBody,

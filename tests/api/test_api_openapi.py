@@ -20,6 +20,8 @@ GOOD = {
     "/v1/rerank": {"query": "hi", "documents": ["ho"]},
     "/rerank": {"query": "hi", "texts": ["ho"]},
     "/v1/score": {"text_1": "hi", "text_2": ["ho"]},
+    "/v1/responses": {"input": "hi"},
+    "/v1/responses/input_tokens": {"input": "hi"},
     "/v1/models/load": {"model": "fake"},
     "/v1/models/unload": {"model": "fake"},
     "/completion": {"prompt": "hi"},

@@ -1,10 +1,11 @@
-"""openai-agents: Runner.run and run_streamed over chat completions."""
+"""openai-agents: Runner.run and run_streamed over responses, its default, and over chat completions."""
 
 import pytest
 from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     ToolCallItem,
     function_tool,
@@ -16,15 +17,21 @@ from shapes import ADA, BOTH, OSLO, Order, Person, Report
 set_tracing_disabled(True)
 
 
+@pytest.fixture(params=[OpenAIResponsesModel, OpenAIChatCompletionsModel], ids=["responses", "chat"])
+def kind(request):
+    """The class of the model."""
+    return request.param
+
+
 @pytest.fixture
-async def agent(url, model):
+async def agent(url, model, kind):
     async with AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as client:
 
         def make(settings=(), **more):
             return Agent(
                 name="Assistant",
                 instructions="Be brief.",
-                model=OpenAIChatCompletionsModel(model=model, openai_client=client),
+                model=kind(model=model, openai_client=client),
                 model_settings=ModelSettings(temperature=0, include_usage=True, **dict(settings)),
                 **more,
             )
@@ -71,7 +78,8 @@ async def test_structured_output_is_what_was_said(agent, turn):
 async def test_reasoning_is_an_item_of_each_turn(agent, weather, turn):
     result = await turn(agent(tools=[function_tool(weather)]), f"Think first. {OSLO}")
     thoughts = [item.raw_item for item in result.new_items if item.type == "reasoning_item"]
-    assert [[part.text for part in one.summary] for one in thoughts] == [["A tool knows that."]] * 2
+    told = [one.content or one.summary for one in thoughts]
+    assert [[part.text for part in parts] for parts in told] == [["A tool knows that."]] * 2
     assert result.final_output == "The tools say: 4 degrees and sunny in Oslo."
 
 

@@ -1,0 +1,220 @@
+"""The input of a body -> the messages of a chat. Pure.
+
+A turn of the model is several items here and one message there: what it reasoned, what it said, its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cobali_ray.api.body import ShapeT, model_of
+from cobali_ray.api.fields import judge
+from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
+from cobali_ray.api.responses.tools import custom_arguments, told_name
+from cobali_ray.api.schema import MAX_CALLS
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+NEUTRAL: Final = frozenset({"caller", "created_by", "phase"})
+"""Fields of items by which no answer differs."""
+KINDS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+SYSTEM = ("system", "developer")
+TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Parts that are text, and where they have it."""
+
+
+class Heard(NamedTuple):
+    """The messages of one input."""
+
+    messages: list[dict[str, Any]]
+    places: list[str]
+    """Where in the body the content of each of them stands."""
+    ignored: tuple[str, ...]
+
+
+def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, strict: bool) -> Heard:
+    """Return what the model is to read. Raises InvalidParameterError and UnsupportedParameterError."""
+    chat = _Chat()
+    if instructions is not None:
+        chat.add({"role": "system", "content": instructions}, "instructions")
+    if isinstance(items, str):
+        chat.add({"role": "user", "content": items}, "input")
+        items = ()
+    ignored: dict[str, None] = {}
+    for index, raw in enumerate(items):
+        where = f"input[{index}]"
+        item = _item(raw, where)
+        extra = item.model_extra
+        ignored |= dict.fromkeys(
+            judge(extra, NEUTRAL, {}, where=f"{where}.", named_as="input[].", strict=strict)
+        )
+        chat.take(item, where)
+    chat.end_turn()
+    return Heard(chat.messages, chat.places, tuple(ignored))
+
+
+def place_of(places: Sequence[str], index: int, *, content: bool) -> str | None:
+    """Return where in the body a message, or its content, comes from; None if there is no such message."""
+    if index >= len(places):
+        return None
+    place = places[index]
+    return place if content or not place.startswith("input[") else place.rpartition(".")[0]
+
+
+Item = MessageItem | CallItem | OutputItem | ReasoningItem
+
+
+def _item(raw: dict[str, Any], where: str) -> Item:
+    kind = raw.get("type")
+    if kind in {None, "message"}:
+        return model_of(MessageItem, raw, where)
+    if kind in {"function_call", "custom_tool_call"}:
+        return _with(
+            model_of(CallItem, raw, where), "arguments" if kind == "function_call" else "input", where
+        )
+    if kind in {"function_call_output", "custom_tool_call_output"}:
+        return model_of(OutputItem, raw, where)
+    if kind == "reasoning":
+        return model_of(ReasoningItem, raw, where)
+    known = ", ".join((*KINDS, "reasoning"))
+    why = "nothing is stored here: send the item itself" if kind == "item_reference" else f"only {known}"
+    raise UnsupportedParameterError(
+        f"{where}.type", f"{where}: items of type {str(kind)[:32]!r} are not supported, {why}"
+    )
+
+
+def _with(item: ShapeT, name: str, where: str) -> ShapeT:
+    if getattr(item, name) is None:
+        raise InvalidParameterError(f"{where}.{name}", f"missing required parameter: {where}.{name}")
+    return item
+
+
+class _Chat:
+    """Messages as they are put together."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.places: list[str] = []
+        self._turn: dict[str, Any] | None = None
+        """The model's turn that further items may belong to."""
+
+    def add(self, message: dict[str, Any], place: str) -> None:
+        """Add a message that is no turn of the model."""
+        self.end_turn()
+        last = self.messages[-1] if len(self.messages) == 1 else None
+        if last and last["role"] in SYSTEM and message["role"] in SYSTEM:
+            # Most templates have room for one, in front.
+            texts = [one["content"] for one in (last, message)]
+            if all(isinstance(text, str) for text in texts):
+                last["content"] = "\n\n".join(texts)
+                return
+        self.messages.append(message)
+        self.places.append(place)
+
+    def take(self, item: Item, where: str) -> None:
+        """Add an item."""
+        match item:
+            case ReasoningItem():
+                self._think(_reasoning(item, where), where)
+            case CallItem():
+                self._call(item, where)
+            case OutputItem():
+                content = _parts(item.output, f"{where}.output")
+                result = {"role": "tool", "tool_call_id": item.call_id, "content": content}
+                self.add(result, f"{where}.output")
+            case MessageItem(role="assistant"):
+                self._say(_text(item.content, f"{where}.content"), where)
+            case MessageItem():
+                if item.role not in ROLES:
+                    known = ", ".join(ROLES)
+                    raise InvalidParameterError(
+                        f"{where}.role", f"{where}.role must be one of {known}, got {item.role[:32]!r}"
+                    )
+                read = _text if item.role in SYSTEM else _parts
+                content = read(item.content, f"{where}.content")
+                self.add({"role": item.role, "content": content}, f"{where}.content")
+
+    def end_turn(self) -> None:
+        """Begin nothing new, but let no item go to the turn before."""
+        if self._turn is not None and self._turn.keys() == {"role"}:
+            self.messages.pop()  # reasoning that only others can read
+            self.places.pop()
+        self._turn = None
+
+    def _open(self, where: str, *taken: str) -> dict[str, Any]:
+        """Return the turn that an item belongs to: a new one, if the last has one of `taken` already."""
+        if self._turn is None or self._turn.keys() & set(taken):
+            self.end_turn()
+            self._turn = {"role": "assistant"}
+            self.messages.append(self._turn)
+            self.places.append(f"{where}.content")
+        return self._turn
+
+    def _think(self, text: str, where: str) -> None:
+        turn = self._open(where, "content", "tool_calls")
+        if text:
+            before = turn.get("reasoning_content")
+            turn["reasoning_content"] = f"{before}\n{text}" if before else text
+
+    def _say(self, text: str, where: str) -> None:
+        self._open(where, "content", "tool_calls")["content"] = text
+
+    def _call(self, item: CallItem, where: str) -> None:
+        calls = self._open(where).setdefault("tool_calls", [])
+        if len(calls) == MAX_CALLS:
+            raise InvalidParameterError(where, f"{where}: a turn has at most {MAX_CALLS} calls")
+        arguments = item.arguments if item.type == "function_call" else custom_arguments(item.input or "")
+        function = {"name": told_name(item.name, item.namespace), "arguments": arguments}
+        calls.append({"id": item.call_id, "type": "function", "function": function})
+
+
+def _reasoning(item: ReasoningItem, where: str) -> str:
+    """Return what was reasoned, or where that is not told, what it came to."""
+    for name, parts in (("content", item.content), ("summary", item.summary)):
+        if parts:
+            return "\n".join(_strings(parts, f"{where}.{name}"))
+    return ""
+
+
+def _strings(parts: Iterable[dict[str, Any]], where: str) -> Iterable[str]:
+    for index, part in enumerate(parts):
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise InvalidParameterError(f"{where}[{index}].text", f"{where}[{index}].text must be a string")
+        yield text
+
+
+def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
+    """Return the text of a content that can be nothing else."""
+    found = _parts(content, where)
+    if isinstance(found, str):
+        return found
+    for index, part in enumerate(found):
+        if part["type"] != "text":
+            raise UnsupportedParameterError(
+                f"{where}[{index}].type", f"{where}[{index}]: only text is supported here"
+            )
+    return "\n".join(part["text"] for part in found)
+
+
+def _parts(content: str | list[dict[str, Any]] | None, where: str) -> str | list[dict[str, Any]]:
+    """Return a content as a chat has it, which knows what parts the model can read."""
+    if content is None:
+        raise InvalidParameterError(where, f"{where} must not be null")
+    if isinstance(content, str):
+        return content
+    return [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if isinstance(kind, str) and (name := TEXTS.get(kind)) is not None:
+        if not isinstance(part.get(name), str):
+            raise InvalidParameterError(f"{where}.{name}", f"{where}.{name} must be a string")
+        return {"type": "text", "text": part[name]}
+    if kind == "input_image" and isinstance(url := part.get("image_url"), str):
+        image = {"url": url, "detail": part.get("detail")}
+        return {"type": "image_url", "image_url": {key: value for key, value in image.items() if value}}
+    raise UnsupportedParameterError(
+        f"{where}.type", f"{where}: parts of type {str(kind)[:32]!r} are not supported"
+    )

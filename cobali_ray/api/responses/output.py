@@ -1,0 +1,271 @@
+"""Output: the items of one response as they are written, and the events that tell of each. Pure.
+
+What a client hears comes in this order: an item is added, grows and is done before the next is added. What
+the events of an item add up to is what its last event and the finished response say. Ids are given once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.responses.tools import Callee, custom_input
+from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Event, Reasoning
+from cobali_ray.core.events import TokenLogprob
+
+Told: TypeAlias = dict[str, Any]
+"""One event of a stream, without its number."""
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+
+class _Item(ABC):
+    """One item. `prefix` begins its ids."""
+
+    prefix: str
+
+    def __init__(self, answer_id: str, index: int) -> None:
+        self.item_id, self._index = f"{self.prefix}_{answer_id}_{index}", index
+        self.status: Status = "in_progress"
+        self.broken = False
+        """Whether it turned out to be something else."""
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What was written of it so far."""
+        return "".join(self._texts)
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """Return the item as it stands in a response."""
+
+    def begin(self) -> list[Told]:
+        """Return what tells that it is there."""
+        return [self._of_item("added")]
+
+    @abstractmethod
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:
+        """Take further text."""
+
+    def finish(self, status: Status) -> list[Told]:
+        """Return what tells that it ends here."""
+        self.status = status
+        return [*self._ends(), self._of_item("done")]
+
+    @abstractmethod
+    def _ends(self) -> list[Told]: ...
+
+    def _of_item(self, what: str) -> Told:
+        kind = f"response.output_item.{what}"
+        return {"type": kind, "output_index": self._index, "item": self.body()}
+
+    def _told(self, kind: str, **more: Any) -> Told:
+        return {"type": f"response.{kind}", "item_id": self.item_id, "output_index": self._index, **more}
+
+
+class _Worded(_Item):
+    """An item with one part of text, which `kind` names."""
+
+    kind: str
+
+    def begin(self) -> list[Told]:
+        bare = self._of_item("added")
+        bare["item"]["content"] = []
+        return [bare, self._told("content_part.added", content_index=0, part=self.part())]
+
+    @abstractmethod
+    def part(self) -> dict[str, Any]:
+        """Return the part."""
+
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 some have none
+        self._texts.append(text)
+        return [self._told(f"{self.kind}.delta", content_index=0, delta=text)]
+
+    def _ends(self) -> list[Told]:
+        return [
+            self._told(f"{self.kind}.done", content_index=0, text=self.text),
+            self._told("content_part.done", content_index=0, part=self.part()),
+        ]
+
+
+class _Thought(_Worded):
+    """Reasoning, told as it is."""
+
+    prefix, kind = "rs", "reasoning_text"
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "id": self.item_id,
+            "type": "reasoning",
+            "summary": [],
+            "content": [self.part()],
+            "encrypted_content": None,
+            "status": self.status,
+        }
+
+    def part(self) -> dict[str, Any]:
+        return {"type": self.kind, "text": self.text}
+
+
+class _Message(_Worded):
+    """What is said."""
+
+    prefix, kind = "msg", "output_text"
+
+    def __init__(self, answer_id: str, index: int) -> None:
+        super().__init__(answer_id, index)
+        self._logprobs = WholeLogprobs(ChatLogprobs())
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": self.status,
+            "content": [self.part()],
+        }
+
+    def part(self) -> dict[str, Any]:
+        logprobs = self._logprobs.json()["content"]
+        return {"type": self.kind, "text": self.text, "annotations": [], "logprobs": logprobs}
+
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:
+        self._logprobs.add(logprobs)
+        return [told | {"logprobs": chat_logprob_items(logprobs)} for told in super().grow(text, logprobs)]
+
+    def _ends(self) -> list[Told]:
+        text, part = super()._ends()
+        return [text | {"logprobs": self._logprobs.json()["content"]}, part]
+
+
+class _Call(_Item):
+    """The call of a function."""
+
+    prefix = "fc"
+
+    def __init__(self, answer_id: str, index: int, call_id: str, callee: Callee) -> None:
+        super().__init__(answer_id, index)
+        self._call_id, self._callee = call_id, callee
+
+    def body(self) -> dict[str, Any]:
+        return self._of_kind("function_call", arguments=self.text)
+
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 calls have none
+        self._texts.append(text)
+        return [self._told("function_call_arguments.delta", delta=text)]
+
+    def _ends(self) -> list[Told]:
+        done = "function_call_arguments.done"
+        return [self._told(done, name=self._callee.name, arguments=self.text)]
+
+    def _of_kind(self, kind: str, **more: Any) -> dict[str, Any]:
+        space = {"namespace": self._callee.namespace} if self._callee.namespace else {}
+        return {
+            "id": self.item_id,
+            "type": kind,
+            "status": self.status,
+            "call_id": self._call_id,
+            "name": self._callee.name,
+            **more,
+            **space,
+        }
+
+
+class _CustomCall(_Call):
+    """The call of a custom tool. Its text is told at once: the model writes it as JSON."""
+
+    prefix = "ctc"
+
+    def body(self) -> dict[str, Any]:
+        return self._of_kind("custom_tool_call", input=custom_input(self.text))
+
+    def grow(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Told]:  # noqa: ARG002 calls have none
+        self._texts.append(text)
+        return []
+
+    def _ends(self) -> list[Told]:
+        text = custom_input(self.text)
+        return [
+            self._told("custom_tool_call_input.delta", delta=text),
+            self._told("custom_tool_call_input.done", input=text),
+        ]
+
+
+class Output:
+    """The items of one response."""
+
+    def __init__(
+        self, answer_id: str, callees: Mapping[str, Callee], call_id_of: Callable[[int], str]
+    ) -> None:
+        """`callees` are tools by the names that the model knows; `call_id_of` has an id for the n-th call."""
+        self._answer_id, self._callees, self._call_id_of = answer_id, callees, call_id_of
+        self._items: list[_Item] = []
+        self._open: _Item | None = None
+        self._logprobs: list[TokenLogprob] = []
+        """Of tokens that may yet be text: those of a call are, if it turns out to be none."""
+
+    def take(self, events: Iterable[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Told]:
+        """Return what is told of further events. `logprobs` are of the tokens that made them."""
+        self._logprobs += logprobs
+        told: list[Told] = []
+        for event in events:
+            match event:
+                case Content(text):
+                    told += self._grow(_Message, text)
+                case Reasoning(text):
+                    self._logprobs.clear()
+                    told += self._grow(_Thought, text)
+                case CallBegun(index, name, _):
+                    callee = self._callees.get(name, Callee("function", name))
+                    kind = _CustomCall if callee.kind == "custom" else _Call
+                    call = kind(self._answer_id, len(self._items), self._call_id_of(index), callee)
+                    told += [*self._end("completed"), *self._begin(call)]
+                case Arguments(_, text) if self._open is not None:
+                    told += self._open.grow(text, ())
+                case CallEnded():
+                    told += self._end("completed")
+                    self._logprobs.clear()
+                case CallBroken(_, text):
+                    if self._open is not None:
+                        self._open.broken = True
+                    told += [*self._end("incomplete"), *self._grow(_Message, text)]
+        return told
+
+    def close(self, *, cut: bool) -> list[Told]:
+        """Return what is told at the answer's end. `cut`: it had to end there."""
+        told: list[Told] = []
+        if self._logprobs and isinstance(self._open, _Message):
+            told += self._grow(_Message, "")
+        told += self._end("incomplete" if cut else "completed")
+        if not self._items or not (cut or any(not isinstance(one, _Thought) for one in self._items)):
+            # Clients want to be told something.
+            told += [*self._grow(_Message, ""), *self._end("incomplete" if cut else "completed")]
+        return told
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """Return all items as they are now."""
+        return [item.body() for item in self._items]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """Return those that are what they seemed to be when they began."""
+        return [item.body() for item in self._items if not item.broken]
+
+    def _grow(self, kind: type[_Message | _Thought], text: str) -> list[Told]:
+        told: list[Told] = []
+        if not isinstance(self._open, kind):
+            told += [*self._end("completed"), *self._begin(kind(self._answer_id, len(self._items)))]
+        if self._open is not None and (text or self._logprobs):
+            told += self._open.grow(text, self._logprobs)
+            self._logprobs = []
+        return told
+
+    def _begin(self, item: _Item) -> list[Told]:
+        self._items.append(item)
+        self._open = item
+        return item.begin()
+
+    def _end(self, status: Status) -> list[Told]:
+        item, self._open = self._open, None
+        return item.finish(status) if item is not None else []

@@ -1,0 +1,187 @@
+"""A body of the Responses API -> the body of a chat that asks the same. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
+from cobali_ray.api.responses.items import heard, place_of
+from cobali_ray.api.responses.schema import ResponsesBody
+from cobali_ray.api.responses.tools import Callee, choice_of, offered
+from cobali_ray.api.schema import ChatBody, SampledBody
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+EARLIER: Final = "the earlier items in input"
+NEUTRAL: Final = NEUTRAL_FIELDS | {"access_programs", "client_metadata", "stream_options"}
+REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "max_completion_tokens": (),
+    "max_tokens": (),
+    "messages": (),
+    "n": (1,),
+    "previous_response_id": (),
+    "prompt": (),
+    "response_format": (),
+    **{name: values for name, values in REFUSED_FIELDS.items() if name not in ResponsesBody.model_fields},
+}
+INSTEAD: Final[Mapping[str, str]] = {
+    **{name: "max_output_tokens" if one == "max_tokens" else one for name, one in SUPPORTED_NAMES.items()},
+    **dict.fromkeys(("conversation", "previous_response_id"), EARLIER),
+    **dict.fromkeys(("max_completion_tokens", "max_tokens"), "max_output_tokens"),
+    **dict.fromkeys(("enable_thinking", "include_reasoning", "thinking"), "reasoning"),
+    "background": "stream",
+    "chat_template_kwargs": "reasoning",
+    "function_call": "tool_choice",
+    "messages": "input",
+    "prompt": "instructions and input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
+NAMES: Final = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "prompt": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "tool_choice.function": "tool_choice",
+}
+"""What chats call by another name."""
+CHAT_NAMES: Final = re.compile(
+    r"(?<![\w.])(?:messages(?:\[(?P<message>\d+)\](?P<content>\.content)?)?"
+    r"|tools\[(?P<tool>\d+)\](?:\.function)?"
+    r"|tool_choice\.allowed_tools(?P<allowed>\.tools\[\d+\](?=\.function))?(?:\.function)?"
+    r"|response_format\.json_schema|tool_choice\.function"
+    r"|max_completion_tokens|max_tokens|prompt|reasoning_effort|response_format)(?!\w)"
+)
+LOGPROBS: Final = "message.output_text.logprobs"
+INCLUDED: Final = frozenset(
+    {
+        LOGPROBS,
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""All but the logprobs is of what never comes: hosted tools, images, reasoning that is not told as it is."""
+
+
+class Written(NamedTuple):
+    """What an answer is written with."""
+
+    echo: Mapping[str, Any]
+    """What of the body stands in every response."""
+    callees: Mapping[str, Callee]
+
+
+class Asked(NamedTuple):
+    """A body that was read."""
+
+    chat: ChatBody
+    written: Written
+    named: Callable[[str], str]
+    """Writes the names of the chat's fields in a text as this API has them."""
+    ignored: tuple[str, ...]
+
+
+def read(body: ResponsesBody, *, strict: bool) -> Asked:
+    """Return the chat that asks the same. Raises BadRequestError in the words of this API."""
+    ignored = judge(body.model_extra, NEUTRAL, REFUSED, instead=INSTEAD, strict=strict)
+    if body.store:
+        ignored += ("store",)
+    text = body.text
+    if text is not None and text.verbosity not in {None, "medium"}:
+        if strict:
+            raise UnsupportedParameterError(
+                "text.verbosity", "text.verbosity is not supported by this server (setting strict)"
+            )
+        ignored += ("text.verbosity",)
+    for index, name in enumerate(body.include or ()):
+        if name not in INCLUDED:
+            message = f"include has {name[:64]!r}, which is none of {', '.join(sorted(INCLUDED))}"
+            raise InvalidParameterError(f"include[{index}]", message)
+    items = heard(body.input, body.instructions, strict=strict)
+    tools = offered(body.tools or [], strict=strict)
+    chat = ChatBody.model_construct(
+        **{name: getattr(body, name) for name in SampledBody.model_fields},
+        messages=items.messages,
+        max_completion_tokens=body.max_output_tokens,
+        tools=list(tools.functions),
+        tool_choice=choice_of(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
+        response_format=_format(text.format) if text is not None and text.format is not None else None,
+        logprobs=LOGPROBS in (body.include or ()) or bool(body.top_logprobs),
+        top_logprobs=body.top_logprobs,
+    )
+    named = partial(_named, messages=items.places, tools=tools.places)
+    ignored = tuple(dict.fromkeys([*ignored, *items.ignored, *tools.ignored]))
+    return Asked(chat, Written(_echo(body, tools.left), tools.callees), named, ignored)
+
+
+def _named(text: str, *, messages: Sequence[str], tools: Sequence[str]) -> str:
+    def ours(found: re.Match[str]) -> str:
+        message, tool = found["message"], found["tool"]
+        if message is not None:
+            return place_of(messages, int(message), content=found["content"] is not None) or found[0]
+        if tool is not None:
+            return tools[int(tool)] if int(tool) < len(tools) else found[0]
+        if found[0].startswith("tool_choice.allowed_tools"):
+            return f"tool_choice{found['allowed'] or ''}"
+        return "input" if found[0] == "messages" else NAMES[found[0]]
+
+    return CHAT_NAMES.sub(ours, text)
+
+
+def _format(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a format as a chat has it: the schema is one level further down there."""
+    if given.get("type") != "json_schema":
+        return given
+    return {"type": "json_schema", "json_schema": given}
+
+
+def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
+    """Return what every response repeats; what may be large is encoded here, off the event loop."""
+    text = {"format": {"type": "text"}} | (body.text.model_dump(exclude_none=True) if body.text else {})
+    reasoning = body.reasoning
+    large = {
+        "instructions": body.instructions,
+        "metadata": body.metadata or {},
+        "text": text,
+        "tool_choice": body.tool_choice or "auto",
+        "tools": tools,
+    }
+    return {name: _encoded(name, value) for name, value in large.items()} | {
+        "background": False,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "top_logprobs": body.top_logprobs or 0,
+        "truncation": "disabled",
+        "user": body.user,
+    }
+
+
+def _encoded(name: str, value: Any) -> orjson.Fragment:
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except TypeError:
+        raise InvalidParameterError(name, f"{name} is nested too deeply") from None

@@ -1,0 +1,74 @@
+"""POST /v1/responses and what belongs to it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray.api.account import Account
+from cobali_ray.api.body import parse
+from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.openapi import READING, errors, generation_responses, takes
+from cobali_ray.api.replies import json_response
+from cobali_ray.api.responses.frames import ID_PREFIX, ResponseAnswer, ResponseFrames
+from cobali_ray.api.responses.read import read
+from cobali_ray.api.responses.schema import ResponsesBody
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Gone
+from cobali_ray.errors import NotStoredError
+
+ONE = "/v1/responses/{response_id}"
+KEPT = (("GET", ONE), ("DELETE", ONE), ("GET", f"{ONE}/input_items"), ("POST", f"{ONE}/cancel"))
+"""Routes of responses that are kept, which none is here."""
+
+
+class Responses:
+    """OpenAI's Responses API."""
+
+    def __init__(self, generation: Generation, settings: ApiSettings) -> None:
+        self._generation, self._settings = generation, settings
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["responses"])
+        router.post(
+            "/v1/responses",
+            response_model=None,
+            responses=generation_responses(),
+            openapi_extra=takes(ResponsesBody),
+        )(self.create)
+        router.post(
+            "/v1/responses/input_tokens",
+            response_model=None,
+            responses=errors(*READING),
+            openapi_extra=takes(ResponsesBody),
+        )(self.count)
+        for method, path in KEPT:
+            router.add_api_route(path, self.kept, methods=[method], include_in_schema=False)
+        return router
+
+    async def create(self, http: HttpRequest) -> Response:
+        """Answer with a response, whole or as its events."""
+        return await self._generation.answer(http, self._read)
+
+    async def count(self, http: HttpRequest) -> Response:
+        """Count the tokens of the input, with all that the model reads besides."""
+        prompted = await self._generation.prompt(http, self._read)
+        return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
+
+    async def kept(self, response_id: str) -> None:
+        """Say that no response is kept."""
+        raise NotStoredError(response_id[:64])
+
+    def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        """Read a body, in a thread of the intake."""
+        del gone
+        account.named = str  # what is wrong with the body is said in its own words
+        found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
+        account.ignore(found.ignored)
+        account.named = found.named
+        written = found.written
+        dialect = Dialect(ID_PREFIX, partial(ResponseFrames, written), partial(ResponseAnswer, written))
+        return Asked(found.chat, dialect)

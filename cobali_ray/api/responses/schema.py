@@ -1,0 +1,154 @@
+"""The wire models of the Responses API: shapes and kinds only, as in `api/schema.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from cobali_ray.api.schema import Content, SampledBody, Shape
+
+ROLES = ("system", "developer", "user", "assistant")
+
+
+def _input(value: Any) -> str | list[dict[str, Any]]:
+    # Each item is checked on its own (`items.py`): all at once would hold the interpreter.
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return value
+    raise PydanticCustomError("input", "must be a string or a list of items, not empty")
+
+
+class MessageItem(Shape):
+    """What somebody said."""
+
+    type: Literal["message"] | None = None
+    id: str | None = None
+    status: str | None = None
+    role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
+    content: Content
+
+
+class CallItem(Shape):
+    """A call of an earlier turn: function_call or custom_tool_call."""
+
+    type: str
+    id: str | None = None
+    status: str | None = None
+    call_id: str
+    name: Annotated[str, Field(min_length=1)]
+    namespace: str | None = None
+    arguments: str | None = Field(None, description="JSON, of a function.")
+    input: str | None = Field(None, description="Text, of a custom tool.")
+
+
+class OutputItem(Shape):
+    """What a call came to: function_call_output or custom_tool_call_output."""
+
+    type: str
+    id: str | None = None
+    status: str | None = None
+    call_id: str
+    output: Content
+
+
+class ReasoningItem(Shape):
+    """What an earlier turn reasoned."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    status: str | None = None
+    summary: list[dict[str, Any]] | None = None
+    content: list[dict[str, Any]] | None = None
+    encrypted_content: str | None = Field(None, description="Only who wrote it can read it; passed over.")
+
+
+class FunctionTool(Shape):
+    """A function that the model may call. Its name is judged with those of all tools."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of an object.")
+    strict: bool | None = Field(None, description="Refuse keys of the schema that cannot be honoured.")
+    defer_loading: bool | None = None
+
+
+class CustomFormat(Shape):
+    """What the text of a custom tool must look like."""
+
+    type: Literal["text", "grammar"]
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class CustomTool(Shape):
+    """A tool that takes a text."""
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+    defer_loading: bool | None = None
+
+
+class Namespace(Shape):
+    """Tools under a common name."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    tools: list[dict[str, Any]]
+
+
+class TextConfig(Shape):
+    """How the answer is to be written."""
+
+    format: dict[str, Any] | None = Field(None, description="text, json_object or json_schema.")
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Shape):
+    """How the model is to reason."""
+
+    effort: str | None = Field(None, description="For the chat template; none turns it off.")
+    summary: str | None = Field(None, description="Reasoning is told as it is, so there is none.")
+    generate_summary: str | None = None
+
+
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+class ResponsesBody(SampledBody):
+    """POST /v1/responses."""
+
+    input: Annotated[
+        str | list[dict[str, Any]],
+        PlainValidator(
+            _input, json_schema_input_type=str | list[MessageItem | CallItem | OutputItem | ReasoningItem]
+        ),
+    ]
+    instructions: str | None = Field(None, description="A system message in front of the input.")
+    max_output_tokens: int | None = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        Field(description="What the model may call: function, custom, namespace; hosted ones are left out."),
+    ] = None
+    tool_choice: str | dict[str, Any] | None = Field(
+        None, description="none, auto, required, one tool, or allowed_tools; auto where there are tools."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    include: Annotated[list[str] | None, Field(max_length=32)] = None
+    top_logprobs: int | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, Field(max_length=16)] = None
+    store: bool | None = Field(None, description="Nothing is stored, whatever it says.")
+    max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools, which are none.")
+    prompt_cache_key: Annotated[str | None, Field(max_length=1024)] = None
+    safety_identifier: Annotated[str | None, Field(max_length=1024)] = None
+    service_tier: str | None = None
+    user: Annotated[str | None, Field(max_length=1024)] = None
