@@ -24,6 +24,7 @@ LIBRARIES = {
     "langchain_openai": "langchain-openai",
     "litellm": "litellm[mcp]",  # without it, completion() with tools finds a package missing
     "llama_index": "llama-index-llms-openai-like",
+    "ollama": "ollama",
     "openai": "openai",
     "openai_agents": "openai-agents",
     "pydantic_ai": "pydantic-ai-slim[openai]",

@@ -19,6 +19,7 @@ from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.keyring import Keyring
+from cobali_ray.api.ollama.routes import Ollama
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
@@ -43,6 +44,7 @@ def build_api(
     generation = Generation(fleet, settings, clock, intake)
     app.include_router(generation.router())
     app.include_router(Messages(generation, settings).router())
+    app.include_router(Ollama(fleet, settings, generation, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
+from cobali_ray.api.ollama.body import OllamaChatBody, OllamaErrorBody, OllamaGenerateBody, OllamaModelBody
 from cobali_ray.api.schema import (
     ChatBody,
     CompletionBody,
@@ -25,6 +26,7 @@ SCHEMA_REF = "#/components/schemas/{model}"
 SHAPES: tuple[type[BaseModel], ...] = (
     ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, SlotBody, ModelBody, ErrorBody,
     MessagesBody, CountBody, AnthropicErrorBody,
+    OllamaChatBody, OllamaGenerateBody, OllamaModelBody, OllamaErrorBody,
 )  # fmt: skip
 
 _ERRORS = {
