@@ -357,6 +357,20 @@ class NoInfillError(BadRequestError):
         )
 
 
+class NotOfferedError(BadRequestError):
+    """Something that another server does with its models."""
+
+    status = 501
+    code = "not_offered"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is not done by this server: its models are named in its settings."
+
+
 class SlotFilesOffError(BadRequestError):
     """Slots are not saved here."""
 

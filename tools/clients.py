@@ -25,6 +25,7 @@ LIBRARIES = {
     "litellm": "litellm[mcp]",  # without it, completion() with tools finds a package missing
     "llama_index": "llama-index-llms-openai-like",
     "lm_eval": "lm-eval[api]",
+    "ollama": "ollama",
     "openai": "openai",
     "openai_agents": "openai-agents",
     "pydantic_ai": "pydantic-ai-slim[openai]",

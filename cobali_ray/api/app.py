@@ -22,6 +22,7 @@ from cobali_ray.api.intake import Intake
 from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.ledger import Counting
 from cobali_ray.api.llama_server.routes import LlamaServer
+from cobali_ray.api.ollama.routes import Ollama
 from cobali_ray.api.openapi import describe
 from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
@@ -53,6 +54,7 @@ def build_api(
     app.include_router(Responses(generation, settings).router())
     app.include_router(Messages(generation, settings).router())
     app.include_router(Embeddings(fleet, settings, clock, intake).router())
+    app.include_router(Ollama(fleet, settings, generation, intake).router())
     app.include_router(Facts(fleet, settings, intake).router())
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())

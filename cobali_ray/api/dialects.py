@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from cobali_ray.api.anthropic.errors import ANTHROPIC
 from cobali_ray.api.faults import OPENAI, ErrorShape
+from cobali_ray.api.ollama.errors import OLLAMA
 
-ERROR_SHAPES: Mapping[str, ErrorShape] = {"/v1/messages": ANTHROPIC}
+ERROR_SHAPES: Mapping[str, ErrorShape] = {"/v1/messages": ANTHROPIC, "/api/": OLLAMA}
 """By how the paths of an API begin."""
 
 

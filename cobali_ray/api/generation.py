@@ -66,6 +66,8 @@ class Asked(NamedTuple):
 
     body: ChatBody | CompletionBody
     dialect: Dialect
+    before: tuple[int, ...] = ()
+    """Tokens that a chat's prompt goes on from."""
 
 
 Read = Callable[[Account, bytes, Gone], Asked]
@@ -171,16 +173,16 @@ class Generation:
         return body
 
     def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
-        body, dialect = read(account, raw, gone)
+        body, dialect, before = read(account, raw, gone)
         source = source_of(self._fleet, body.model, account)
         if not source.card.generates:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
         if isinstance(body, ChatBody):
-            return self._chat(body, source, dialect, gone), dialect
+            return self._chat(body, source, dialect, before, gone), dialect
         return self._completion(body, source, dialect, gone), dialect
 
     def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
-        body, _ = read(account, raw, gone)
+        body, _, _ = read(account, raw, gone)
         source = source_of(self._fleet, body.model, account)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
@@ -195,8 +197,11 @@ class Generation:
         # The template writes the model's opening tokens itself.
         return found, self._tokenize(found.text, body, source, gone, add_special=False)
 
-    def _chat(self, body: ChatBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
+    def _chat(
+        self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...], gone: Gone
+    ) -> Call:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
+        check_tokens(before, source.card.n_vocab, "context")
         found, prompt = self._chat_prompt(body, source, gone)
         origin = replace(
             self._origin("chat", dialect, source, body),
@@ -205,7 +210,7 @@ class Generation:
             shown_tokens=found.shown_tokens,
             reasoning_budget=found.budget,
         )
-        return chat_call(body, prompt, origin)
+        return chat_call(body, [*before, *prompt], origin)
 
     def _completion(self, body: CompletionBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
         card, words = source.card, source.words

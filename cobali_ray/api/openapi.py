@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.llama_server.body import InfillBody, NativeBody
+from cobali_ray.api.ollama.body import OllamaChatBody, OllamaErrorBody, OllamaGenerateBody, OllamaModelBody
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.schema import (
     ChatBody,
@@ -35,6 +36,9 @@ SHAPES: tuple[type[BaseModel], ...] = (
     ResponsesBody,
     MessagesBody,
     CountBody,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaModelBody,
     EmbeddingBody,
     RerankBody,
     ScoreBody,
@@ -44,6 +48,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
     ModelBody,
     ErrorBody,
     AnthropicErrorBody,
+    OllamaErrorBody,
 )
 
 _ERRORS = {

@@ -454,6 +454,8 @@ async def test_the_client_knows_the_errors(claude, client, make_app):
     with pytest.raises(anthropic.NotFoundError) as found:
         await claude.messages.create(**ASK | {"model": "nope"})
     assert found.value.type == "not_found_error"
+    with pytest.raises(anthropic.NotFoundError):  # though it looks like a place in the body
+        await claude.messages.create(**ASK | {"model": "messages[99].content[7]"})
     client.the_card = replace(client.card, n_ctx_slot=2)
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
         await claude.messages.create(**ASK)

@@ -1,0 +1,1 @@
+"""Ollama's API: its bodies become chats and completions, its answers are lines of JSON."""

@@ -1,0 +1,198 @@
+"""Answers as Ollama's API writes them: one object, or one a line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.faults import Fault
+from cobali_ray.api.logprobs import chat_logprob_items
+from cobali_ray.api.sse import Frames
+from cobali_ray.api.translate import Call
+from cobali_ray.api.turn import News, turns_of
+from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
+from cobali_ray.core.events import End, RequestStats, TokenLogprob
+
+NDJSON = b"application/x-ndjson"
+
+
+class Said(NamedTuple):
+    """A part of an answer: words, thoughts or calls."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.thinking or self.calls)
+
+
+class Style(NamedTuple):
+    """What differs between the routes, and from request to request."""
+
+    model: str | None
+    """As the client called it."""
+    say: Callable[[Said], dict[str, Any]]
+    with_context: bool = False
+    """Whether the answer comes back with the tokens from which a next one can go on."""
+
+
+def chat_message(said: Said) -> dict[str, Any]:
+    """Return a part as /api/chat has it."""
+    message: dict[str, Any] = {"role": "assistant", "content": said.content}
+    if said.thinking:
+        message["thinking"] = said.thinking
+    if said.calls:
+        message["tool_calls"] = said.calls
+    return {"message": message}
+
+
+def response(said: Said) -> dict[str, Any]:
+    """Return a part as /api/generate has it."""
+    return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
+
+
+class Talk:
+    """One answer's state."""
+
+    def __init__(self, call: Call, style: Style) -> None:
+        self._call, self._style = call, style
+        turns = turns_of(call.speech, call.call_id, 1)
+        self._turn = turns[0] if turns else None
+        self._name = ""
+        self._arguments: list[str] = []
+        """Of the call that is being written: it is told when it is whole."""
+        self._tokens: list[int] = []
+
+    def take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
+        """Return what a batch adds."""
+        if self._style.with_context:
+            for delta in news.deltas:
+                self._tokens += delta.tokens
+        if self._turn is None:
+            return ([Said(news.text)] if news.text else []), news.logprobs
+        found: list[Said] = []
+        events, logprobs = self._turn.take(news)
+        for event in events:
+            match event:
+                case Reasoning(text):
+                    found.append(Said(thinking=text))
+                case Content(text) | CallBroken(_, text):
+                    found.append(Said(text))
+                case CallBegun(_, name, _):
+                    self._name, self._arguments = name, []
+                case Arguments(_, text):
+                    self._arguments.append(text)
+                case CallEnded(index):
+                    arguments = orjson.Fragment("".join(self._arguments))
+                    function = {"index": index, "name": self._name, "arguments": arguments}
+                    call = {"id": self._turn.tool_call_id(index), "function": function}
+                    found.append(Said(calls=(call,)))
+        return found, logprobs
+
+    def line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+        """Return a part as an object of its own."""
+        told = self._head() | self._style.say(said) | {"done": False}
+        return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
+
+    def last(self, said: Said, end: End | None, times: Times) -> dict[str, Any]:
+        """Return how the answer ended, with what is said at last."""
+        told: dict[str, Any] = self._head() | self._style.say(said) | {"done": True}
+        if end is None:
+            return told
+        stats = end.stats
+        told |= {
+            "done_reason": end.finish_reason,
+            "total_duration": nanoseconds(times.e2e_s),
+            "load_duration": 0,
+            "prompt_eval_count": stats.n_prompt,
+            "prompt_eval_duration": nanoseconds(stats.prefill_s),
+            "eval_count": stats.n_output,
+            "eval_duration": nanoseconds(stats.decode_s),
+        }
+        if self._style.with_context:
+            told["context"] = [*self._call.requests[0].prompt, *self._tokens]
+        return told
+
+    def _head(self) -> dict[str, Any]:
+        return {"model": self._style.model or self._call.model, "created_at": when(self._call.created)}
+
+
+def when(unix_s: int) -> str:
+    """Return a time as Ollama writes it."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def nanoseconds(seconds: float | None) -> int:
+    """Return a duration as Ollama writes it."""
+    return round((seconds or 0.0) * 1e9)
+
+
+class WholeTalk(Answer):
+    """The answer in one object."""
+
+    def __init__(self, call: Call, *, style: Style) -> None:
+        super().__init__(call)
+        self._talk = Talk(call, style)
+        self._said: list[Said] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._end: End | None = None
+
+    def add(self, news: News) -> None:
+        """Take what a batch adds."""
+        said, logprobs = self._talk.take(news)
+        self._said += said
+        self._logprobs += chat_logprob_items(logprobs)
+        self._end = news.end
+
+    def body(self, times: Times) -> Any:
+        """Return the object."""
+        said = Said(
+            "".join(one.content for one in self._said),
+            "".join(one.thinking for one in self._said),
+            tuple(call for one in self._said for call in one.calls),
+        )
+        told = self._talk.last(said, self._end, times)
+        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
+
+
+class Lines(Frames):
+    """The answer as a stream of objects, one a line."""
+
+    media_type = NDJSON
+
+    def __init__(self, call: Call, *, style: Style) -> None:
+        super().__init__(call)
+        self._talk = Talk(call, style)
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
+        """Return nothing: the first line is like all others."""
+        return b""
+
+    def say(self, news: News) -> bytes:
+        """Return the lines of what a batch adds; logprobs go with the first."""
+        said, logprobs = self._talk.take(news)
+        if logprobs and not said:
+            said = [Said()]
+        lines = [self._talk.line(one, () if i else logprobs) for i, one in enumerate(said)]
+        return b"".join(map(_wire, lines))
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+        """Return the last line."""
+        return _wire(self._talk.last(Said(), end, times))
+
+    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
+        """Return nothing: the last line is told."""
+        return b""
+
+    def failure(self, fault: Fault) -> bytes:
+        """Return the error as a line, the last one."""
+        return _wire(fault.body)
+
+
+def _wire(told: dict[str, Any]) -> bytes:
+    return orjson.dumps(told) + b"\n"

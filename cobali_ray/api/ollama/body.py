@@ -1,0 +1,90 @@
+"""The wire models of Ollama's API: shapes and kinds only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from cobali_ray.api.schema import MAX_CALLS, CalledFunction, Shape, Stop, TokenId
+
+
+class Options(Shape):
+    """How tokens are drawn."""
+
+    num_predict: int | None = Field(None, description="Most tokens of the answer; 0 or less: any.")
+    num_ctx: int | None = Field(None, description="The operator's setting n_ctx decides.")
+    seed: int | None = None
+    stop: Stop = ()
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class AskedBody(Shape):
+    """The fields that /api/chat and /api/generate share."""
+
+    model: str | None = None
+    stream: bool | None = Field(None, description="Default true.")
+    format: str | dict[str, Any] | None = Field(None, description="json, or a schema.")
+    options: Options | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    keep_alive: float | str | None = Field(None, description="0 without a prompt unloads the model.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class OllamaCall(Shape):
+    """One call of an earlier turn."""
+
+    id: str | None = None
+    function: CalledFunction
+
+
+class OllamaMessage(Shape):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = Field(None, description="Data in base64.")
+    tool_calls: Annotated[list[OllamaCall] | None, Field(max_length=MAX_CALLS)] = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaChatBody(AskedBody):
+    """POST /api/chat."""
+
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateBody(AskedBody):
+    """POST /api/generate."""
+
+    prompt: str | None = None
+    system: str | None = None
+    images: list[str] | None = Field(None, description="Data in base64.")
+    raw: bool | None = Field(None, description="The prompt is what the model continues, without a template.")
+    context: list[TokenId] | None = Field(
+        None, description="What an earlier answer came back with, to go on from."
+    )
+
+
+class OllamaModelBody(Shape):
+    """POST /api/show."""
+
+    model: str | None = None
+    name: str | None = Field(None, description="An older name of model.")
+
+
+class OllamaErrorBody(BaseModel):
+    """Every answer of Ollama's routes that is no success."""
+
+    error: str

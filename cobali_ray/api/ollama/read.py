@@ -1,0 +1,193 @@
+"""A body of Ollama's API -> the chat or the completion that it means. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cobali_ray.api.body import model_of
+from cobali_ray.api.fields import judge
+from cobali_ray.api.ollama.body import AskedBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
+from cobali_ray.api.schema import ChatBody, CompletionBody
+from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+
+NEUTRAL_FIELDS = frozenset({"shift", "truncate"})
+"""Nothing is shifted or cut here: what is too long is refused."""
+REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {"suffix": ("",), "template": ("",)}
+"""Beside each, the values that ask for nothing."""
+NEUTRAL_OPTIONS = frozenset(
+    {
+        "embedding_only",
+        "f16_kv",
+        "logits_all",
+        "low_vram",
+        "main_gpu",
+        "num_batch",
+        "num_gpu",
+        "num_keep",
+        "num_thread",
+        "numa",
+        "use_mlock",
+        "use_mmap",
+        "vocab_only",
+    }
+)
+"""They say how the model is to be run, which is the operator's to say."""
+REFUSED_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "mirostat": (0,),
+    "mirostat_eta": (0.1,),
+    "mirostat_tau": (5,),
+    "penalize_newline": (True,),
+    "tfs_z": (1,),
+}
+IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
+"""What images of a kind begin with in base64."""
+
+
+def chat_of(body: OllamaChatBody) -> ChatBody:
+    """Return the chat. Raises InvalidParameterError."""
+    tools = body.tools and [_tool(one) for one in body.tools]
+    fields = {"messages": _messages(body.messages or []), "tools": tools}
+    return model_of(ChatBody, fields | _shared(body) | _logprobs(body) | _thinking(body))
+
+
+def prompt_chat_of(body: OllamaGenerateBody) -> ChatBody:
+    """Return the chat of one turn that a prompt is."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": _content(body.prompt, body.images)}]
+    if body.system is not None:
+        messages.insert(0, {"role": "system", "content": body.system})
+    return model_of(ChatBody, {"messages": messages} | _shared(body) | _logprobs(body) | _thinking(body))
+
+
+def raw_of(body: OllamaGenerateBody) -> CompletionBody:
+    """Return the completion that a raw prompt is. Raises UnsupportedParameterError."""
+    for name in ("system", "images", "context"):
+        if getattr(body, name):
+            raise UnsupportedParameterError(name, f"{name} is not supported with raw")
+    n_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    return model_of(CompletionBody, {"prompt": body.prompt, "logprobs": n_logprobs} | _shared(body))
+
+
+def ignored_of(body: AskedBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, ...]:
+    """Return the names of what changes nothing. Raises what `judge` does."""
+    options = body.options or Options()
+    found = judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
+    found += judge(
+        options.model_extra,
+        NEUTRAL_OPTIONS,
+        REFUSED_OPTIONS,
+        where="options.",
+        named_as="options.",
+        strict=strict,
+    )
+    return (*found, "options.num_ctx") if (options.num_ctx or 0) > n_ctx_slot else found
+
+
+def named(text: str) -> str:
+    """Write the names of a chat's fields in a text as Ollama's API has them."""
+    for pattern, name in _NAMES:
+        text = pattern.sub(name, text)
+    return text
+
+
+_NAMES = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(messages\[\d+\])\.content\[\d+\]", r"\1.images"),
+        (r"\bresponse_format\.json_schema\.schema", "format"),
+        (r"^(?=(?:stop|seed|temperature|top_[kp]|(?:min|typical)_p|(?:repeat|presence|frequency)_penalty)\b)",
+         "options."),
+    )
+)  # fmt: skip
+
+
+def _messages(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    open_calls: list[tuple[str, str]] = []
+    """Ids and names of calls without a result: results may name neither."""
+    for index, raw in enumerate(given):
+        one = model_of(OllamaMessage, raw, f"messages[{index}]")
+        message: dict[str, Any] = {"role": one.role, "content": _content(one.content, one.images)}
+        if one.thinking:
+            message["reasoning_content"] = one.thinking
+        if one.tool_calls:
+            calls: list[dict[str, Any]] = []
+            for call in one.tool_calls:
+                # Nine digits, because the templates of Mistral refuse all other lengths.
+                call_id = call.id or f"{index:04d}{len(calls):05d}"
+                function = {"name": call.function.name, "arguments": call.function.arguments}
+                calls.append({"id": call_id, "type": "function", "function": function})
+                open_calls.append((call_id, call.function.name))
+            message["tool_calls"] = calls
+        if one.role == "tool":
+            found = next(
+                (pair for pair in open_calls if one.tool_call_id == pair[0]),
+                next((pair for pair in open_calls if one.tool_name in {None, pair[1]}), None),
+            )
+            if found is not None:
+                open_calls.remove(found)
+            message["tool_call_id"] = one.tool_call_id or (found and found[0])
+            message["name"] = one.tool_name or (found and found[1])
+        messages.append(message)
+    return messages
+
+
+def _content(text: str | None, images: list[str] | None) -> str | list[dict[str, Any]]:
+    if not images:
+        return text or ""
+    urls = [f"data:image/{_kind(data)};base64,{data}" for data in images]
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"type": "text", "text": text or ""}, *parts]
+
+
+def _kind(data: str) -> str:
+    return next((kind for begin, kind in IMAGES.items() if data.startswith(begin)), "png")
+
+
+def _tool(raw: dict[str, Any]) -> dict[str, Any]:
+    return raw if raw.get("type") else raw | {"type": "function"}
+
+
+def _shared(body: AskedBody) -> dict[str, Any]:
+    options = body.options or Options()
+    n_most = options.num_predict or 0
+    return {
+        "model": body.model,
+        "stream": body.stream is not False,
+        "max_tokens": n_most if n_most > 0 else None,
+        "seed": None if options.seed is None or options.seed < 0 else options.seed,
+        "stop": list(options.stop),
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "typical_p": options.typical_p,
+        "repeat_penalty": options.repeat_penalty,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+        "response_format": _format(body.format),
+    }
+
+
+def _logprobs(body: AskedBody) -> dict[str, Any]:
+    return {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
+
+
+def _thinking(body: AskedBody) -> dict[str, Any]:
+    """Return what the template is told; absent: what the model does by itself."""
+    if body.think is None:
+        return {}
+    if isinstance(body.think, str):
+        return {"reasoning_effort": body.think, "chat_template_kwargs": {"enable_thinking": True}}
+    return {"chat_template_kwargs": {"enable_thinking": body.think, "thinking": body.think}}
+
+
+def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    if isinstance(asked, dict):
+        return {"type": "json_schema", "json_schema": {"schema": asked}}
+    if asked in {None, ""}:
+        return None
+    if asked != "json":
+        raise InvalidParameterError("format", f"format must be json or a schema, got {asked[:32]!r}")
+    return {"type": "json_object"}

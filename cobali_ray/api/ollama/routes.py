@@ -1,0 +1,260 @@
+"""Ollama's routes: POST /api/chat, /api/generate and /api/show, GET /api/tags, /api/ps and /api/version.
+
+What fetches, makes or removes models is refused by name: they stand in the server's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
+
+from cobali_ray import __version__
+from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.body import parse
+from cobali_ray.api.fields import judge
+from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.generation import Asked, Dialect, Generation
+from cobali_ray.api.intake import Intake, Source, asked_model, source_of
+from cobali_ray.api.ollama.answer import (
+    NDJSON,
+    Lines,
+    Said,
+    Style,
+    WholeTalk,
+    chat_message,
+    response,
+    when,
+)
+from cobali_ray.api.ollama.body import (
+    AskedBody,
+    OllamaChatBody,
+    OllamaErrorBody,
+    OllamaGenerateBody,
+    OllamaModelBody,
+)
+from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
+from cobali_ray.api.openapi import READING, errors, get, takes, tells
+from cobali_ray.api.replies import json_response
+from cobali_ray.api.settings import ApiSettings
+from cobali_ray.backend.port import Gone
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.errors import LoadingError, NotOfferedError, UnknownModelError
+
+SPEAKS = "0.13.0"
+"""The version of Ollama whose API this is: some clients look for a least one."""
+LATEST = ":latest"
+UNLOADS = (0, "0", "0s", "0m")
+"""Values of keep_alive."""
+REFUSED = (
+    ("POST", "/api/pull"),
+    ("POST", "/api/push"),
+    ("POST", "/api/create"),
+    ("POST", "/api/copy"),
+    ("DELETE", "/api/delete"),
+)
+
+
+class _Moves(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+    """A body has no prompt: it is about the model being loaded."""
+
+    def __init__(self, model: Model, asked: AskedBody, told: dict[str, Any]) -> None:
+        super().__init__(model)
+        self.model, self.asked, self.told = model, asked, told
+
+
+class Found(NamedTuple):
+    """What /api/show tells of."""
+
+    source: Source
+    model: Model
+
+
+class Ollama:
+    """Ollama's routes."""
+
+    def __init__(self, fleet: Fleet, settings: ApiSettings, generation: Generation, intake: Intake) -> None:
+        self._fleet, self._settings = fleet, settings
+        self._generation, self._intake = generation, intake
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["ollama"])
+        wrong = partial(errors, body=OllamaErrorBody)
+        answers = tells(NDJSON.decode()) | wrong(*READING, 403, 409, 504, 507)
+        routes: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
+            ("/api/chat", self.chat, OllamaChatBody, answers),
+            ("/api/generate", self.generate, OllamaGenerateBody, answers),
+            ("/api/show", self.show, OllamaModelBody, wrong(*READING, 403)),
+        )
+        for path, endpoint, body, responses in routes:
+            router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
+        get(router, "/api/tags", self.tags, responses=wrong(401, 500, 503))
+        get(router, "/api/ps", self.running, responses=wrong(401, 500, 503))
+        get(router, "/api/version", self.version, responses=wrong(401, 500))
+        for method, path in REFUSED:
+            router.add_api_route(
+                path,
+                self.refuse,
+                methods=[method],
+                response_model=None,
+                responses=wrong(401, 500, 501),
+                name=f"refuse {path}",
+            )
+        return router
+
+    async def chat(self, http: HttpRequest) -> Response:
+        """Continue a chat."""
+        return await self._answer(http, self._read_chat)
+
+    async def generate(self, http: HttpRequest) -> Response:
+        """Answer a prompt, or continue it as it is."""
+        return await self._answer(http, self._read_prompt)
+
+    async def _answer(self, http: HttpRequest, read: Callable[[Account, bytes, Gone], Asked]) -> Response:
+        try:
+            return await self._generation.answer(http, read)
+        except _Moves as moves:
+            unloads = moves.asked.keep_alive in UNLOADS
+            if unloads:
+                await self._fleet.loader.unload(moves.model)
+            reason = {"done": True, "done_reason": "unload" if unloads else "load"}
+            return json_response(moves.told | reason)
+
+    async def show(self, http: HttpRequest) -> Response:
+        """Say what a model is."""
+        source, model = await self._intake.take(http, partial(self._read_name, account_of(http)))
+        card, words = source.card, source.words
+        capabilities = ["completion", "tools", *(["thinking"] if words.form.reasoning_start else [])]
+        return json_response(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "template": words.chat.source,
+                "details": _details(card),
+                # Clients look for the length under the name of the architecture, whatever that is.
+                "model_info": {
+                    "general.architecture": "cobali",
+                    "general.basename": model.names[0],
+                    "cobali.context_length": card.n_ctx_slot,
+                },
+                "capabilities": capabilities,
+                "modified_at": when(card.created_s),
+            }
+        )
+
+    async def tags(self) -> Response:
+        """List every model under each of its names."""
+        return json_response(
+            {"models": [_listed(name, model) for model in self._fleet.models for name in model.names]}
+        )
+
+    async def running(self) -> Response:
+        """List the models that are loaded."""
+        models = [model for model in self._fleet.models if any(e.present for e in model.engines.values())]
+        return json_response({"models": [_listed(model.names[0], model) for model in models]})
+
+    async def version(self) -> Response:
+        """Say whose API this is, and whose server."""
+        return json_response({"version": SPEAKS, "server": f"cobali_ray {__version__}"})
+
+    async def refuse(self, http: HttpRequest) -> Response:
+        """Say that models are the operator's to choose."""
+        raise NotOfferedError(http.url.path.rpartition("/")[2])
+
+    # -- in a thread of the intake
+
+    def _read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
+        body = parse(OllamaChatBody, raw)
+        name = self._begin(body, account, chat_message, empty=not body.messages)
+        asked = Asked(
+            chat_of(body.model_copy(update={"model": name})), _dialect(Style(body.model, chat_message))
+        )
+        account.named = named
+        return asked
+
+    def _read_prompt(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+        del gone
+        body = parse(OllamaGenerateBody, raw)
+        name = self._begin(body, account, response, empty=not (body.prompt or body.system or body.images))
+        style = Style(body.model, response, with_context=not body.raw)
+        body = body.model_copy(update={"model": name})
+        if body.raw:
+            asked = Asked(raw_of(body), _dialect(style))
+        else:
+            asked = Asked(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
+        account.named = named
+        return asked
+
+    def _begin(
+        self, body: AskedBody, account: Account, say: Callable[[Said], dict[str, Any]], *, empty: bool
+    ) -> str | None:
+        """Return the name here of a model that is loaded. Raises _Moves where nothing is asked of it."""
+        name = self._name(body.model)
+        model = asked_model(self._fleet, name, account)
+        told = {"model": body.model or model.names[0]} | say(Said())
+        if empty and body.keep_alive in UNLOADS:
+            raise _Moves(model, body, told)
+        source = source_of(self._fleet, name, account)
+        if empty:
+            raise _Moves(model, body, told | {"created_at": when(source.card.created_s)})
+        account.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
+        return name
+
+    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> Found:
+        del gone
+        body = parse(OllamaModelBody, raw)
+        account.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
+        name = self._name(body.model or body.name)
+        return Found(source_of(self._fleet, name, account), self._fleet.find(name))
+
+    def _name(self, asked: str | None) -> str | None:
+        """Return the name under which a model is served: Ollama's clients add a tag to names without one."""
+        if asked is None or not asked.endswith(LATEST):
+            return asked
+        try:
+            self._fleet.find(asked)
+        except UnknownModelError:
+            return asked.removesuffix(LATEST)
+        return asked
+
+
+def _dialect(style: Style) -> Dialect:
+    return Dialect("ollama-", partial(Lines, style=style), partial(WholeTalk, style=style))
+
+
+def _listed(name: str, model: Model) -> dict[str, Any]:
+    """Describe a model under a name; sizes are not known here."""
+    tagged = name if ":" in name else name + LATEST
+    told: dict[str, Any] = {"name": tagged, "model": tagged, "size": 0, "size_vram": 0}
+    with suppress(LoadingError):
+        card = model.card
+        known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
+        return told | {
+            "modified_at": when(card.created_s),
+            "digest": sha256(known.encode()).hexdigest(),
+            "details": _details(card),
+            "context_length": card.n_ctx_slot,
+        }
+    return told | {
+        "modified_at": when(0),
+        "digest": sha256(name.encode()).hexdigest(),
+        "details": _details(None),
+    }
+
+
+def _details(card: ModelCard | None) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "" if card is None else card.description,
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
