@@ -39,6 +39,7 @@ from cobali_ray.engine.opening import (
     model_hash,
     model_path,
     open_engine,
+    projector_path,
 )
 from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
@@ -50,6 +51,7 @@ from cobali_ray.errors import (
     ModelBusyError,
     ModelTooLargeError,
     NoRoomError,
+    QueueFullError,
     RefusedError,
     UnloadedError,
 )
@@ -65,6 +67,7 @@ _log = structlog.get_logger(__name__)
 
 CLOSE_S = 30.0
 """How long a model may take to be let go."""
+RETRY_S = 1.0
 ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
@@ -101,6 +104,8 @@ class EngineServer:
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
+        self._n_expanding = 0
+        """Requests whose images are being looked at."""
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts = 0
@@ -167,6 +172,7 @@ class EngineServer:
             created_s=int(self._path.stat().st_mtime) if self._path else 0,
             description=f"{self._settings.model} on cobali_ray {__version__}",
             sampling=self._settings.sampling(backend.sampling),
+            images=backend.projector is not None,
         )
         collector = Collector(
             engine_id=self._engine_id,
@@ -230,6 +236,8 @@ class EngineServer:
         done: asyncio.Future[CobaliError | None] = self._asyncio.create_future()
         self._done[request.request_id] = done
         try:
+            if request.images:
+                request = await self._expanded(request)
             self._loop.submit(request)
             self._onlooker.look(self._feeder.note, request)
             if self._tracer is not None:
@@ -243,6 +251,16 @@ class EngineServer:
         finally:
             del self._done[request.request_id]
             self._used_s = self._clock.now()
+
+    async def _expanded(self, request: Request) -> Request:
+        """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
+        if self._n_expanding >= self._settings.max_queue + self._settings.n_slots:
+            raise QueueFullError("requests with images", self._settings.max_queue, RETRY_S)
+        self._n_expanding += 1
+        try:
+            return await asyncio.wrap_future(self._loop.expand(request))
+        finally:
+            self._n_expanding -= 1
 
     async def load(self) -> CobaliError | None:
         """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
@@ -281,6 +299,8 @@ class EngineServer:
     def _check_room(self) -> None:
         """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
         n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
+        if (projector := projector_path(self._settings)) is not None:
+            n_bytes += projector.stat().st_size
         if most is not None and n_bytes > most:
             raise ModelTooLargeError(n_bytes, most)
         free = memory.available_bytes()

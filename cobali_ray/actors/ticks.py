@@ -45,7 +45,7 @@ class TickFeeder:
         if self._words is None:
             return
         with suppress(CobaliError):  # a text that cannot be shown harms nobody
-            text = self._words.detokenize(request.prompt[:LONGEST_PROMPT], special=True)
+            text = self._words.detokenize(request.text_tokens[:LONGEST_PROMPT], special=True)
             self._prompts[request.request_id] = text[:LONGEST_PROMPT]
         while len(self._prompts) > RING:
             self._prompts.popitem(last=False)

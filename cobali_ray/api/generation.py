@@ -17,6 +17,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
+from cobali_ray.api.images import in_order, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of
@@ -98,16 +99,18 @@ class Generation:
         self._check(body, source, n_prompts=1)
         if len(body.messages) > card.n_ctx_slot:  # each has a token at least
             raise self._too_long(len(body.messages), body, card)
-        found = prompt_of(body, words, strict=self._settings.strict)
+        found = prompt_of(body, words, strict=self._settings.strict, images=card.images)
         source.account.ignore(found.ignored)
         # The template writes the model's opening tokens itself.
-        prompt = self._tokenize(found.text, body, source, gone, add_special=False)
+        tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
+        prompt = tokens_of(found.text, found.images, tokenize)
         origin = replace(
             self._origin("chat", source, body),
             grammar=self._chat_grammar(body, source, found),
             speech=found.speech,
             shown_tokens=found.shown_tokens,
             reasoning_budget=found.budget,
+            images=in_order(found.text, found.images) if found.images else (),
         )
         return chat_call(body, prompt, origin)
 

@@ -192,7 +192,10 @@ class Message(Shape):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)})]
-    content: Content = None
+    content: Content = Field(
+        None,
+        description="A text, or parts: text, and image_url (a data URL) where the model sees images.",
+    )
     name: str | None = None
     tool_calls: Annotated[list[MessageToolCall] | None, Field(max_length=MAX_CALLS)] = None
     tool_call_id: str | None = None

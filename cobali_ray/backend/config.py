@@ -39,6 +39,8 @@ class LlamaConfig:
     device_sampling: Literal["auto", "on", "off"] = "auto"
     speculation: bool = False
     """Whether streams' drafts may be computed."""
+    mmproj: Path | None = None
+    """The projector that turns images into rows, for models that were trained with one."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.batch import Embedded, Part, TickBatch
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
@@ -70,6 +70,23 @@ class Words(Protocol):
         ...
 
 
+class Images(Protocol):
+    """What turns images into rows that a model takes for tokens."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether one pass must compute all rows of a part."""
+        ...
+
+    def read(self, image: bytes) -> list[Part] | None:
+        """Return what an image comes to; None if it cannot be read. Any thread may call it."""
+        ...
+
+    def encode(self, image: bytes) -> list[Embedded]:
+        """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
+        ...
+
+
 class Backend(Protocol):
     """A model with a KV cache of `n_slots` sequences. One thread calls it."""
 
@@ -99,6 +116,11 @@ class Backend(Protocol):
     """Whether gaps between the ids of busy slots cost time."""
     verifies: bool
     """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
+
+    @property
+    def projector(self) -> Images | None:
+        """What turns images into rows; None: the model sees none."""
+        ...
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.

@@ -91,6 +91,7 @@ class ScriptedBackend:
         self.grain, self.cuts_tails, self.verifies = Grain(), True, True
         self.copies, self.shares, self.dense = copies, shares, dense
         self.words: Words = ByteVocab()
+        self.projector = None
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.events import Tier
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.media import Rows, whole_prefix
 
 _DEPTH = 2048
 """Where attention has made a token twice as dear; between 400 and 4,000 on the models measured."""
@@ -98,15 +99,16 @@ def place(
     n_free_cells: int,
     n_on_host: int = 0,
     salt: str | None = "",
+    rows: Sequence[Rows] = (),
 ) -> Place:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
     A shared prefix counts from `min_prefix` tokens (0: never). The last two tokens of a prompt are always
     computed again: the last gives the logits, and one alone rounds differently (see `piece`). A copy may
     take at most the `n_free_cells` and those that the chosen slot gives back. Host memory holds the first
-    `n_on_host` tokens.
+    `n_on_host` tokens. Nothing shared ends inside an image of `rows`.
     """
-    shared = [_n_hit(tokens, held, limits.min_prefix, salt) for held in slots]
+    shared = [whole_prefix(_n_hit(tokens, held, limits.min_prefix, salt), rows) for held in slots]
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])

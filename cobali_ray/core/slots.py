@@ -91,6 +91,7 @@ class Slots:
             n_free_cells=self._limits.n_cells if self._limits.shares else -self.n_short(0),
             n_on_host=n_on_host,
             salt=sequence.salt,
+            rows=sequence.request.rows,
         )
 
     def n_coming(self, sequence: Sequence) -> int:

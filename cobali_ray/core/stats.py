@@ -178,3 +178,5 @@ class ModelCard:
     description: str = ""
     sampling: SamplingParams = NEUTRAL
     """What holds where a request says nothing."""
+    images: bool = False
+    """Whether messages may have any."""

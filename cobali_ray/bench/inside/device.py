@@ -36,7 +36,7 @@ class Watched:
         self.save, self.restore = inner.save, inner.restore
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
         self.copies, self.shares, self.dense = inner.copies, inner.shares, inner.dense
-        self.verifies = inner.verifies
+        self.verifies, self.projector = inner.verifies, inner.projector
         self.piece, self.n_reused, self.close = inner.piece, inner.n_reused, inner.close
         self.device: list[Span] = []
         self.waits: list[Span] = []
