@@ -40,8 +40,8 @@ BUILD_VARIABLES = (
     *("CUDACXX", "CUDAHOSTCXX", "CUDAFLAGS", "CUDAARCHS", "HIPCXX", "HIPFLAGS"),
 )
 """What CMake and scikit-build-core read from the environment. Another value is another build."""
-OPTIONS = "-DMTMD_VIDEO=OFF"
-"""Of every build; CMAKE_ARGS comes behind. Else mtmd hands what it does not know to ffmpeg."""
+OPTIONS = "-DLLAVA_BUILD=ON"
+"""Of every build, which has mtmd for images; CMAKE_ARGS comes behind."""
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
 

@@ -2,8 +2,8 @@
 
 What an image comes to, so many rows between a few tokens, is known once it is decoded and cut to size, which
 any thread may do. The rows themselves are a forward pass of the projector, one at a time, that cannot be
-stopped. mtmd decodes PNG, JPEG, GIF and BMP itself (stb_image). It would take sound too, and hand what it
-does not know to ffmpeg; whoever calls this has looked at the file's first bytes and its size.
+stopped. mtmd decodes PNG, JPEG and GIF itself (stb_image). It would take sound too, and hand what it does not
+know to ffmpeg: whoever calls this has looked at the file's first bytes and its size, and no ffmpeg is found.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cobali_ray.backend.batch import Embedded, Part
 from cobali_ray.errors import BackendError, ConfigError
 
 _IMAGE = 1
+_NO_PROGRAMS = b"/dev/null"
 
 
 class Projector:
@@ -39,6 +40,8 @@ class Projector:
         if not mtmd.mtmd_support_vision(context):
             self.close()
             raise ConfigError("mmproj", f"{path} is for sound; only images are supported")
+        self._opening = mtmd.mtmd_helper_init_opt_default()
+        self._opening.video_params.ffmpeg_bin_dir = _NO_PROGRAMS
         self._spatial = bool(mtmd.mtmd_decode_use_mrope(context))
         self._causal = not mtmd.mtmd_decode_use_non_causal(context, None)
         self._width = int(library.load().llama_model_n_embd_inp(model))
@@ -114,7 +117,9 @@ class Projector:
         """Decode an image and cut it to size; yield its parts, which are gone afterwards, or None."""
         mtmd = self._mtmd
         data = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
-        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._context, data, len(image), False)
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(
+            self._context, data, len(image), False, self._opening
+        )
         if not bitmap:
             yield None
             return

@@ -243,6 +243,20 @@ def test_what_is_no_image_is_refused_and_named(bench, image):
     assert one.answer(asked("b", TEXT, picture(), BEHIND))
 
 
+def test_no_program_is_asked_about_an_image(bench, tmp_path, monkeypatch):
+    """mtmd would have ffprobe look at what it cannot decode."""
+    called = tmp_path / "called"
+    for name in ("ffprobe", "ffmpeg"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho {name} >> {called}\n", encoding="utf-8")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    projector = bench("mlp").backend.projector
+    assert projector.read(picture()[:200]) is None
+    assert projector.read(b"RIFF\0\0\0\0WEBPVP8 " + bytes(50)) is None
+    assert not called.exists()
+
+
 def test_an_image_that_no_pass_can_compute_is_refused(bench):
     one = bench("qwen2vl_merger")
     with pytest.raises(InvalidImageError, match="token_budget"):
