@@ -61,6 +61,12 @@ class InvalidParameterError(BadRequestError):
         return self.message
 
 
+class InvalidImageError(InvalidParameterError):
+    """An image that is none, is too large, or came in a way that is not taken."""
+
+    code = "invalid_image"
+
+
 class UnsupportedParameterError(InvalidParameterError):
     """A known field that would change the answer and is not done here."""
 

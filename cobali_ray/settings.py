@@ -88,6 +88,8 @@ class EngineSettings(BaseSettings):
     model_id: str | None = None
     """The name clients use; None takes it from the model."""
     model_aliases: Annotated[tuple[str, ...], NoDecode] = ()
+    mmproj: str | None = None
+    """The projector that a model which sees images comes with: a GGUF path or hf://owner/repo/file.gguf."""
     vocab_gguf: Path | None = None
     """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
     pooling: ChosenPooling | None = None

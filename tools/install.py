@@ -40,6 +40,8 @@ BUILD_VARIABLES = (
     *("CUDACXX", "CUDAHOSTCXX", "CUDAFLAGS", "CUDAARCHS", "HIPCXX", "HIPFLAGS"),
 )
 """What CMake and scikit-build-core read from the environment. Another value is another build."""
+OPTIONS = "-DLLAVA_BUILD=ON"
+"""Of every build, which has mtmd for images; CMAKE_ARGS comes behind."""
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
 
@@ -99,9 +101,9 @@ def build_id() -> str:
         flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         flags = ""
-    # Without a name in front, CMAKE_ARGS as ever: what is in users' caches stays right.
     values = {name: value for name in BUILD_VARIABLES[1:] if (value := os.environ.get(name))}
-    options = os.environ.get("CMAKE_ARGS", "") + "".join(f" {name}={values[name]}" for name in values)
+    options = f"{OPTIONS} {os.environ.get('CMAKE_ARGS', '')}"
+    options += "".join(f" {name}={values[name]}" for name in values)
     return hashlib.sha256(f"{platform.machine()} {flags} {options}".encode()).hexdigest()[:12]
 
 
@@ -117,8 +119,7 @@ def llama_wheel() -> Path:
     )
     folder.mkdir(parents=True, exist_ok=True)
     environ = dict(os.environ)
-    # The server needs no image input, and leaving it out saves a fifth of the build.
-    environ["CMAKE_ARGS"] = f"-DLLAVA_BUILD=OFF {environ.get('CMAKE_ARGS', '')}".strip()
+    environ["CMAKE_ARGS"] = f"{OPTIONS} {environ.get('CMAKE_ARGS', '')}".strip()
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
     # pip keeps what it compiled too, whatever CMAKE_ARGS were then.
     build([*command, "--no-cache-dir", "--wheel-dir", str(folder), LLAMA], environ)

@@ -41,6 +41,7 @@ from cobali_ray.engine.opening import (
     model_hash,
     model_path,
     open_engine,
+    projector_path,
 )
 from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
@@ -52,6 +53,7 @@ from cobali_ray.errors import (
     ModelBusyError,
     ModelTooLargeError,
     NoRoomError,
+    QueueFullError,
     RefusedError,
     UnloadedError,
 )
@@ -67,6 +69,7 @@ _log = structlog.get_logger(__name__)
 
 CLOSE_S = 30.0
 """How long a model may take to be let go."""
+RETRY_S = 1.0
 ATTEND_S = 1.0
 """How long the call stays open by which an ingress keeps in touch."""
 
@@ -105,6 +108,8 @@ class EngineServer:
         self._clock = MonotonicClock()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
+        self._n_expanding = 0
+        """Requests whose images are being looked at."""
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
         self._n_restarts, self._ledger = 0, Ledger()
@@ -174,6 +179,7 @@ class EngineServer:
             sampling=self._settings.sampling(backend.sampling),
             generates=backend.generates,
             embedding=None if backend.embedder is None else backend.embedder.kind,
+            images=backend.projector is not None,
         )
         collector = Collector(
             engine_id=self._engine_id,
@@ -238,6 +244,8 @@ class EngineServer:
         done: asyncio.Future[CobaliError | None] = self._asyncio.create_future()
         self._done[request.request_id] = done
         try:
+            if isinstance(request, Request) and request.images:
+                request = await self._expanded(request)
             self._loop.submit(request)
             if isinstance(request, Request):
                 self._onlooker.look(self._feeder.note, request)
@@ -252,6 +260,16 @@ class EngineServer:
         finally:
             del self._done[request.request_id]
             self._used_s = self._clock.now()
+
+    async def _expanded(self, request: Request) -> Request:
+        """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
+        if self._n_expanding >= self._settings.max_queue + self._settings.n_slots:
+            raise QueueFullError("requests with images", self._settings.max_queue, RETRY_S)
+        self._n_expanding += 1
+        try:
+            return await asyncio.wrap_future(self._loop.expand(request))
+        finally:
+            self._n_expanding -= 1
 
     async def load(self) -> CobaliError | None:
         """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
@@ -290,6 +308,8 @@ class EngineServer:
     def _check_room(self) -> None:
         """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
         n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
+        if (projector := projector_path(self._settings)) is not None:
+            n_bytes += projector.stat().st_size
         if most is not None and n_bytes > most:
             raise ModelTooLargeError(n_bytes, most)
         free = memory.available_bytes()

@@ -45,7 +45,8 @@ class TickFeeder:
         if self._words is None:
             return
         with suppress(CobaliError):  # a text that cannot be shown harms nobody
-            text = self._words.detokenize(request.prompt[:LONGEST_PROMPT], special=True)
+            tokens = [token for token in request.prompt[:LONGEST_PROMPT] if token >= 0]
+            text = self._words.detokenize(tokens, special=True)
             self._prompts[request.request_id] = text[:LONGEST_PROMPT]
         while len(self._prompts) > RING:
             self._prompts.popitem(last=False)

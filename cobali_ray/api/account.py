@@ -53,6 +53,8 @@ class Account:
     status: int | None = None
     stream: bool = False
     n_prompt: int | None = None
+    n_rows: int = 0
+    """Prompt tokens that images came to, which were not counted when the request came."""
     n_output: int | None = None
     finish_reasons: list[str] = field(default_factory=list)
     intake_s: float | None = None
@@ -85,7 +87,7 @@ class Account:
             self.cancelled = self.writing.cancelled()
         now_s = clock.now()
         if self.quota is not None and self.admitted:
-            self.quota.end(self.ticket, self.n_output or 0, now_s)
+            self.quota.end(self.ticket, (self.n_output or 0) + self.n_rows, now_s)
         self.write(now_s - self.received_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:

@@ -201,15 +201,20 @@ def usage(call: Call, stats: Sequence[RequestStats], n_reasoning: int | None) ->
     `n_reasoning` is None where answers cannot have any.
     A prompt counts once however many answers it gets, and so do its cached tokens: those of its first answer.
     """
-    n_output = sum(one.n_output for one in stats)
+    n_prompt, n_output = prompt_tokens(call, stats), sum(one.n_output for one in stats)
     details = {} if n_reasoning is None else {"completion_tokens_details": {"reasoning_tokens": n_reasoning}}
     return {
-        "prompt_tokens": call.n_prompt,
+        "prompt_tokens": n_prompt,
         "completion_tokens": n_output,
-        "total_tokens": call.n_prompt + n_output,
+        "total_tokens": n_prompt + n_output,
         "prompt_tokens_details": {"cached_tokens": sum(one.n_cached for one in stats[:: call.n])},
         **details,
     }
+
+
+def prompt_tokens(call: Call, stats: Sequence[RequestStats]) -> int:
+    """Return the prompt tokens of a call as the engine counts them: it knows what images come to."""
+    return sum(one.n_prompt for one in stats[:: call.n])
 
 
 def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, float | None]:

@@ -251,6 +251,10 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "root": card.model_id,
             "max_model_len": card.n_ctx_slot,
             "capabilities": list(capabilities(card)),
+            "architecture": {
+                "input_modalities": ["text", "image"] if card.images else ["text"],
+                "output_modalities": ["text"],
+            },
             "description": card.description,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
             "status": status,

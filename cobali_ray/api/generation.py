@@ -21,6 +21,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
+from cobali_ray.api.images import in_order, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import content, errors, generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
@@ -44,7 +45,12 @@ from cobali_ray.backend.port import Gone
 from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import PromptTooLongError, TooManyTokensError, WrongTaskError
+from cobali_ray.errors import (
+    PromptTooLongError,
+    TooManyTokensError,
+    UnsupportedParameterError,
+    WrongTaskError,
+)
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 
@@ -192,10 +198,13 @@ class Generation:
     def _chat_prompt(self, body: ChatBody, source: Source, gone: Gone) -> tuple[ChatPrompt, list[int]]:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
             raise self._too_long(len(body.messages), body, source.card)
-        found = prompt_of(body, source.words, strict=self._settings.strict)
+        found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
         source.account.ignore(found.ignored)
+        if found.images and body.prompt_logprobs is not None:
+            raise UnsupportedParameterError("prompt_logprobs", "prompts with images have no prompt_logprobs")
         # The template writes the model's opening tokens itself.
-        return found, self._tokenize(found.text, body, source, gone, add_special=False)
+        tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
+        return found, tokens_of(found.text, found.images, tokenize)
 
     def _chat(
         self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...], gone: Gone
@@ -209,6 +218,7 @@ class Generation:
             speech=found.speech,
             shown_tokens=found.shown_tokens,
             reasoning_budget=found.budget,
+            images=in_order(found.text, found.images) if found.images else (),
         )
         return chat_call(body, [*before, *prompt], origin)
 

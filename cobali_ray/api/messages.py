@@ -6,12 +6,18 @@ from typing import Any, TypedDict
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.fields import judge_message_fields
+from cobali_ray.api.images import Images
 from cobali_ray.api.schema import ROLES, ChatBody, Message, MessageToolCall
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
 
-def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Return the messages as a chat template takes them, and the names of ignored fields."""
+def messages_of(
+    body: ChatBody, *, strict: bool, images: Images | None = None
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return the messages as a chat template takes them, and the names of ignored fields.
+
+    `images` takes those of the messages; None: there must be none.
+    """
     messages: list[dict[str, Any]] = []
     ignored: dict[str, None] = {}
     names: dict[str, str] = {}
@@ -24,7 +30,7 @@ def messages_of(body: ChatBody, *, strict: bool) -> tuple[list[dict[str, Any]], 
             raise InvalidParameterError(
                 f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
             )
-        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index)}
+        plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index, images)}
         if message.tool_calls:
             if message.role != "assistant":
                 where = f"messages[{index}].tool_calls"
@@ -79,7 +85,7 @@ def ending_of(body: ChatBody) -> Ending:
     return {"continue_final_message": True}
 
 
-def _text_of(message: Message, index: int) -> str:
+def _text_of(message: Message, index: int, images: Images | None) -> str:
     where = f"messages[{index}].content"
     if isinstance(message.content, str):
         return message.content
@@ -87,15 +93,21 @@ def _text_of(message: Message, index: int) -> str:
         if message.role == "assistant":
             return ""
         raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
-    texts = []
+    texts: list[str] = []
+    last = None
     for i, part in enumerate(message.content):
         kind = part.get("type")
-        if kind != "text":
+        if kind == "image_url" and images is not None:
+            texts.append(images.take(part, f"{where}[{i}]"))
+        elif kind != "text":
+            known = "only text" if images is None else "only text and image_url"
             raise UnsupportedParameterError(
                 f"{where}[{i}].type",
-                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, only text",
+                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, {known}",
             )
-        if not isinstance(part.get("text"), str):
+        elif not isinstance(part.get("text"), str):
             raise InvalidParameterError(f"{where}[{i}].text", f"{where}[{i}].text must be a string")
-        texts.append(part["text"])
-    return "\n".join(texts)
+        else:
+            texts += ["\n" * (last == "text"), part["text"]]
+        last = kind
+    return "".join(texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cobali_ray.api.images import Images
 from cobali_ray.api.messages import ending_of, messages_of
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.tools import Offer, offer_of, shown
@@ -12,6 +13,7 @@ from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.generic import tell
+from cobali_ray.core.media import Image
 from cobali_ray.core.request import ReasoningBudget
 from cobali_ray.errors import InvalidParameterError
 
@@ -43,11 +45,17 @@ class ChatPrompt(NamedTuple):
     budget: ReasoningBudget | None
     ignored: tuple[str, ...]
     """Names of fields that changed nothing."""
+    images: tuple[Image, ...] = ()
+    """In the order of their markers."""
 
 
-def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
-    """Return what the model continues. Raises BadRequestError."""
-    messages, ignored = messages_of(body, strict=strict)
+def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = False) -> ChatPrompt:
+    """Return what the model continues. Raises BadRequestError.
+
+    `images`: messages may have some. Then `images.tokens_of` makes the tokens of the text.
+    """
+    found = Images() if images else None
+    messages, ignored = messages_of(body, strict=strict, images=found)
     offer, form = offer_of(body), words.form
     tools = [shown(tool) for tool in offer.tools]
     try:
@@ -64,7 +72,8 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool) -> ChatPrompt:
         end = form.reasoning_start
     speech = _speech(body, form, end, offer)
     shown_tokens = () if form.plain and speech is None else sorted(words.markers.shown(form.markers))
-    return ChatPrompt(text, end, offer, speech, tuple(shown_tokens), _budget(body, words, end), ignored)
+    budget, files = _budget(body, words, end), () if found is None else tuple(found.files)
+    return ChatPrompt(text, end, offer, speech, tuple(shown_tokens), budget, ignored, files)
 
 
 def _is_reasoning(form: Format, content: str) -> bool:

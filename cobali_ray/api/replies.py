@@ -12,7 +12,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.answer import Answer, Times, prompt_tokens
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import events_of, unless_gone
@@ -57,6 +57,9 @@ class Reply(Response):
         finally:
             times = Times(self._tally.ttft_s, self._since_s())
             ends, n_tokens = self._tally.ends, self._tally.n_tokens
+            if (stats := self._tally.stats()) is not None:
+                self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
+                self._account.n_rows = n_prompt - self._call.n_prompt
             self._account.settle(ends, n_tokens, times, reason=self._written.finish_reason)
             if not self._tally.n_open:
                 self._model.observe("e2e_seconds", times.e2e_s)

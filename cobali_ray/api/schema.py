@@ -250,7 +250,10 @@ class Message(Shape):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
-    content: Annotated[Content, Field(description="Text, or a list of parts.")] = None
+    content: Annotated[
+        Content,
+        Field(description="Text, or parts: text, and image_url (a data URL) where the model sees images."),
+    ] = None
     name: str | None = Field(None, description="Who says it; the template decides.")
     tool_calls: Annotated[
         list[MessageToolCall] | None,

@@ -24,6 +24,7 @@ from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
+from cobali_ray.core.media import Image
 from cobali_ray.core.request import (
     MAX_BAD_WORDS,
     MAX_STOP_CHARS,
@@ -89,6 +90,8 @@ class Origin:
     speech: Speech | None = None
     reasoning_budget: ReasoningBudget | None = None
     shown_tokens: tuple[int, ...] = ()
+    images: tuple[Image, ...] = ()
+    """What stands where the prompt has negative ids."""
     holder: Holder = NOBODY
     """Whose key the request came with."""
 
@@ -206,6 +209,7 @@ def _call(
                 tenant=origin.holder.tenant,
                 weight=terms.weight,
                 priority=priority,
+                images=origin.images,
             ),
             card.n_ctx_slot,
         )

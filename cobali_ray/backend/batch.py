@@ -5,13 +5,37 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import BackendError, SlotFaultError
+
+
+class Part(NamedTuple):
+    """What an image comes to in a prompt: tokens that mark it, or rows."""
+
+    tokens: tuple[int, ...]
+    n_rows: int = 0
+
+
+class Embedded(NamedTuple):
+    """Rows of a part of an image."""
+
+    values: NDArray[np.float32]
+    """Row by row."""
+    places: NDArray[np.int32] | None
+    """Where models with positions in several dimensions have each row: four lists, from 0."""
+    n_positions: int
+    """How far what follows is from the first of them."""
+    causal: bool
+    """Whether a row sees only those before it."""
+
+    def part(self, start: int, end: int) -> Embedded:
+        """Return some of the rows, of those that need not be computed at once."""
+        return self if end - start == len(self.values) else self._replace(values=self.values[start:end])
 
 
 class TickBatch:
@@ -28,6 +52,8 @@ class TickBatch:
         self.single = False
         """Whether every span is one token, so that the arrays alone say all about them."""
         self._spans: tuple[Span, ...] | None = ()
+        self.embedded: dict[int, Embedded] = {}
+        """Rows of images in place of tokens, by the number of the span."""
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -46,6 +72,7 @@ class TickBatch:
     def fill_streams(self, slot_ids: Sequence[int], tokens: Sequence[array[int]]) -> None:
         """Lay out the last token of each sequence, all of them decoding."""
         n = len(slot_ids)
+        self.embedded = {}
         self.token[:n] = [known[-1] for known in tokens]
         self.position[:n] = [len(known) - 1 for known in tokens]
         self.slot[:n] = slot_ids
@@ -59,7 +86,13 @@ class TickBatch:
             self._fill_single(spans, tokens)
         else:
             self._fill_spans(spans, tokens)
-        self._spans = spans
+        self._spans, self.embedded = spans, {}
+
+    def embed(self, number: int, rows: Embedded) -> None:
+        """Have a span computed from rows of an image: what stood for them is no token."""
+        start = sum([span.length for span in self.spans[:number]])
+        self.token[start : start + self.spans[number].length] = 0
+        self.embedded[number] = rows
 
     def _fill_single(self, spans: tuple[Span, ...], tokens: Sequence[array[int]]) -> None:
         n = len(spans)
@@ -101,7 +134,7 @@ class TickBatch:
             for mine, theirs in zip(self._arrays, whole._arrays, strict=True):
                 mine[at : at + length] = theirs[starts[i] : starts[i] + length]
             at += length
-        self._spans = tuple(whole.spans[i] for i in chosen)
+        self._spans, self.embedded = tuple(whole.spans[i] for i in chosen), {}
         self.n_tokens, self.single = at, at == len(chosen)
 
 

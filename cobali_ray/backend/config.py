@@ -44,6 +44,8 @@ class LlamaConfig:
     """Whether streams' drafts may be computed."""
     pooling: ChosenPooling | None = None
     """How to make vectors of texts; None: as the file says, if it does."""
+    mmproj: Path | None = None
+    """The projector that turns images into rows, for models that were trained with one."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

@@ -48,7 +48,7 @@ class EmbeddingBackend:
         self.words: Words = (vocab := Vocab(model))
         self.piece = vocab.piece
         self.n_vocab, self.end_tokens, self.sampling = vocab.n_vocab, vocab.end_tokens, NEUTRAL
-        self.n_slots, self.n_scored_rows = 1, 0
+        self.n_slots, self.n_scored_rows, self.projector = 1, 0, None
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
         self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
         self.cuts_tails = self.copies = self.shares = self.dense = False

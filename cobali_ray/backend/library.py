@@ -51,16 +51,30 @@ def load() -> Any:
 
 
 @functools.cache
-def _logger() -> _LibraryLog:
+def load_mtmd() -> Any:
+    """Do the same for what reads images; its log is kept apart, since other threads write it.
+
+    Raises FileNotFoundError where llama.cpp was built without it.
+    """
+    load()
+    from llama_cpp import mtmd_cpp
+
+    mtmd_cpp.mtmd_helper_log_set(_callback("mtmd"), ctypes.c_void_p(0))
+    return mtmd_cpp
+
+
+@functools.cache
+def _logger(of: str = "llama") -> _LibraryLog:
+    del of
     return _LibraryLog()
 
 
 @functools.cache
-def _callback() -> Any:
+def _callback(of: str = "llama") -> Any:
     # Cached because llama.cpp keeps the pointer and ctypes does not keep the object.
     import llama_cpp
 
-    return llama_cpp.llama_log_callback(_logger())
+    return llama_cpp.llama_log_callback(_logger(of))
 
 
 def metadata(lc: Any, model: Any, key: str) -> str:
@@ -70,14 +84,14 @@ def metadata(lc: Any, model: Any, key: str) -> str:
     return buffer.value.decode("utf-8", "replace") if n > 0 else ""
 
 
-def forget_errors() -> None:
+def forget_errors(of: str = "llama") -> None:
     """Begin a call whose failure `errors` shall explain."""
-    _logger().errors.clear()
+    _logger(of).errors.clear()
 
 
-def errors() -> str:
+def errors(of: str = "llama") -> str:
     """Return what llama.cpp logged as errors since `forget_errors`, the root of the trouble first.
 
     Its calls only return NULL or a number, and the last line it logs says no more than that.
     """
-    return "; ".join(_logger().errors) or "no reason given"
+    return "; ".join(_logger(of).errors) or "no reason given"

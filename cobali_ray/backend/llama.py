@@ -21,9 +21,11 @@ from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import FLASH, LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.embedder import LlamaEmbedder
+from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import Embedder, Words
+from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
@@ -63,7 +65,7 @@ class LlamaBackend:
     def __init__(self, config: LlamaConfig, model: Any = None) -> None:
         """Take over a loaded model, or load it."""
         self._lc = lc = library.load()
-        self._context = None
+        self._context = self.projector = self._device = None
         self._embedder: LlamaEmbedder | None = None
         self._model = model or load_model(config)
         self.words: Words = (vocab := Vocab(self._model))
@@ -71,7 +73,7 @@ class LlamaBackend:
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._check_types(config)
-        self._device: DeviceCandidates | None = None
+        self.projector = self._open_projector(config)
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         self.n_scored_rows = n_scored_rows(vocab.n_vocab)
@@ -84,6 +86,7 @@ class LlamaBackend:
         self._memory = lc.llama_get_memory(self._context)
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
+        self._images = ImagePasses(lc, self._context, n_slots=self.n_slots, n_batch=self.n_batch)
         self.n_ctx_slot = min(config.n_ctx_slot, int(lc.llama_n_ctx_seq(self._context)))
         n_cells = int(lc.llama_n_ctx(self._context))
         self.n_cells = min(n_cells, config.n_cells or n_cells)
@@ -116,6 +119,17 @@ class LlamaBackend:
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
+
+    def _open_projector(self, config: LlamaConfig) -> Projector | None:
+        if config.mmproj is None:
+            return None
+        try:
+            return Projector(
+                self._model, config.mmproj, n_threads=config.n_threads, on_gpu=config.n_gpu_layers != 0
+            )
+        except ConfigError:
+            self.close()
+            raise
 
     def _attends(self) -> bool:
         """Whether the model keeps the keys and values of each token, and not states."""
@@ -157,7 +171,8 @@ class LlamaBackend:
         asked = "on" if config.needs_flash else config.flash_attn
         params.flash_attn_type = FLASH["off" if plain else asked]
         params.type_k, params.type_v = config.ggml_types
-        if plain:
+        sees_whole = self.projector is not None and not self.projector.causal
+        if plain and not sees_whole:
             params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
         params.kv_unified = config.unified
         params.no_perf = True
@@ -259,19 +274,42 @@ class LlamaBackend:
         self._n_rows, self._logits = 0, None
         if self._device is not None:
             self._device.prepare(self._context, batch.sampled_slots())
-        self._compute(batch, n_rows)
+        if batch.embedded or not self._images.positions.plain:
+            self._compute_apart(batch, n_rows)
+        else:
+            self._compute(batch, n_rows)
         self._n_rows = n_rows
+
+    def _compute_apart(self, batch: TickBatch, n_rows: int) -> None:
+        """Compute images, then the tokens, whose logits are then those of the last call."""
+        done: list[Span] = []
+        try:
+            for number, rows in batch.embedded.items():
+                span = batch.spans[number]
+                library.forget_errors()
+                self._check_code(self._images.compute(span, rows), span.length)
+                self._n_cached[span.slot_id] += span.length
+                done.append(span)
+            text = self._images.text_of(batch)
+            if text.n_tokens:
+                self._compute(text, n_rows)
+        except CacheFullError:
+            for span in done:
+                self.truncate(span.slot_id, span.start)
+            raise
 
     def _compute_at_once(self, batch: TickBatch, _n_rows: int) -> None:
         raw = self._raw_batch(batch)
         raw.n_tokens = batch.n_tokens
         library.forget_errors()
-        code = self._lc.llama_decode(self._context, raw)
+        self._check_code(self._lc.llama_decode(self._context, raw), batch.n_tokens)
+        self._n_cached += np.bincount(batch.slot[: batch.n_tokens], minlength=self.n_slots)
+
+    def _check_code(self, code: int, n_tokens: int) -> None:
         if code == _NO_ROOM and self._unified:  # a split slot that passed the check has room
-            raise CacheFullError(f"llama.cpp found no room for {batch.n_tokens} tokens")
+            raise CacheFullError(f"llama.cpp found no room for {n_tokens} tokens")
         if code != 0:
             raise BackendError(f"llama_decode returned {code}: {library.errors()}")
-        self._n_cached += np.bincount(batch.slot[: batch.n_tokens], minlength=self.n_slots)
 
     def _compute_by_length(self, batch: TickBatch, n_rows: int) -> None:
         """Compute what llama.cpp would cut unevenly in calls of our own; the rows are gathered in order."""
@@ -328,8 +366,10 @@ class LlamaBackend:
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to keep {n_keep}")
         if n_keep == n_cached:
             return
-        if not self._lc.llama_memory_seq_rm(self._memory, slot_id, n_keep or -1, -1):
+        positions = self._images.positions
+        if not self._lc.llama_memory_seq_rm(self._memory, slot_id, positions.of(slot_id, n_keep) or -1, -1):
             raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
+        positions.cut(slot_id, n_keep)
         self._n_cached[slot_id] = n_keep
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
@@ -343,8 +383,11 @@ class LlamaBackend:
             raise BackendError(
                 f"slot {slot_id} with {n_cached} tokens gets none of slot {donor_id}: {n_keep} of {n_donor}"
             )
+        positions = self._images.positions
         if self._unified:
-            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, 0, n_keep)
+            end = positions.of(donor_id, n_keep)
+            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, 0, end)
+            positions.copy(donor_id, slot_id, n_keep)
             self._n_cached[slot_id] = n_keep
             return
         lc, on_device = self._lc, self._lc.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
@@ -354,6 +397,7 @@ class LlamaBackend:
             raise BackendError(f"slot {donor_id} cannot be read")
         if lc.llama_state_seq_set_data_ext(self._context, state, size, slot_id, on_device) != size:
             raise BackendError(f"slot {slot_id} cannot take a copy of {n_donor} tokens")
+        positions.copy(donor_id, slot_id, n_donor)
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
 
@@ -426,6 +470,7 @@ class LlamaBackend:
     def clear(self) -> None:
         """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
+        self._images.positions.clear()
         self._n_cached[:] = 0
 
     def n_reused(self) -> int:
@@ -440,6 +485,8 @@ class LlamaBackend:
             self._lc.llama_free(self._context)
         if self._device is not None:
             self._device.close()
+        if self.projector is not None:
+            self.projector.close()
         if self._model:
             self._lc.llama_model_free(self._model)
         self._context = self._model = None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.batch import Embedded, Part, TickBatch
 from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
@@ -117,6 +117,23 @@ class Embedder(Protocol):
         ...
 
 
+class Images(Protocol):
+    """What turns images into rows that a model takes for tokens."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether one pass must compute all rows of a part."""
+        ...
+
+    def read(self, image: bytes) -> list[Part] | None:
+        """Return what an image comes to; None if it cannot be read. Any thread may call it."""
+        ...
+
+    def encode(self, image: bytes) -> list[Embedded]:
+        """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
+        ...
+
+
 class Backend(Protocol):
     """A model with a KV cache of `n_slots` sequences. One thread calls it."""
 
@@ -151,6 +168,11 @@ class Backend(Protocol):
     """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
     n_scored_rows: int
     """Most rows of one pass that are not drawn from, but say how likely a prompt's tokens are."""
+
+    @property
+    def projector(self) -> Images | None:
+        """What turns images into rows; None: the model sees none."""
+        ...
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.

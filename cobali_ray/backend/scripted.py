@@ -99,6 +99,7 @@ class ScriptedBackend:
         self.n_scored_rows = n_scored_rows
         self.words: Words = ByteVocab()
         self.generates, self.embedder = True, embedder
+        self.projector = None
         self._rows = _logit_rows(seed, end_probability)
         self._strict = strict
         self._tick_s, self._sleep, self._now = tick_s, sleep, now

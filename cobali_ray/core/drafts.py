@@ -32,7 +32,7 @@ def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> 
     """Return up to `most` tokens that followed the last ones where those stood before; None: nowhere.
 
     The latest place counts. What repeats itself at the end is taken to go on. An end token ends the draft
-    without being part of it.
+    without being part of it, and so does an image.
     """
     n = len(tokens)
     if most < 1 or n <= LEAST_MATCH:
@@ -50,7 +50,7 @@ def look_up(tokens: array[int], most: int, end_tokens: Collection[int] = ()) -> 
     while len(draft) < most:
         draft += draft[: most - len(draft)]
     for i, token in enumerate(draft):
-        if token in end_tokens:
+        if token in end_tokens or token < 0:
             del draft[i:]
             break
     return Draft(draft, n_match) if draft else None

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from cobali_ray.core.events import Tier
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.media import Rows, whole_prefix
 
 _DEPTH = 2048
 """Where attention has made a token twice as dear; between 400 and 4,000 on the models measured."""
@@ -99,15 +100,16 @@ def place(
     n_on_host: int = 0,
     salt: str | None = "",
     most: int | None = None,
+    rows: Sequence[Rows] = (),
 ) -> Place:
     """Choose among the idle `slots`, of which there is at least one; equal choices go to the first.
 
     A shared prefix counts from `min_prefix` tokens (0: never), and has at most `most`; None: all but the last
-    two, as in `Sequence.n_reusable`. A copy may take at most the `n_free_cells` and those that the chosen
-    slot gives back. Host memory holds the first `n_on_host` tokens.
+    two, as in `Sequence.n_reusable`. It ends inside no image of `rows`. A copy may take at most the
+    `n_free_cells` and those that the chosen slot gives back. Host memory holds the first `n_on_host` tokens.
     """
     most = len(tokens) - 2 if most is None else most
-    shared = [_n_hit(tokens, held, limits.min_prefix, salt, most) for held in slots]
+    shared = [whole_prefix(_n_hit(tokens, held, limits.min_prefix, salt, most), rows) for held in slots]
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])

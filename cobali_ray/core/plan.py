@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import MIN_SCORED_ROWS, EngineLimits
+from cobali_ray.core.media import Rows
 from cobali_ray.core.request import MIN_PRIORITY
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.sequence import Sequence
@@ -192,6 +193,32 @@ def piece(pending: int, most: int) -> int:
     """
     length = min(pending, most)
     return length - 1 if pending - length == 1 and length > 1 else length
+
+
+def cut_at_images(chunks: Seq[Span], by_slot: Seq[Sequence | None], budget: int) -> list[Span]:
+    """Return chunks each of which is all tokens or all of one image.
+
+    An image that must be computed whole is, whatever length was planned; what no longer fits into the budget
+    beside it waits.
+    """
+    cut: list[Span] = []
+    for chunk in chunks:
+        sequence = by_slot[chunk.slot_id]
+        one = _within(chunk, sequence.request.rows) if sequence is not None else chunk
+        if one.length <= budget:
+            budget -= one.length
+            cut.append(one)
+    return cut
+
+
+def _within(chunk: Span, rows: Seq[Rows]) -> Span:
+    slot_id, start, length, _ = chunk
+    one = next((one for one in rows if one.end > start), None)
+    if one is None:
+        return chunk
+    if start < one.start:
+        return Span(slot_id, start, piece(one.start - start, length), 0)
+    return Span(slot_id, start, one.length if one.whole else piece(one.end - start, length), 0)
 
 
 def pack(prompts: Seq[Prompt], chunk: int, budget: int) -> list[Prompt]:

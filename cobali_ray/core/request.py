@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from cobali_ray.core.media import Image, Rows
 from cobali_ray.errors import InvalidParameterError
 
 MAX_TOP_LOGPROBS = 20
@@ -256,6 +257,10 @@ class Request:
     """How much its tenant is to get, beside others."""
     priority: int = 0
     """Its class; the lower number goes first."""
+    images: tuple[Image, ...] = ()
+    """What stands where the prompt has negative ids, in their order."""
+    rows: tuple[Rows, ...] = ()
+    """What they came to, in the order of the prompt; the engine knows."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -289,8 +294,12 @@ class Request:
 
     def check_tokens(self, n_vocab: int) -> None:
         """Raise InvalidParameterError for a token, in any of the lists, that a vocabulary does not have."""
-        if min(self.prompt) < 0 or max(self.prompt) >= n_vocab:
-            raise InvalidParameterError("prompt", f"token ids must be in 0 .. {n_vocab - 1}")
+        prompt = self.prompt
+        if min(prompt) < 0 and self.rows:
+            prompt = self.text_tokens
+            if len(prompt) + sum([one.length for one in self.rows]) != self.n_prompt or self.prompt[-1] < 0:
+                raise InvalidParameterError("prompt", "rows of images stand where no images are")
+        _require_tokens("prompt", prompt, n_vocab)
         self.sampling.check_tokens(n_vocab)
         _require_tokens("shown_tokens", self.shown_tokens, n_vocab)
         _require_tokens("said", self.said, n_vocab)
@@ -298,8 +307,13 @@ class Request:
             _require_tokens("reasoning_budget", self.reasoning_budget.closing, n_vocab)
 
     @property
+    def text_tokens(self) -> tuple[int, ...]:
+        """The tokens of the prompt without what stands for images."""
+        return tuple([token for token in self.prompt if token >= 0])
+
+    @property
     def n_prompt(self) -> int:
-        """Number of prompt tokens."""
+        """Number of prompt tokens, rows of images among them."""
         return len(self.prompt)
 
     @property

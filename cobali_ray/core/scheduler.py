@@ -57,7 +57,7 @@ from cobali_ray.core.instructions import (
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Plan, Span, lay_out, n_scored
+from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out, n_scored
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -478,7 +478,10 @@ class Scheduler:
         self._sort()
         streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
         shared = self._shared and bool(streams)
-        chunks = self._pacer.plan(streams, () if shared else self._prompts, self.limits)
+        prompts = () if shared else self._prompts
+        chunks = self._pacer.plan(streams, prompts, self.limits)
+        if any(s.request.rows for s in prompts):
+            chunks = cut_at_images(chunks, by_slot, self.limits.token_budget - len(streams))
         plan = lay_out(streams, chunks, by_slot, pass_cells)
         if self._speculation is None or chunks or shared or not 0 < len(streams) <= MOST_STREAMS:
             return plan

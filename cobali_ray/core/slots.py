@@ -92,6 +92,7 @@ class Slots:
             n_on_host=n_on_host,
             salt=sequence.salt,
             most=sequence.n_reusable,
+            rows=sequence.request.rows,
         )
 
     def n_coming(self, sequence: Sequence) -> int:

@@ -204,3 +204,5 @@ class ModelCard:
     generates: bool = True
     embedding: EmbeddingKind | None = None
     """What it makes of texts; None: it does not embed."""
+    images: bool = False
+    """Whether messages may have any."""

@@ -34,6 +34,7 @@ from cobali_ray.core.instructions import (
     Written,
 )
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.media import Rows, whole_prefix
 from cobali_ray.core.placement import Held, Place
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
@@ -81,7 +82,7 @@ class Tiers:
         """Make a slot ready for the head of the queue. None: the next tick has time to."""
         most, salt = sequence.n_reusable, sequence.salt
         blocks = [] if salt is None else self.host.match(sequence.tokens, most, salt)
-        n_on_host = min(blocks[-1].end, most) if blocks else 0
+        n_on_host = whole_prefix(min(blocks[-1].end, most), sequence.request.rows) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
         if place.from_host and not self._moves.affords(n_keep):
@@ -98,7 +99,7 @@ class Tiers:
         if place.donor_id is not None:
             self._tell(Copy(place.donor_id, slot_id, n_keep))
         elif place.from_host:
-            place = place._replace(n_keep=self._restore(held, blocks, n_keep))
+            place = place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows))
         return place
 
     def drop_idle(self) -> bool:
@@ -125,13 +126,13 @@ class Tiers:
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
 
-    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int) -> int:
+    def _restore(self, held: Held, blocks: Seq[Block], n_keep: int, rows: Seq[Rows]) -> int:
         """Have an emptied slot filled from host memory; return how many tokens it holds then."""
         self.slots.drop(held)
         while self.slots.n_short(n_keep) > 0 and self.drop_idle():
             pass
         kept = [block for block in blocks if self.host.keeps(block)]
-        n_keep = min(kept[-1].end, n_keep) if kept else 0
+        n_keep = whole_prefix(min(kept[-1].end, n_keep), rows) if kept else 0
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep

@@ -37,6 +37,7 @@ from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import Embedding
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
+from cobali_ray.engine.images import ImageReader, RowsOf
 from cobali_ray.engine.record import Recorder, TickTimes
 from cobali_ray.engine.scored import prompts_in
 from cobali_ray.errors import (
@@ -100,6 +101,9 @@ class Engine:
         self._emitter = Emitter(pieces)
         self._host = HostMemory(backend, clock)
         self._disk = disk
+        self.images = ImageReader(backend.projector, limits)
+        self._rows: dict[str, RowsOf] = {}
+        """Of the images of open requests."""
         self._batch = TickBatch(backend.n_batch)
         self._compute: Plan | None = None
         """What is to be computed next."""
@@ -172,8 +176,8 @@ class Engine:
     def submit(self, request: Request, *, ready: bool = True) -> Sequence:
         """Let a request in. Whatever happens, it ends with one End.
 
-        The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, and
-        `ready` is called with what came of it; until then it waits and stops nobody.
+        The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, its
+        images are encoded, and `ready` is called with what came of it; until then it waits and stops nobody.
         """
         if self._disk is not None:
             self._disk.open()
@@ -183,7 +187,7 @@ class Engine:
         try:
             row = RowSampler(
                 request.sampling,
-                request.prompt,
+                request.text_tokens if request.rows else request.prompt,
                 end_tokens=self.backend.end_tokens,
                 n_vocab=self.backend.n_vocab,
                 entropy=self._entropy,
@@ -217,8 +221,10 @@ class Engine:
         said = () if request.replays else request.said
         return self.grammars.matcher(request.grammar, request.shown_tokens, said)
 
-    def ready(self, sequence: Sequence, found: Matcher | CobaliError | None) -> None:
-        """Let a request go on with its compiled grammar, or end it because there is none."""
+    def ready(
+        self, sequence: Sequence, found: Matcher | CobaliError | None, rows: RowsOf | None = None
+    ) -> None:
+        """Let a request go on with its compiled grammar and its images' rows, or end it for want of them."""
         if sequence.status is not Status.NOT_READY:  # it has ended meanwhile
             return
         now_s = self._clock.now()
@@ -226,6 +232,8 @@ class Engine:
             self._tell(told.Failed(found, now_s, sequence.request_id))
             return
         sequence.row.matcher = found
+        if rows:
+            self._rows[sequence.request_id] = rows
         self._tell(told.Ready(sequence.request_id, now_s))
 
     def embed(self, request: EmbeddingRequest) -> None:
@@ -362,6 +370,7 @@ class Engine:
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
+                self._rows.pop(one.end.request_id, None)
             elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
@@ -404,6 +413,8 @@ class Engine:
             if plan.drafts:
                 known = [s.tokens + plan.drafts.get(s.slot_id, _NO_DRAFT) for s in plan.sequences]
             self._batch.fill(tuple(plan.spans), known)
+            if plan.chunks and self._rows:
+                self._fill_images(plan)
         try:
             self.backend.forward(self._batch)
         except SlotFaultError as fault:
@@ -413,6 +424,15 @@ class Engine:
         else:
             return True
         return False
+
+    def _fill_images(self, plan: Plan) -> None:
+        """Have spans computed from the rows of images that stand there."""
+        for number, (span, sequence) in enumerate(zip(plan.spans or (), plan.sequences, strict=True)):
+            for one in sequence.request.rows:
+                if one.start <= span.start < one.end:
+                    rows = self._rows[sequence.request_id][one.digest, one.part]
+                    start = span.start - one.start
+                    self._batch.embed(number, rows.part(start, start + span.length))
 
     def _sample(self, plan: Plan) -> Sampled:
         rows, asked = [s.row for s in plan.rows], prompts_in(plan)

@@ -22,6 +22,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.engine.images import RowsOf
 from cobali_ray.errors import (
     BadRequestError,
     CobaliError,
@@ -39,6 +40,8 @@ _log = structlog.get_logger(__name__)
 _MAX_FAILURES = 3
 _N_COMPILERS = 2
 """Threads that compile grammars, so that a costly one does not hold up all others."""
+_N_READERS = 2
+"""Threads that find out what images come to."""
 _T = TypeVar("_T")
 
 
@@ -92,6 +95,8 @@ class EngineLoop:
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
         self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar", initializer=give_way)
+        self._readers = ThreadPoolExecutor(_N_READERS, thread_name_prefix="read", initializer=give_way)
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="images", initializer=give_way)
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
 
     # -- from outside -----------------------------------------------------------------------------------
@@ -141,25 +146,43 @@ class EngineLoop:
         engine.embed(request)
         self._watch(lambda observer: observer.on_embed(request))
 
-    def _enter(self, engine: Engine, request: Request) -> None:
-        sequence = engine.submit(request, ready=request.grammar is None)
-        self._watch(lambda observer: observer.on_submit(sequence))
-        if request.grammar is not None:
-            self._compilers.submit(self._compile, engine, sequence)
+    def expand(self, request: Request) -> Future[Request]:
+        """Find out, in a thread, what a request's images come to; the result may raise BadRequestError.
 
-    def _compile(self, engine: Engine, sequence: Sequence) -> None:
-        """Compile a request's grammar, in a thread of its own, and send word of it."""
+        Raises LoadingError without an engine, and DrainingError.
+        """
+        engine = self._engine
+        if engine is None or self._failure is not None:
+            raise LoadingError
+        try:
+            return self._readers.submit(engine.images.expand, request)
+        except RuntimeError:  # the model is being given back
+            raise DrainingError from None
+
+    def _enter(self, engine: Engine, request: Request) -> None:
+        sequence = engine.submit(request, ready=request.grammar is None and not request.rows)
+        self._watch(lambda observer: observer.on_submit(sequence))
+        if request.rows:
+            self._encoder.submit(self._prepare, engine, sequence)
+        elif request.grammar is not None:
+            self._compilers.submit(self._prepare, engine, sequence)
+
+    def _prepare(self, engine: Engine, sequence: Sequence) -> None:
+        """Encode a request's images and compile its grammar, in a thread for that, and send word of it."""
         if sequence.status.ended:
             return
         found: Matcher | CobaliError | None
+        rows: RowsOf | None = None
         try:
             found = engine.matcher(sequence.request)
+            if sequence.request.rows:
+                rows = engine.images.encode(sequence.request)
         except CobaliError as error:
             found = error
-        except Exception as error:  # the thread has others to compile for, and this request must end
-            _complain("grammar_failed")
+        except Exception as error:  # the thread has others to work for, and this request must end
+            _complain("not_prepared")
             found = InternalError(repr(error))
-        self._mailbox.put(lambda engine: engine.ready(sequence, found))
+        self._mailbox.put(lambda engine: engine.ready(sequence, found, rows))
 
     def _open_engine(self) -> Engine:
         """Return the engine, if it takes requests."""
@@ -343,6 +366,8 @@ class EngineLoop:
             else:
                 self._guard(engine, mail)
         self._compilers.shutdown(cancel_futures=True)  # they may still read the vocabulary
+        for pool in (self._readers, self._encoder):
+            pool.shutdown(cancel_futures=True)  # they use the projector
         engine.close()
 
     def _saw_end(self, end: End) -> None:

@@ -23,6 +23,7 @@ from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.digest import model_digest
+from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
 from cobali_ray.settings import EngineSettings
@@ -30,6 +31,8 @@ from cobali_ray.settings import EngineSettings
 _log = structlog.get_logger(__name__)
 
 SCRIPTED = "builtin:scripted"
+UNSUPPORTED_PROJECTORS = ("hunyuanvl", "deepseek4v")
+"""Kinds whose rows depend on what stands before an image: of no use where something else does."""
 HOST_SHARE = 0.1
 """Part of the free memory that prefixes may take, by `host_cache_mib: auto`."""
 
@@ -49,6 +52,21 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     return resolve(
         settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
     )
+
+
+def projector_path(settings: EngineSettings) -> Path | None:
+    """Find or download the projector, if one is set. Raises ConfigError."""
+    if settings.mmproj is None:
+        return None
+    try:
+        path = resolve(settings.mmproj, cache_dir=settings.cache_dir)
+        said = read_header(path).metadata
+    except ConfigError as error:
+        raise type(error)("mmproj", error.message) from error
+    kind = said.get("clip.projector_type") or said.get("clip.vision.projector_type")
+    if said.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
+        raise ConfigError("mmproj", f"{path} is no projector that is supported; its kind is {kind}")
+    return path
 
 
 def chat_template(settings: EngineSettings) -> str | None:
@@ -122,6 +140,10 @@ def _disk(
 
     def find() -> BlockFiles:
         facts = repr((model_hash(settings, path), backend.cell_kind(), block, limits.cell_bytes))
+        if (
+            projector := projector_path(settings)
+        ) is not None:  # what stands for an image names the file only
+            facts += model_digest(projector, _measurements(settings))
         return BlockFiles(
             folder.expanduser(),
             hashlib.sha256(facts.encode()).hexdigest()[:32],
@@ -219,6 +241,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             device_sampling=settings.device_sampling,
             speculation=settings.speculation == "auto",
             pooling=settings.pooling,
+            mmproj=projector_path(settings),
             measurements=_measurements(settings),
         )
     )

@@ -144,7 +144,7 @@ def test_a_failure_is_an_event_and_the_end():
 
 
 def test_usage_counts_a_prompt_once():
-    stats = [numbers(n_output=i, n_cached=i) for i in (1, 2, 3, 4)]
+    stats = [numbers(n_output=i, n_cached=i)._replace(n_prompt=i // 3 + 1) for i in (1, 2, 3, 4)]
     told = {
         "prompt_tokens": 3,
         "completion_tokens": 10,

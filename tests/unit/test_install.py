@@ -55,6 +55,13 @@ def wheel_of(commands):
     return next(word for word in commands if word.endswith(".whl"))
 
 
+def test_other_options_of_ours_are_another_build(shell, monkeypatch):
+    """What lies in users' caches was built without images."""
+    first = wheel_of(shell())
+    monkeypatch.setattr(install, "OPTIONS", "-DLLAVA_BUILD=OFF")
+    assert wheel_of(shell()) != first
+
+
 def test_a_second_run_does_nothing(shell):
     assert "compile" in shell()
     assert shell() == []

@@ -1,0 +1,68 @@
+"""ImagePasses: rows of images computed by llama.cpp, each part of an image in a call of its own.
+
+A call has tokens or embeddings, never both; rows that see each other need attention that is not causal, which
+is the whole context's; and where images take fewer positions than rows, tokens are not at their number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from cobali_ray.backend.batch import Embedded, TickBatch
+from cobali_ray.backend.positions import Positions
+from cobali_ray.core.plan import Span
+
+
+class ImagePasses:
+    """What a context that is shown images needs beside what it does with tokens."""
+
+    def __init__(self, lc: Any, context: Any, *, n_slots: int, n_batch: int) -> None:
+        self._lc, self._context = lc, context
+        self.positions = Positions(n_slots)
+        self._text = TickBatch(n_batch)
+
+    def compute(self, span: Span, rows: Embedded) -> int:
+        """Compute a span of rows; return what llama_decode returned."""
+        lc, n, slot_id = self._lc, span.length, span.slot_id
+        first = self.positions.of(slot_id, span.start)
+        places = np.arange(n, dtype=np.int32) if rows.places is None else rows.places
+        values = np.ascontiguousarray(rows.values, np.float32)
+        at = np.ascontiguousarray(places + np.int32(first))
+        one, wanted = np.ones(n, np.int32), np.zeros(n, np.int8)
+        slot = np.array([slot_id], np.int32)
+        slots = np.full(n, slot.ctypes.data, np.uintp)
+
+        def pointer(array: Any, kind: Any) -> Any:
+            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+        raw = lc.llama_batch(
+            n,
+            None,
+            pointer(values, ctypes.c_float),
+            pointer(at, lc.llama_pos),
+            pointer(one, ctypes.c_int32),
+            pointer(slots, ctypes.POINTER(lc.llama_seq_id)),
+            pointer(wanted, ctypes.c_int8),
+        )
+        if rows.causal:
+            code = int(lc.llama_decode(self._context, raw))
+        else:
+            lc.llama_set_causal_attn(self._context, False)
+            try:
+                code = int(lc.llama_decode(self._context, raw))
+            finally:
+                lc.llama_set_causal_attn(self._context, True)
+        if code == 0 and rows.places is not None:
+            self.positions.note(slot_id, span.start + n, n - rows.n_positions)
+        return code
+
+    def text_of(self, batch: TickBatch) -> TickBatch:
+        """Return the tokens of a batch, at their positions."""
+        text = self._text
+        text.take(batch, [i for i in range(len(batch.spans)) if i not in batch.embedded])
+        n = text.n_tokens
+        text.position[:n] = self.positions.shifted(text.slot[:n], text.position[:n])
+        return text

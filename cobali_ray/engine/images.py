@@ -1,0 +1,110 @@
+"""ImageReader: what images come to in a prompt, and their rows, worked out beside the tick thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter
+from typing import TypeAlias
+
+import structlog
+
+from cobali_ray.backend.batch import Embedded, Part
+from cobali_ray.backend.port import Images
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.media import Image, Rows, ids_of
+from cobali_ray.core.request import Request
+from cobali_ray.errors import InternalError, InvalidImageError, UnsupportedParameterError
+
+_log = structlog.get_logger(__name__)
+
+KEPT_BYTES = 256 << 20
+"""Of rows that are kept for the next request with the same image: the next turn of its chat has it again."""
+_MOST_KNOWN = 1024
+"""Images of which it is remembered what they come to."""
+
+RowsOf: TypeAlias = Mapping[tuple[bytes, int], Embedded]
+"""The rows of a request's images, by digest and part."""
+
+
+class ImageReader:
+    """The images of requests. `expand` is for any thread, `encode` for one."""
+
+    def __init__(self, projector: Images | None, limits: EngineLimits) -> None:
+        self._projector, self._most = projector, limits.token_budget - limits.n_slots
+        self._parts: dict[bytes, list[Part]] = {}
+        self._rows: OrderedDict[bytes, list[Embedded]] = OrderedDict()
+        self._n_bytes = 0
+
+    def expand(self, request: Request) -> Request:
+        """Return a request whose prompt has as many ids for each image as that has rows.
+
+        Raises UnsupportedParameterError where the model sees no images, InvalidImageError.
+        """
+        if self._projector is None:
+            raise UnsupportedParameterError(request.images[0].param, "the model sees no images")
+        images = iter(request.images)
+        prompt: list[int] = []
+        rows: list[Rows] = []
+        for token in request.prompt:
+            if token >= 0 or (image := next(images, None)) is None:
+                prompt.append(token)
+                continue
+            digest = image.digest
+            for number, part in enumerate(self._read(self._projector, image, digest)):
+                if part.n_rows:
+                    rows.append(Rows(len(prompt), part.n_rows, digest, number, self._projector.whole))
+                    prompt += ids_of(digest, number, part.n_rows)
+                prompt += part.tokens
+        return replace(request, prompt=tuple(prompt), rows=tuple(rows))
+
+    def _read(self, projector: Images, image: Image, digest: bytes) -> list[Part]:
+        parts = self._parts.get(digest)
+        if parts is None:
+            parts = projector.read(image.data)
+            if parts is None:
+                raise InvalidImageError(image.param, f"{image.param} cannot be read as an image")
+            if len(self._parts) >= _MOST_KNOWN:
+                self._parts.clear()
+            self._parts[digest] = parts
+        most = max([part.n_rows for part in parts])
+        if projector.whole and most > self._most:
+            why = f"comes to {most} rows, which one pass must compute, and one has room for {self._most}"
+            raise InvalidImageError(
+                image.param, f"{image.param} {why}; operators can raise the setting token_budget"
+            )
+        return parts
+
+    def encode(self, request: Request) -> RowsOf:
+        """Return the rows of a request's images. Raises InternalError where that fails."""
+        found: dict[tuple[bytes, int], Embedded] = {}
+        data = {image.digest: image.data for image in request.images}
+        numbers: dict[bytes, list[int]] = {}
+        for one in request.rows:
+            numbers.setdefault(one.digest, []).append(one.part)
+        for digest, parts in numbers.items():
+            rows = self._encoded(digest, data[digest])
+            found |= {(digest, part): one for part, one in zip(dict.fromkeys(parts), rows, strict=True)}
+        return found
+
+    def _encoded(self, digest: bytes, data: bytes) -> list[Embedded]:
+        if (rows := self._rows.get(digest)) is not None:
+            self._rows.move_to_end(digest)
+            return rows
+        if self._projector is None:
+            raise InternalError("there is no projector")
+        began_s = perf_counter()
+        rows = self._projector.encode(data)
+        n_rows, seconds = sum([len(one.values) for one in rows]), round(perf_counter() - began_s, 3)
+        _log.info("image_encoded", n_rows=n_rows, seconds=seconds)
+        self._rows[digest] = rows
+        self._n_bytes += _bytes_of(rows)
+        while self._n_bytes > KEPT_BYTES and len(self._rows) > 1:
+            _, oldest = self._rows.popitem(last=False)
+            self._n_bytes -= _bytes_of(oldest)
+        return rows
+
+
+def _bytes_of(rows: list[Embedded]) -> int:
+    return sum([one.values.nbytes for one in rows])
