@@ -332,7 +332,7 @@ class CompletionBody(GenerationBody):
 class EmbeddingBody(Shape):
     """POST /v1/embeddings."""
 
-    model: str | None = None
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     input: Annotated[
         Prompt,
         PlainValidator(_prompt, json_schema_input_type=Prompt),
@@ -353,7 +353,7 @@ class EmbeddingBody(Shape):
 class ScoringBody(Shape):
     """What bodies share that ask how well texts go together."""
 
-    model: str | None = None
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last score.")
     priority: int | None = Field(
         None, description="Class of the request: the lower number goes first, as far as the key allows."
@@ -364,14 +364,16 @@ class ScoringBody(Shape):
 class RerankBody(ScoringBody):
     """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
 
-    query: str
+    query: Annotated[str, Field(description="What the documents are to go with.")]
     documents: Annotated[
         list[str] | None,
         PlainValidator(_documents_if_any, json_schema_input_type=list[str] | list[dict[str, str]] | None),
         Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
     ] = None
     texts: Annotated[
-        list[str] | None, PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None)
+        list[str] | None,
+        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None),
+        Field(description="TEI's name for documents."),
     ] = None
     top_n: Annotated[
         int | None, Field(ge=1, description="How many are named, the best first; absent: all.")
@@ -383,8 +385,16 @@ class RerankBody(ScoringBody):
 class ScoreBody(ScoringBody):
     """POST /v1/score: of each pair of texts; one text goes with each of the others."""
 
-    text_1: Annotated[list[str], PlainValidator(_documents, json_schema_input_type=str | list[str])]
-    text_2: Annotated[list[str], PlainValidator(_documents, json_schema_input_type=str | list[str])]
+    text_1: Annotated[
+        list[str],
+        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        Field(description="One text, or several."),
+    ]
+    text_2: Annotated[
+        list[str],
+        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        Field(description="One text, or several, as many as of the first."),
+    ]
 
 
 class TokenizeBody(Shape):

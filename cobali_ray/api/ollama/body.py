@@ -29,14 +29,18 @@ class Options(Shape):
 class AskedBody(Shape):
     """The fields that /api/chat and /api/generate share."""
 
-    model: str | None = None
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     stream: bool | None = Field(None, description="Default true.")
     format: str | dict[str, Any] | None = Field(None, description="json, or a schema.")
-    options: Options | None = None
-    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    options: Options | None = Field(
+        None, description="How tokens are drawn: temperature, num_predict and others."
+    )
+    think: bool | Literal["low", "medium", "high", "max"] | None = Field(
+        None, description="Whether, or how much, the model reasons."
+    )
     keep_alive: float | str | None = Field(None, description="0 without a prompt unloads the model.")
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    logprobs: bool | None = Field(None, description="Tell the logprob of each token; default false.")
+    top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
 
 
 class OllamaCall(Shape):
@@ -61,15 +65,15 @@ class OllamaMessage(Shape):
 class OllamaChatBody(AskedBody):
     """POST /api/chat."""
 
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]] | None = Field(None, description="The turns: role and content.")
+    tools: list[dict[str, Any]] | None = Field(None, description="Functions that the model may call.")
 
 
 class OllamaGenerateBody(AskedBody):
     """POST /api/generate."""
 
-    prompt: str | None = None
-    system: str | None = None
+    prompt: str | None = Field(None, description="What is asked.")
+    system: str | None = Field(None, description="A system text in front.")
     images: list[str] | None = Field(None, description="Data in base64.")
     raw: bool | None = Field(None, description="The prompt is what the model continues, without a template.")
     context: list[TokenId] | None = Field(
@@ -80,7 +84,7 @@ class OllamaGenerateBody(AskedBody):
 class OllamaModelBody(Shape):
     """POST /api/show."""
 
-    model: str | None = None
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     name: str | None = Field(None, description="An older name of model.")
 
 
