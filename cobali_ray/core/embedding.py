@@ -42,8 +42,9 @@ LEAST_CHUNK = 16
 """Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""
 FIRST_PASS = 64
 """Tokens of a pass beside streams, as long as nobody knows how long they take."""
-SPARE = 0.9
-"""What of the time that streams leave a pass is planned to take."""
+_ALLOWED_LATE = 0.01
+"""The share of passes beside streams that may take longer than these leave."""
+_STEP, _LEAST_MARGIN = 0.04, 0.3
 _TRUST = 4
 _GROWTH = 2
 _SCALE = 1 / 256
@@ -360,15 +361,20 @@ class PassTimes:
     def __init__(self) -> None:
         self._fit = LeastSquares(3)
         self._longest = 0
+        self._margin = 0.9
+        """What of the time there is a pass is planned to take: less, where many are late."""
 
     @property
     def _knows(self) -> bool:
         return self._fit.n_seen >= _TRUST
 
-    def learn(self, n_tokens: int, seconds: float) -> None:
-        """Take one pass."""
+    def learn(self, n_tokens: int, seconds: float, spare_s: float) -> None:
+        """Take one pass, which was to take at most `spare_s`."""
         self._fit.learn(_row(n_tokens), seconds)
         self._longest = max(self._longest, n_tokens)
+        if 0 < spare_s < inf:
+            self._margin += _STEP * (_ALLOWED_LATE - (seconds > spare_s))
+            self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
 
     def token_s(self, n_tokens: int) -> float:
         """Return seconds per token of such passes; 0 while too little is known."""
@@ -382,7 +388,7 @@ class PassTimes:
         if not self._knows:
             return FIRST_PASS
         c0, c1, c2 = self._fit.weights
-        left = seconds - c0
+        left = seconds * self._margin - c0
         if left <= 0:
             return 0
         if c2 > 0:

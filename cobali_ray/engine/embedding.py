@@ -9,7 +9,7 @@ import numpy as np
 
 from cobali_ray.backend.port import Embedder
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.embedding import SPARE, EmbeddingQueue, EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingQueue, EmbeddingRequest, Piece
 from cobali_ray.core.events import Event, Vectors
 from cobali_ray.core.instructions import Finish
 from cobali_ray.core.stats import Pass
@@ -40,14 +40,14 @@ class Embedding:
         """Compute one pass, which shall take no longer than what streams can spare. None: there was none."""
         started_s = self._clock.now()
         self._finish(self.queue.expire(started_s))
-        pieces = self.queue.pack(self.queue.times.most(SPARE * spare_s), started_s)
+        pieces = self.queue.pack(self.queue.times.most(spare_s), started_s)
         if not pieces:
             return None
         n_tokens = sum(len(piece.tokens) for piece in pieces)
         n_ended = len(self.queue)
         self._compute(pieces)
         ended_s = self._clock.now()
-        self.queue.times.learn(n_tokens, ended_s - started_s)
+        self.queue.times.learn(n_tokens, ended_s - started_s, spare_s)
         self._finish(self.queue.computed(pieces, ended_s))
         n_texts = sum(piece.last for piece in pieces)
         return Pass(n_texts, n_tokens, ended_s - started_s, self.queue.n_texts, n_ended - len(self.queue))

@@ -58,8 +58,10 @@ APPS = {
         "prefill_chunk": 32,
         "max_queue": 6,
         "n_threads": 1,
+        "pooling": "last",
         "log_level": "warning",
     },
+    "bert": {"model": "builtin:synthetic-bert", "n_threads": 1, "log_level": "warning"},
 }
 
 

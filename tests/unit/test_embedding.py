@@ -219,16 +219,30 @@ def test_the_door_counts():
         admit(texts_of(1), 2, 2, limits, 0.0)
 
 
+def seconds(n):
+    return 0.002 + 1e-4 * n + 2e-7 * n * n
+
+
 def test_passes_grow_until_they_take_the_time_they_have():
     times, sizes = PassTimes(), []
-    for _ in range(200):
+    for _ in range(300):
         n = min(times.most(0.03), 512)
         sizes.append(n)
-        times.learn(n, 0.002 + 1e-4 * n + 2e-7 * n * n)
+        times.learn(n, seconds(n), 0.03)
     assert sizes[0] == 64
-    assert 0.002 + 1e-4 * sizes[-1] + 2e-7 * sizes[-1] ** 2 == pytest.approx(0.03, rel=0.1)
+    assert 0.025 < seconds(sizes[-1]) <= 0.0301
     assert times.most(inf) > 1 << 20
     assert times.most(0.0) == 0
+
+
+def test_where_some_are_late_all_are_planned_shorter():
+    rng, times, late = np.random.default_rng(0), PassTimes(), []
+    for _ in range(4000):
+        n = max(times.most(0.03), 1)
+        took_s = seconds(n) * rng.lognormal(0, 0.2)
+        late.append(took_s > 0.03)
+        times.learn(n, took_s, 0.03)
+    assert 0 < np.mean(late[1000:]) < 0.02
 
 
 def test_prompts_and_texts_take_turns():
