@@ -167,6 +167,7 @@ class EngineServer:
             created_s=int(self._path.stat().st_mtime) if self._path else 0,
             description=f"{self._settings.model} on cobali_ray {__version__}",
             sampling=self._settings.sampling(backend.sampling),
+            adapters=backend.adapters,
         )
         collector = Collector(
             engine_id=self._engine_id,

@@ -17,6 +17,7 @@ from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 MAX_BIASES = 4096
 """More would be most of a vocabulary, and travel to the engine with every request."""
 
+MAX_ADAPTERS = 256
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
 
@@ -106,6 +107,13 @@ class StreamOptions(Shape):
     include_obfuscation: bool | None = None
 
 
+class LoraScale(Shape):
+    """How much of an adapter."""
+
+    id: int
+    scale: float
+
+
 class GenerationBody(Shape):
     """The fields that chat and plain completions share."""
 
@@ -157,6 +165,10 @@ class GenerationBody(Shape):
     cache_prompt: bool | None = Field(
         None, description="Begin with computed prefixes, and let others begin with this one; default true."
     )
+    lora: Annotated[
+        list[LoraScale] | None,
+        Field(max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."),
+    ] = None
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
     )

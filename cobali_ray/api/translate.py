@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cobali_ray.api.keys import NOBODY, Holder, Terms
 from cobali_ray.api.params import (
+    adapter_of,
     asked_max_tokens,
     chat_logprobs,
     completion_logprobs,
@@ -153,6 +154,7 @@ def _call(
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     salt = _cache_salt(body, origin.holder.salt)
     terms, priority = origin.holder.terms, priority_of(body, origin.holder.terms)
+    adapter = adapter_of(body, card, terms)
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
@@ -174,6 +176,7 @@ def _call(
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 cache_salt=salt,
+                adapter="" if adapter is None else adapter.key,
                 received_s=origin.received_s,
                 tenant=origin.holder.tenant,
                 weight=terms.weight,

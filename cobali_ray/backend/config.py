@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from cobali_ray.backend.memory import TYPES
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
@@ -39,6 +40,8 @@ class LlamaConfig:
     device_sampling: Literal["auto", "on", "off"] = "auto"
     speculation: bool = False
     """Whether streams' drafts may be computed."""
+    adapters: tuple[Adapter, ...] = ()
+    """Loaded beside the model; their files were checked."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

@@ -20,6 +20,7 @@ from cobali_ray.backend.batch import TickBatch, by_length, check_batch
 from cobali_ray.backend.cells import CellLayout, Cells
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import DeviceCandidates
+from cobali_ray.backend.lora import LoraAdapters
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
@@ -46,13 +47,15 @@ class LlamaBackend:
     def __init__(self, config: LlamaConfig) -> None:
         self._lc = lc = library.load()
         self._model = self._context = None
+        self._device: DeviceCandidates | None = None
         self._model = self._load(config)
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._check_types(config)
-        self._device: DeviceCandidates | None = None
+        self._lora, self._used = self._load_adapters(config), ""
+        self.adapters = config.adapters
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         plain = self._plain(config)
@@ -92,6 +95,8 @@ class LlamaBackend:
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
+        if self._lora.keys:
+            self._try_adapters()
 
     def _load(self, config: LlamaConfig) -> Any:
         lc = self._lc
@@ -175,6 +180,24 @@ class LlamaBackend:
             device.close()
             self._device = None
 
+    def _load_adapters(self, config: LlamaConfig) -> LoraAdapters:
+        try:
+            return LoraAdapters(self._lc, self._model, config.adapters)
+        except ConfigError:
+            self.close()
+            raise
+
+    def _try_adapters(self) -> None:
+        """Compute a token under each, so that all room is had that changing between them will ever need.
+
+        llama.cpp aborts where it finds none then.
+        """
+        for key in (*self._lora.keys, ""):
+            self.use(key)
+            self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
+            self._compute_at_once(self._part, 1)
+            self.clear()
+
     def _require_memory(self, config: LlamaConfig) -> None:
         needed = self._kv_bytes(config)
         available = memory.available_bytes()
@@ -229,6 +252,12 @@ class LlamaBackend:
             )
             known = self._raw[id(batch)] = (raw, batch, one, rows)  # ctypes keeps none of them alive
         return known[0]
+
+    def use(self, adapter: str) -> None:
+        """Compute what follows under an adapter."""
+        if adapter != self._used:
+            self._lora.use(self._context, adapter)
+            self._used = adapter
 
     def forward(self, batch: TickBatch) -> None:
         """Compute a batch; see the port for what is raised."""

@@ -10,6 +10,7 @@ from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
 
@@ -99,6 +100,12 @@ class Backend(Protocol):
     """Whether gaps between the ids of busy slots cost time."""
     verifies: bool
     """Whether a stream's draft can be computed in one pass and cut off where it was wrong."""
+    adapters: tuple[Adapter, ...]
+    """What `use` can name."""
+
+    def use(self, adapter: str) -> None:
+        """Compute what follows under the adapter with this key, one of `adapters`; "" is none."""
+        ...
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.

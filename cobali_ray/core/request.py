@@ -237,6 +237,8 @@ class Request:
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""
     """It shares what is computed only with requests of the same salt; None: with none, later ones neither."""
+    adapter: str = ""
+    """The key of the adapter that it is computed under; see adapters.py."""
     said: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     replays: bool = False
@@ -287,6 +289,13 @@ class Request:
         _require_tokens("said", self.said, n_vocab)
         if self.reasoning_budget is not None:
             _require_tokens("reasoning_budget", self.reasoning_budget.closing, n_vocab)
+
+    @property
+    def salt(self) -> str | None:
+        """What whatever it begins with must have been computed for: its own salt and adapter."""
+        if self.cache_salt is None or not self.adapter:
+            return self.cache_salt
+        return f"{self.cache_salt}\n{self.adapter}"
 
     @property
     def n_prompt(self) -> int:

@@ -36,12 +36,14 @@ from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.record import Recorder, TickTimes
 from cobali_ray.errors import (
+    AdapterGoneError,
     BackendError,
     BadRequestError,
     CacheFullError,
     CobaliError,
     InternalError,
     InvalidParameterError,
+    RefusedError,
     SlotBusyError,
     SlotFaultError,
     SlotFileError,
@@ -166,6 +168,7 @@ class Engine:
         now_s, row = self._clock.now(), None
         problem: CobaliError | None = None
         try:
+            self.require_adapter(request)
             row = RowSampler(
                 request.sampling,
                 request.prompt,
@@ -181,7 +184,7 @@ class Engine:
                 row.resume(request.said)
             if ready:
                 row.matcher = self.matcher(request)
-        except BadRequestError as error:
+        except (BadRequestError, RefusedError) as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
@@ -193,6 +196,11 @@ class Engine:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
+
+    def require_adapter(self, request: Request) -> None:
+        """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
+        if request.adapter and request.adapter not in {one.key for one in self.backend.adapters}:
+            raise AdapterGoneError
 
     def matcher(self, request: Request) -> Matcher | None:
         """Return where a request's answer stands in its grammar, if it has one. Any thread may call it."""
@@ -347,6 +355,7 @@ class Engine:
             if plan.drafts:
                 known = [s.tokens + plan.drafts.get(s.slot_id, _NO_DRAFT) for s in plan.sequences]
             self._batch.fill(tuple(plan.spans), known)
+        self.backend.use(plan.adapter)
         try:
             self.backend.forward(self._batch)
         except SlotFaultError as fault:

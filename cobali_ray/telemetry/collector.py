@@ -79,7 +79,7 @@ class Collector:
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._n_disk_hits = self._n_loaded = self._n_written = self._n_disk_bytes = 0
-        self._n_drafted = self._n_accepted = 0
+        self._n_drafted = self._n_accepted = self._n_adapter_changes = 0
         self._predicted_s = self._real_s = self._target_s = 0.0
         self._requests, self._refusals = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(REFUSALS, 0)
         self._now = now
@@ -125,6 +125,7 @@ class Collector:
                 self._real_s += stats.total_s
             self._target_s = stats.target_s or self._target_s
             self._n_output += stats.n_sampled
+            self._n_adapter_changes += stats.n_adapter_changes
             self._n_drafted += stats.n_drafted
             self._n_accepted += stats.n_accepted
             self._n_reused += stats.n_reused_graphs
@@ -280,6 +281,7 @@ class Collector:
                 "prompt_tokens": self._n_prompt,
                 "cached_prompt_tokens": self._n_cached,
                 "output_tokens": self._n_output,
+                "adapter_changes": self._n_adapter_changes,
                 "drafted_tokens": self._n_drafted,
                 "accepted_tokens": self._n_accepted,
                 "host_cache_hits": self._n_host_hits,
