@@ -390,6 +390,19 @@ class SlotFilesOffError(BadRequestError):
         )
 
 
+class FixedScalesError(BadRequestError):
+    """The scales of adapters are not changed while the server runs."""
+
+    status = 501
+    code = "not_supported"
+
+    def __str__(self) -> str:
+        return (
+            "Scales stand in the setting adapters and are not changed while the server runs: "
+            "ask for an adapter by its name as the model, or with the field lora."
+        )
+
+
 class RefusedError(CobaliError):
     """The server declines new work now; the same request may succeed later."""
 
@@ -514,6 +527,15 @@ class ModelTooLargeError(CobaliError):
             f"The model needs {self.n_bytes >> 20} MiB for weights and KV cells, and there are "
             f"{self.most_bytes >> 20} MiB in all; fewer n_slots or a smaller n_ctx need less."
         )
+
+
+class AdapterGoneError(RefusedError):
+    """The adapter that a request was to be computed under is not loaded any more, or is another file now."""
+
+    code = "adapter_gone"
+
+    def __str__(self) -> str:
+        return "The adapter was changed while this request was on its way; send it again."
 
 
 class DeadlineExceededError(CobaliError):

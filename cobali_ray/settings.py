@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cobali_ray.core.embedding import ChosenPooling
@@ -39,6 +39,22 @@ OF_INGRESS = frozenset({
 """What only the HTTP layer reads; no engine has its own, or is told."""
 OF_ALL = OF_INGRESS | {"engines", "log_level", "drain_timeout_s", "otlp_endpoint"}
 """What stands at the top of the file only."""
+
+
+class AdapterSettings(BaseModel):
+    """A LoRA adapter, served under a name of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    file: Annotated[str, Field(min_length=1)]
+    """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:synthetic-adapter[:SEED]."""
+    scale: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        """Take a file alone."""
+        return {"file": value} if isinstance(value, str) else value
 
 
 class EngineSettings(BaseSettings):
@@ -95,6 +111,8 @@ class EngineSettings(BaseSettings):
     pooling: ChosenPooling | None = None
     """How vectors of tokens become one of a text; None: as the model's file says. With it a model that
     generates embeds, too, in a second context."""
+    adapters: dict[Annotated[str, Field(min_length=1)], AdapterSettings] = {}
+    """LoRA adapters beside the model, by the names that clients use: a file, or `{file: ..., scale: ...}`."""
     chat_template: Path | None = None
     """A Jinja file in place of the chat template that came with the model."""
     cache_dir: Path | None = None
@@ -292,6 +310,9 @@ class EngineSettings(BaseSettings):
     def _fits_together(self) -> EngineSettings:
         if isinstance(self.itl_target_ms, float | int) and self.itl_target_ms <= 0:
             raise ValueError(f"itl_target_ms: must be above 0, auto or off, got {self.itl_target_ms:g}")
+        for name in self.adapters:
+            if name in self.names or name != name.strip():
+                raise ValueError(f"adapters: {name!r} is no name for one: it is the model's, or has spaces")
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
         known = self.n_ctx != "auto"
@@ -456,10 +477,11 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
         except ConfigError as error:
             raise ConfigError(f"{place}.{error.setting}", error.message) from error
         found[engine] = settings.model_copy(update=dict(read))
-        for name in found[engine].names:
+        for name in (*found[engine].names, *found[engine].adapters):
             if name in owners:
+                setting = "adapters" if name in found[engine].adapters else "model_id"
                 raise ConfigError(
-                    f"{place}.model_id", f"clients know engines.{owners[name]} by the name {name!r} already"
+                    f"{place}.{setting}", f"clients know engines.{owners[name]} by the name {name!r} already"
                 )
             owners[name] = engine
     return found

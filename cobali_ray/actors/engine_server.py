@@ -180,6 +180,7 @@ class EngineServer:
             generates=backend.generates,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             images=backend.projector is not None,
+            adapters=backend.adapters,
         )
         collector = Collector(
             engine_id=self._engine_id,

@@ -68,6 +68,8 @@ class Served(NamedTuple):
 
     engine_id: str
     names: tuple[str, ...]
+    adapters: tuple[str, ...]
+    """The names of its adapters."""
     model: str
     """The reference: another file may have another vocabulary, and then the ingress starts anew."""
     on_demand: bool
@@ -84,7 +86,8 @@ def served_by(found: Sequence[Place]) -> list[Served]:
         Served(
             engine_id=place.engine_id,
             names=place.names,
-            model=(own := place.settings).model,
+            adapters=tuple((own := place.settings).adapters),
+            model=own.model,
             on_demand=own.load == "on_demand",
             scale_up_wait_s=own.scale_up_wait_s,
             max_queue=own.max_queue,

@@ -88,7 +88,7 @@ class Facts:
             _described(name, model, status)
             for model in self._fleet.models
             for status in [status_of(await model.states())]
-            for name in model.names
+            for name in (*model.names, *model.adapters)
         ]
         return json_response({"object": "list", "data": data})
 
@@ -249,6 +249,7 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "created": card.created_s,
             "owned_by": "cobali",
             "root": card.model_id,
+            "parent": card.model_id if name in model.adapters else None,
             "max_model_len": card.n_ctx_slot,
             "capabilities": list(capabilities(card)),
             "architecture": {
@@ -260,7 +261,15 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "status": status,
         }
     root = model.names[0]
-    return {"id": name, "object": "model", "created": 0, "owned_by": "cobali", "root": root, "status": status}
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "cobali",
+        "root": root,
+        "parent": root if name in model.adapters else None,
+        "status": status,
+    }
 
 
 def _token_list(items: Iterable[Any], gone: Gone) -> bytes:

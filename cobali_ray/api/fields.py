@@ -106,7 +106,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "stopping_strings": ([],),
     # What else comes with it.
     "audio": (),
-    "lora": ([],),
     "modalities": ([], ["text"]),
     "moderation": (),
     "n_probs": (0,),

@@ -52,16 +52,18 @@ class Model:
         scale_up_wait_s: float = 1.0,
         max_waiting: int = 128,
         replays: bool = False,
+        adapters: Sequence[str] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says.
 
+        `adapters` are names under which it is asked for with one of its adapters.
         `replays`: what was said before an engine died is computed again token by token.
         The first `n_stay` engines (None: all) make no room for others, and the router prefers them. One that
         is not loaded is, where requests would wait `scale_up_wait_s`; `max_waiting` may wait for the first.
         """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
-        self._replays = replays
+        self._replays, self.adapters = replays, tuple(adapters)
         self.max_waiting = max_waiting
         self._n_stay = len(self.engines) if n_stay is None else n_stay
         self.n_waiting = self.n_open = 0
@@ -226,8 +228,8 @@ class Model:
             return _to(there[0]) if there else None
         now_s, elsewhere = self._now(), [engine_id for engine_id in self.engines if engine_id not in there]
         salt = request.cache_salt
-        if isinstance(request, Request) and request.n_prompt_logprobs is not None:
-            salt = None  # it begins with nothing
+        if isinstance(request, Request):  # with logprobs of its prompt it begins with nothing
+            salt = request.salt if request.n_prompt_logprobs is None else None
         route = self._router.choose(request.prompt, salt, now_s, without=elsewhere)
         if route is None:  # none of them has said yet how it is doing
             return _to(there[0])
@@ -313,12 +315,12 @@ class Fleet:
                 return self.models[0]
             raise InvalidParameterError("model", f"Name the model, one of '{self._served()}'.")
         for model in self.models:
-            if asked in model.names:
+            if asked in model.names or asked in model.adapters:
                 return model
         raise UnknownModelError(asked[:LONGEST_NAME], self._served())
 
     def _served(self) -> str:
-        return "', '".join(model.names[0] for model in self.models)
+        return "', '".join(name for model in self.models for name in (model.names[0], *model.adapters))
 
     def engine(self, engine_id: str | None) -> EngineClient:
         """Return an engine; the first where none is named. Raises InvalidParameterError."""

@@ -40,6 +40,7 @@ class Source(NamedTuple):
     """What a body is read with, by one thread."""
 
     card: ModelCard
+    """Under the name that was asked for, where that is an adapter's."""
     words: Words
     account: Account
 
@@ -68,7 +69,7 @@ def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
     """
     model = asked_model(fleet, asked, account)
     try:
-        return Source(model.card, model.words, account)
+        return Source(model.card.under(asked), model.words, account)
     except UnloadedError:
         raise _Wanted(model) from None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cobali_ray.api.keys import Terms
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.request import MAX_TOP_LOGPROBS, TUNABLE, SamplingParams, tuned
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, ModelNotAllowedError, UnsupportedParameterError
 
 MAX_CHOICES = 128
 """Answers of one HTTP request: prompts times `n`."""
@@ -43,6 +45,36 @@ def sampling_of(
     )
     params.check_tokens(card.n_vocab)
     return params
+
+
+def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter | None:
+    """Return the adapter that a body asks for, by the model's name or by `lora`; None: none.
+
+    Raises InvalidParameterError for what is not served as an adapter here, and ModelNotAllowedError.
+    """
+    if not body.lora:
+        return card.adapter
+    if card.adapter is not None:
+        raise InvalidParameterError(
+            "lora", f"lora goes with the model's own name, not with {card.model_id!r}"
+        )
+    wanted: dict[int, float] = {}
+    for i, one in enumerate(body.lora):
+        if not 0 <= one.id < len(card.adapters):
+            raise InvalidParameterError(f"lora[{i}].id", f"there is no adapter {one.id}; GET /lora-adapters")
+        own = card.adapters[one.id]
+        if one.scale not in {0.0, own.scale}:
+            raise InvalidParameterError(
+                f"lora[{i}].scale",
+                f"adapter {one.id} has the scale {own.scale:g} here, or 0; got {one.scale:g}",
+            )
+        wanted[one.id] = one.scale
+    chosen = [card.adapters[adapter_id] for adapter_id, scale in wanted.items() if scale]
+    if len(chosen) > 1:
+        raise InvalidParameterError("lora", "a request is computed under one adapter at most")
+    if chosen and terms.models and chosen[0].name not in terms.models:
+        raise ModelNotAllowedError(chosen[0].name)
+    return chosen[0] if chosen else None
 
 
 def chat_logprobs(body: ChatBody) -> int | None:

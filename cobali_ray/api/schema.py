@@ -20,6 +20,8 @@ MAX_BIASES = 4096
 MAX_INPUTS = 2048
 """Texts of one request for vectors, or for scores, as OpenAI has it."""
 
+MAX_ADAPTERS = 256
+
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
 
@@ -125,6 +127,13 @@ class StreamOptions(Shape):
     include_obfuscation: bool | None = Field(None, description="Changes nothing.")
 
 
+class LoraScale(Shape):
+    """How much of an adapter."""
+
+    id: int
+    scale: float
+
+
 class SampledBody(Shape):
     """The fields of all bodies that ask for tokens."""
 
@@ -198,6 +207,10 @@ class SampledBody(Shape):
     cache_prompt: bool | None = Field(
         None, description="Begin with computed prefixes, and let others begin with this one; default true."
     )
+    lora: Annotated[
+        list[LoraScale] | None,
+        Field(max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."),
+    ] = None
     structured_outputs: dict[str, Any] | None = Field(
         None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
     )

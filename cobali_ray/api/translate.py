@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cobali_ray.api.keys import NOBODY, Holder, Terms
 from cobali_ray.api.params import (
+    adapter_of,
     asked_max_tokens,
     chat_logprobs,
     check_prompt_values,
@@ -182,6 +183,7 @@ def _call(
     timeout_s = settings.default_timeout_s if body.timeout_s is None else body.timeout_s
     salt = _cache_salt(body, origin.holder.salt)
     terms, priority = origin.holder.terms, priority_of(body.priority, origin.holder.terms)
+    adapter = adapter_of(body, card, terms)
     n_choices = n * len(prompts)
     requests = []
     tuples = [tuple(prompt) for prompt in prompts]
@@ -205,6 +207,7 @@ def _call(
                 timeout_s=timeout_s,
                 trace=origin.trace,
                 cache_salt=salt,
+                adapter="" if adapter is None else adapter.key,
                 received_s=origin.received_s,
                 tenant=origin.holder.tenant,
                 weight=terms.weight,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from cobali_ray.backend.memory import TYPES
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import ChosenPooling
 from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
@@ -46,6 +47,8 @@ class LlamaConfig:
     """How to make vectors of texts; None: as the file says, if it does."""
     mmproj: Path | None = None
     """The projector that turns images into rows, for models that were trained with one."""
+    adapters: tuple[Adapter, ...] = ()
+    """Loaded beside the model; their files were checked."""
     measurements: Path | None = None
     """A folder that remembers what was measured of a model; None: whatever needs it is measured anew."""
 

@@ -14,6 +14,7 @@ from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.backend.port import Backend, Cells, Embedder, Words
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import NEUTRAL
@@ -49,12 +50,16 @@ class EmbeddingBackend:
         self.piece = vocab.piece
         self.n_vocab, self.end_tokens, self.sampling = vocab.n_vocab, vocab.end_tokens, NEUTRAL
         self.n_slots, self.n_scored_rows, self.projector = 1, 0, None
+        self.adapters: tuple[Adapter, ...] = ()
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
         self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
         self.cuts_tails = self.copies = self.shares = self.dense = False
 
     def _nothing(self) -> Never:
         raise BackendError("this model has no KV cache")
+
+    def use(self, adapter: str) -> None:
+        """Do nothing: there are none."""
 
     def forward(self, batch: TickBatch) -> None:
         """Refuse."""

@@ -23,6 +23,7 @@ from cobali_ray.backend.device_candidates import DeviceCandidates
 from cobali_ray.backend.embedder import LlamaEmbedder
 from cobali_ray.backend.image_pass import ImagePasses
 from cobali_ray.backend.logprobs import PromptRows, n_scored_rows
+from cobali_ray.backend.lora import LoraAdapters
 from cobali_ray.backend.pass_rows import n_rows_of, use_rows
 from cobali_ray.backend.port import Embedder, Words
 from cobali_ray.backend.projector import Projector
@@ -74,6 +75,8 @@ class LlamaBackend:
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._check_types(config)
         self.projector = self._open_projector(config)
+        self._lora, self._used = self._load_adapters(config), ""
+        self.adapters = config.adapters
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
         self.n_scored_rows = n_scored_rows(vocab.n_vocab)
@@ -119,6 +122,8 @@ class LlamaBackend:
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
         if self._device is not None:
             self._try_device(self._device)
+        if self._lora.keys:
+            self._try_adapters()
 
     def _open_projector(self, config: LlamaConfig) -> Projector | None:
         if config.mmproj is None:
@@ -209,6 +214,24 @@ class LlamaBackend:
             device.close()
             self._device = None
 
+    def _load_adapters(self, config: LlamaConfig) -> LoraAdapters:
+        try:
+            return LoraAdapters(self._lc, self._model, config.adapters)
+        except ConfigError:
+            self.close()
+            raise
+
+    def _try_adapters(self) -> None:
+        """Compute a token under each, so that all room is had that changing between them will ever need.
+
+        llama.cpp aborts where it finds none then.
+        """
+        for key in (*self._lora.keys, ""):
+            self.use(key)
+            self._part.fill((Span(0, 0, 1, sample=True),), [array("i", [0])])
+            self._compute_at_once(self._part, 1)
+            self.clear()
+
     def _require_memory(self, config: LlamaConfig) -> None:
         needed = self._kv_bytes(config)
         available = memory.available_bytes()
@@ -263,6 +286,12 @@ class LlamaBackend:
             )
             known = self._raw[id(batch)] = (raw, batch, one, rows)  # ctypes keeps none of them alive
         return known[0]
+
+    def use(self, adapter: str) -> None:
+        """Compute what follows under an adapter."""
+        if adapter != self._used:
+            self._lora.use(self._context, adapter)
+            self._used = adapter
 
     def forward(self, batch: TickBatch) -> None:
         """Compute a batch; see the port for what is raised."""

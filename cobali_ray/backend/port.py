@@ -14,6 +14,7 @@ from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingKind, Piece
 from cobali_ray.core.limits import Grain
 from cobali_ray.core.request import SamplingParams
@@ -169,9 +170,16 @@ class Backend(Protocol):
     n_scored_rows: int
     """Most rows of one pass that are not drawn from, but say how likely a prompt's tokens are."""
 
+    adapters: tuple[Adapter, ...]
+    """What `use` can name."""
+
     @property
     def projector(self) -> Images | None:
         """What turns images into rows; None: the model sees none."""
+        ...
+
+    def use(self, adapter: str) -> None:
+        """Compute what follows under the adapter with this key, one of `adapters`; "" is none."""
         ...
 
     def forward(self, batch: TickBatch) -> None:

@@ -1,8 +1,8 @@
 """A Backend without a model: it checks what a KV cache would check and answers from what it holds.
 
 Every slot's cache is a chain of hashes over its tokens, and the logits of a position are a fixed function
-of its hash. So a request's greedy answer depends on its own tokens and on nothing else, and a scheduler
-that mixes up slots, skips a token or computes one twice changes the answer.
+of its hash. So a request's greedy answer depends on its own tokens and adapter and on nothing else, and a
+scheduler that mixes up slots or adapters, skips a token or computes one twice changes the answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from cobali_ray.backend.port import Embedder, Gone, InfillMarks, Words, never
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.chat.format import Format, derive
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingKind, Piece
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.limits import Grain
@@ -87,6 +89,7 @@ class ScriptedBackend:
         dense: bool = True,
         n_scored_rows: int = MOST_SCORED,
         embedder: Embedder | None = None,
+        adapters: tuple[Adapter, ...] = (),
     ) -> None:
         self.n_slots, self.n_vocab, self.n_batch = n_slots, N_VOCAB, n_batch
         self.n_ctx_slot = n_ctx_slot
@@ -97,6 +100,7 @@ class ScriptedBackend:
         self.grain, self.cuts_tails, self.verifies = Grain(), True, True
         self.copies, self.shares, self.dense = copies, shares, dense
         self.n_scored_rows = n_scored_rows
+        self.adapters, self._adapter = adapters, 0
         self.words: Words = ByteVocab()
         self.generates, self.embedder = True, embedder
         self.projector = None
@@ -116,6 +120,12 @@ class ScriptedBackend:
         self._done_s = 0.0
         self.n_forwards = 0
 
+    def use(self, adapter: str) -> None:
+        """Mix the adapter into all tokens that follow."""
+        if adapter and adapter not in {one.key for one in self.adapters}:
+            raise BackendError(f"there is no adapter {adapter}")
+        self._adapter = int.from_bytes(blake2b(adapter.encode(), digest_size=8).digest()) if adapter else 0
+
     def forward(self, batch: TickBatch) -> None:
         """Check the batch as a cache would, then extend the slots' hash chains."""
         self._check(batch)
@@ -131,7 +141,7 @@ class ScriptedBackend:
             chain = self._hashes[span.slot_id]
             state = chain[-1] if chain else self._seeds.get(span.slot_id, 0)
             for token in tokens[at : at + span.length]:
-                state = _chain(state, token)
+                state = _chain(state ^ self._adapter, token)
                 chain.append(state)
             if self.shares:
                 self._cells[span.slot_id] += [object() for _ in range(span.length)]

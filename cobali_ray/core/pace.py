@@ -87,9 +87,17 @@ class Pacer:
         self.target_s = 0.0
         """The target of the tick planned last; 0 where it had none."""
 
-    def plan(self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits) -> list[Span]:
+    def plan(
+        self,
+        streams: Sequence[Stream],
+        prompts: Sequence[Prompt],
+        limits: EngineLimits,
+        *,
+        within_s: float = inf,
+    ) -> list[Span]:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
+        With a target, it takes no longer than `within_s`: streams that have no part in it wait for its end.
         Streams of a worse class do not bind a prompt; beside them, and beside those of tenants who had far
         more, the automatic target is `DUE_FACTOR` times as long; no other prompt makes such a tick longer.
         """
@@ -97,9 +105,10 @@ class Pacer:
         self.target_s = 0.0
         if not prompts:
             return []
-        first = min([p.rank for p in prompts])
+        first, decode_s = min([p.rank for p in prompts]), 0.0
         due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
-        if self._target_s is not None and any(s.rank[0] <= first[0] for s in streams):
+        binds = any(s.rank[0] <= first[0] for s in streams)
+        if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
             decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget))
             n_settled = sum([s.n_output >= SETTLED for s in streams])
@@ -108,14 +117,18 @@ class Pacer:
                 self.target_s *= DUE_FACTOR
         if due or not self.target_s:
             prompts = who_is_due(prompts)
-        if not self.target_s:
+        waits = within_s < inf and self._target_s is not None
+        if waits:
+            self.target_s = min(self.target_s or inf, within_s)
+        elif not self.target_s:
             return plan_chunks(prompts, limits, budget)
-        left_s = self.target_s * self._margin - decode_s - self.model.entry_s(mixed=True)
+        mixed = len(streams) > 0
+        left_s = self.target_s * self._margin - decode_s - self.model.entry_s(mixed=mixed)
         most = FIRST_CHUNK
         if self.model.knows_prefill:
             most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
-        return list(self._chunks(order_prefill(prompts, limits, most), left_s, most, limits))
+        return list(self._chunks(order_prefill(prompts, limits, most), left_s, most, limits, mixed=mixed))
 
     def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
         """Return seconds per prompt token beside so many settled streams, and more per position of its depth.
@@ -142,26 +155,27 @@ class Pacer:
         if not n_settled or not self.model.knows_decode:
             return 0.0
         full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
-        return max(AUTO_TARGET_S, AUTO_FACTOR * full_s) * max(1.0, n_prefill / n_settled)
+        return _auto_s(full_s) * max(1.0, n_prefill / n_settled)
 
     def _chunks(
-        self, prompts: Sequence[Prompt], left_s: float, most: int, limits: EngineLimits
+        self, prompts: Sequence[Prompt], left_s: float, most: int, limits: EngineLimits, *, mixed: bool
     ) -> Iterable[Span]:
         model, grain, n_rows = self.model, limits.grain, limits.n_scored_rows
+        beside = grain.beside if mixed else 0
         for number, prompt in enumerate(prompts):
             start, scored = prompt.n_computed, prompt.n_unscored is not None
             if number and start and grain.step > 1:
                 return  # company would cut it into pieces that are no whole steps
             fits = most
             if model.knows_prefill:
-                fits = model.longest_chunk(start, left_s, mixed=True, scored=scored)
+                fits = model.longest_chunk(start, left_s, mixed=mixed, scored=scored)
             if number == 0:
-                fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain))
-            fits = within_rows(prompt, min(fits, limits.prefill_chunk + grain.beside, most), n_rows)
+                fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain, mixed=mixed))
+            fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
             if scored and not fits and most > 0:
                 continue
             if fits < prompt.n_pending:
-                fits = grain.whole(fits, mixed=True) or fits
+                fits = grain.whole(fits, mixed=mixed) or fits
             length = piece(prompt.n_pending, fits)
             if length <= 0:
                 return
@@ -169,21 +183,21 @@ class Pacer:
             yield chunk
             most -= length
             n_rows -= (rows := n_scored(prompt, chunk))
-            left_s -= model.chunk_s(start, length, mixed=True) + model.row_s * rows
+            left_s -= model.chunk_s(start, length, mixed=mixed) + model.row_s * rows
             if start and grain.step > 1:
                 return
 
-    def _retry(self, prompt: Prompt, left_s: float, fits: int, grain: Grain) -> int:
+    def _retry(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
         """Return a whole step, or all of a prompt shorter than one, if half the safety margin is enough.
 
         Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
         guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
         was late doubles the ticks until the next.
         """
-        step = min(grain.step + grain.beside, prompt.n_pending)
+        step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
         if fits >= step:
             return 0
-        step_s = self.model.chunk_s(prompt.n_computed, step, mixed=True)
+        step_s = self.model.chunk_s(prompt.n_computed, step, mixed=mixed)
         if step_s <= left_s + (1 - self._margin) / 2 * self.target_s:
             return step
         if step_s > _NEARLY * left_s:
@@ -194,10 +208,18 @@ class Pacer:
         self._n_short, self._trying = 0, True
         return step
 
+    def decode_s(self, n_decode: int, context: int) -> float:
+        """Return what a tick takes that only decodes, 0 while too little is known."""
+        return self.model.decode_s(n_decode, context) if self.model.knows_decode else 0.0
+
+    def round_s(self, decode_s: float) -> float:
+        """Return how long streams may wait for their turn, if a token for each of them takes `decode_s`."""
+        return self._target_s if isinstance(self._target_s, float) else _auto_s(decode_s)
+
     def most_s(self, decode_s: float) -> float:
         """Return how long a tick may take that is given more to compute than the streams' next tokens."""
         if self._target_s == "auto":
-            return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
+            return _auto_s(decode_s)
         return inf if self._target_s is None else self._target_s
 
     def learn(self, shape: Shape, seconds: float, n_slots: int) -> float:
@@ -215,6 +237,10 @@ class Pacer:
         if not shape.chunks and 2 * shape.n_decode >= n_slots:
             self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted
+
+
+def _auto_s(decode_s: float) -> float:
+    return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
 
 
 def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int) -> int:

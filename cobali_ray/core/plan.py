@@ -51,6 +51,8 @@ class Plan(NamedTuple):
     """Cells that the streams' attention pays for, in runs; None: those that they hold."""
     drafts: Mapping[int, array[int]] = _NO_DRAFTS
     """Tokens by slot that a stream computes behind its own, in case it says them next."""
+    adapter: str = ""
+    """The key of the adapter that all of it is computed under."""
 
 
 def lay_out(

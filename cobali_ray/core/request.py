@@ -243,6 +243,8 @@ class Request:
     """The same as `SamplingParams.n_logprobs` for the tokens of the prompt, all of which is computed then."""
     n_scored: int = 0
     """Prompt tokens whose logprobs an engine told before it went away."""
+    adapter: str = ""
+    """The key of the adapter that it is computed under; see adapters.py."""
     said: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
     replays: bool = False
@@ -310,6 +312,13 @@ class Request:
     def text_tokens(self) -> tuple[int, ...]:
         """The tokens of the prompt without what stands for images."""
         return tuple([token for token in self.prompt if token >= 0])
+
+    @property
+    def salt(self) -> str | None:
+        """What whatever it begins with must have been computed for: its own salt and adapter."""
+        if self.cache_salt is None or not self.adapter:
+            return self.cache_salt
+        return f"{self.cache_salt}\n{self.adapter}"
 
     @property
     def n_prompt(self) -> int:

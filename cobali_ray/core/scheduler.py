@@ -22,6 +22,7 @@ from itertools import islice
 from math import inf
 from typing import Any, TypeAlias
 
+from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, FinishReason
@@ -115,8 +116,12 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._streams: list[Sequence] = []
         self._prompts: list[Sequence] = []
+        self._adapters: set[str] = set()
         self._sorted = True
-        """Whether these two still hold: nobody came, left or began to decode."""
+        """Whether these three still hold: nobody came, left or began to decode."""
+        self._turns = Turns()
+        self.n_adapter_changes = 0
+        """Passes so far that were computed under another adapter than the one before."""
         self._pass: Plan | None = None
         self._emit: Emit | None = None
         """Tokens whose text is not out yet."""
@@ -229,7 +234,7 @@ class Scheduler:
             return 0.0
         if request.n_prompt_logprobs is not None:
             return model.chunk_s(0, request.n_prompt) + model.row_s * request.n_prompt
-        n_held = self.tiers.n_held(array("i", request.prompt), request.cache_salt)
+        n_held = self.tiers.n_held(array("i", request.prompt), request.salt)
         return model.chunk_s(n_held, request.n_prompt - n_held)
 
     @property
@@ -458,31 +463,52 @@ class Scheduler:
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
-        while (plan := self._next_plan()).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
+        while (plan := self._next_plan(now_s)).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
             if not self.tiers.drop_idle():
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
         if not plan.n_tokens:
             return
         self._pass = plan
+        self.n_adapter_changes += self._turns.took(plan.adapter, now_s)
         context = plan.context
         if context is None:
             cells = self.slots.n_cells_running
-            context = sum([s.n_computed for s in plan.streams]) if plan.chunks else cells
+            alone = len(plan.streams) == len(self.slots.running)
+            context = cells if alone else sum([s.n_computed for s in plan.streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         by_slot = self.slots.by_slot
         n_rows = sum([n_scored(s, c) for c in plan.chunks if (s := by_slot[c.slot_id]) is not None])
         self.shape = Shape(len(plan.streams), context, chunks, n_rows)
         self._out.append(Compute(plan))
 
-    def _next_plan(self) -> Plan:
+    def _next_plan(self, now_s: float) -> Plan:
         self._sort()
-        streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
-        shared = self._shared and bool(streams)
-        prompts = () if shared else self._prompts
-        chunks = self._pacer.plan(streams, prompts, self.limits)
+        if len(self._adapters) < 2:
+            plan, adapter = self._best_plan(), next(iter(self._adapters), "")
+            return plan._replace(adapter=adapter) if adapter else plan
+        adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
+        streams = [s for s in self._streams if s.adapter == adapter]
+        prompts = [s for s in self._prompts if s.adapter == adapter]
+        chunks = self._chunks(streams, prompts, within_s)
+        plan = lay_out(streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
+        return plan._replace(adapter=adapter)
+
+    def _chunks(self, streams: Seq[Sequence], prompts: Seq[Sequence], within_s: float = inf) -> list[Span]:
+        """Return the prefill of a tick; none beside streams where texts are embedded in it."""
+        if self._shared and streams:
+            prompts = ()
+        chunks = self._pacer.plan(streams, prompts, self.limits, within_s=within_s)
         if any(s.request.rows for s in prompts):
-            chunks = cut_at_images(chunks, by_slot, self.limits.token_budget - len(streams))
+            budget = self.limits.token_budget - len(streams)
+            return cut_at_images(chunks, self.slots.by_slot, budget)
+        return chunks
+
+    def _best_plan(self) -> Plan:
+        """Return a plan for all in slots, with drafts where they are expected to pay."""
+        streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
+        chunks = self._chunks(streams, self._prompts)
         plan = lay_out(streams, chunks, by_slot, pass_cells)
+        shared = self._shared and bool(streams)
         if self._speculation is None or chunks or shared or not 0 < len(streams) <= MOST_STREAMS:
             return plan
         model, context = self._pacer.model, plan.context
@@ -502,6 +528,7 @@ class Scheduler:
         if not self._sorted:
             self._streams = self._select(self.slots.by_slot, self.limits.token_budget)
             self._prompts = [s for s in self.slots.running if not s.decoding]
+            self._adapters = {s.adapter for s in self.slots.running}
             self._sorted = True
 
     def _preempt_youngest(self, now_s: float, error: CobaliError) -> None:
@@ -570,7 +597,7 @@ class Scheduler:
         if plan.drafts and event.n_each is not None:
             self._judge(plan, event.n_each)
         if plan.chunks:
-            self._prefilled(plan.chunks)
+            self._prefilled(plan)
         running = Status.RUNNING
         fresh: list[tuple[Sequence, int, int]] = []
         gaps: list[float] = []
@@ -615,20 +642,21 @@ class Scheduler:
                 self.n_drafted += n_draft
                 self.n_accepted += n_kept - 1
 
-    def _prefilled(self, chunks: Seq[Span]) -> None:
+    def _prefilled(self, plan: Plan) -> None:
         """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
         by_slot = self.slots.by_slot
-        age = {s.slot_id: i for i, s in enumerate(self._prompts)}
+        prompts = [s for s in self._prompts if s.adapter == plan.adapter]
+        age = {s.slot_id: i for i, s in enumerate(prompts)}
         ahead: list[tuple[int, int]] = []
-        for slot_id, start, length, _ in chunks:
+        for slot_id, start, length, _ in plan.chunks:
             sequence = by_slot[slot_id]
             if sequence is not None:
                 sequence.n_prefilled += length
                 sequence.n_scored = max(sequence.n_scored, min(start + length + 1, sequence.n_prompt))
                 sequence.n_passed += sum([n for i, n in ahead if i > age[slot_id]])
             ahead.append((age[slot_id], length))
-        served = {slot_id for slot_id, *_ in chunks}
-        for prompt in self._prompts:
+        served = {slot_id for slot_id, *_ in plan.chunks}
+        for prompt in prompts:
             if prompt.slot_id not in served:
                 prompt.n_passed += sum([n for i, n in ahead if i > age[prompt.slot_id]])
 

@@ -20,9 +20,9 @@ class Sequence:
     """The one thing in the core that moves. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "account", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding", "earlier",
-        "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s", "n_awaited",
-        "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted", "n_prefilled",
+        "account", "adapter", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding",
+        "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
+        "n_awaited", "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted", "n_prefilled",
         "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id", "row", "salt",
         "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
@@ -43,7 +43,7 @@ class Sequence:
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.request_id = request.request_id
-        self.salt = request.cache_salt
+        self.salt, self.adapter = request.salt, request.adapter
         self.row = row
         """What sampling remembers for this sequence; opaque here."""
         self.status = Status.QUEUED if ready else Status.NOT_READY

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.request import NEUTRAL, SamplingParams
 from cobali_ray.core.spans import NO_SPANS, TickSpans
@@ -79,6 +80,8 @@ class TickStats:
     """Requests for which something was read there since the last tick; next, tokens read and written."""
     n_loaded: int = 0
     n_written: int = 0
+    n_adapter_changes: int = 0
+    """Forward passes of this tick that were computed under another adapter than the one before."""
     n_drafted: int = 0
     """Tokens of drafts computed, and those of them that were right."""
     n_accepted: int = 0
@@ -206,3 +209,12 @@ class ModelCard:
     """What it makes of texts; None: it does not embed."""
     images: bool = False
     """Whether messages may have any."""
+    adapters: tuple[Adapter, ...] = ()
+    """What else it is served with, under names of their own; their ids are their places."""
+    adapter: Adapter | None = None
+    """Set where this is the card of one of them."""
+
+    def under(self, name: str | None) -> ModelCard:
+        """Return the card of the adapter of this name; of the model itself, where none has it."""
+        adapter = next((one for one in self.adapters if one.name == name), None)
+        return self if adapter is None else replace(self, model_id=adapter.name, adapter=adapter)

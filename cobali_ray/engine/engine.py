@@ -41,12 +41,14 @@ from cobali_ray.engine.images import ImageReader, RowsOf
 from cobali_ray.engine.record import Recorder, TickTimes
 from cobali_ray.engine.scored import prompts_in
 from cobali_ray.errors import (
+    AdapterGoneError,
     BackendError,
     BadRequestError,
     CacheFullError,
     CobaliError,
     InternalError,
     InvalidParameterError,
+    RefusedError,
     SlotBusyError,
     SlotFaultError,
     SlotFileError,
@@ -185,6 +187,7 @@ class Engine:
         now_s, row = self._clock.now(), None
         problem: CobaliError | None = None
         try:
+            self.require_adapter(request)
             row = RowSampler(
                 request.sampling,
                 request.text_tokens if request.rows else request.prompt,
@@ -201,7 +204,7 @@ class Engine:
                 row.resume(request.said)
             if ready:
                 row.matcher = self.matcher(request)
-        except BadRequestError as error:
+        except (BadRequestError, RefusedError) as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
@@ -213,6 +216,11 @@ class Engine:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
+
+    def require_adapter(self, request: Request) -> None:
+        """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
+        if request.adapter and request.adapter not in {one.key for one in self.backend.adapters}:
+            raise AdapterGoneError
 
     def matcher(self, request: Request) -> Matcher | None:
         """Return where a request's answer stands in its grammar, if it has one. Any thread may call it."""
@@ -415,6 +423,7 @@ class Engine:
             self._batch.fill(tuple(plan.spans), known)
             if plan.chunks and self._rows:
                 self._fill_images(plan)
+        self.backend.use(plan.adapter)
         try:
             self.backend.forward(self._batch)
         except SlotFaultError as fault:

@@ -197,6 +197,7 @@ class EngineLoop:
         if not engine.backend.generates:
             raise WrongTaskError("", "generates no text")
         request = check_request(request, engine.limits, engine.backend.n_vocab)
+        engine.require_adapter(request)
         if not request.attempt:  # else it was let in before
             most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler
             prefill_s = 0.0 if most_s is None else scheduler.prefill_s(request)

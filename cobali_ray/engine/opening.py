@@ -13,6 +13,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.backend.select import choose_select
 from cobali_ray.chat.template import ChatTemplate
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
@@ -21,6 +22,7 @@ from cobali_ray.engine.context import settled
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
+from cobali_ray.models.adapters import find_adapter
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.digest import model_digest
 from cobali_ray.models.ggufmeta import read_header
@@ -67,6 +69,25 @@ def projector_path(settings: EngineSettings) -> Path | None:
     if said.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
         raise ConfigError("mmproj", f"{path} is no projector that is supported; its kind is {kind}")
     return path
+
+
+def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, ...]:
+    """Find the adapters that the settings name, for the model at `path`, and check that they fit it.
+
+    The scripted model takes any. Raises ConfigError that names the adapter.
+    """
+    found = []
+    for name, own in settings.adapters.items():
+        file, digest = own.file, hashlib.sha256(own.file.encode()).hexdigest()
+        if path is not None:
+            try:
+                where = find_adapter(own.file, path, cache_dir=settings.cache_dir)
+                file, digest = str(where), model_digest(where, _measurements(settings))
+            except ConfigError as error:
+                raise ConfigError(f"adapters.{name}", error.message) from error
+        key = f"{digest[:32]} {own.scale!r}" if own.scale else ""
+        found.append(Adapter(name, key, file, own.scale))
+    return tuple(found)
 
 
 def chat_template(settings: EngineSettings) -> str | None:
@@ -208,6 +229,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             tick_s=settings.scripted_tick_s,
             strict=False,
             embedder=None if settings.pooling is None else ScriptedEmbedder(settings.n_ctx_known),
+            adapters=adapters_of(settings, path),
         )
     n_threads = settings.n_threads or threads.default_n_threads()
     late = threads.openmp_loaded()
@@ -242,6 +264,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             speculation=settings.speculation == "auto",
             pooling=settings.pooling,
             mmproj=projector_path(settings),
+            adapters=adapters_of(settings, path),
             measurements=_measurements(settings),
         )
     )

@@ -25,7 +25,7 @@ class Recorder:
     """Turns a finished tick into its TickStats."""
 
     def __init__(self) -> None:
-        self._tick_id = self._n_reused = self._n_preempted = self._n_ended = 0
+        self._tick_id = self._n_reused = self._n_preempted = self._n_ended = self._n_adapter_changes = 0
         self._moved = (0,) * 7
 
     def record(
@@ -80,6 +80,7 @@ class Recorder:
             n_disk_hits=n_disk_hits,
             n_loaded=n_loaded,
             n_written=n_written,
+            n_adapter_changes=scheduler.n_adapter_changes - self._n_adapter_changes,
             n_drafted=scheduler.n_drafted,
             n_accepted=scheduler.n_accepted,
             n_embedded=embedded.n_tokens,
@@ -95,6 +96,7 @@ class Recorder:
         self._tick_id += 1
         self._moved = moved
         self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
+        self._n_adapter_changes = scheduler.n_adapter_changes
         return stats
 
     def record_pass(self, scheduler: Scheduler, started_s: float, embedded: Pass) -> TickStats:

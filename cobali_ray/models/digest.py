@@ -18,11 +18,11 @@ def model_digest(path: Path, known: Path) -> str:
 
     A file is read once: the folder `known` remembers its hash by its path, length and time.
     """
-    digests = [_digest(file, known) for file in _files(path)]
+    digests = [_digest(file, known) for file in files_of(path)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """Return the files that llama.cpp loads with this one, itself among them."""
     match = _PART.fullmatch(path.name)
     if match is None:

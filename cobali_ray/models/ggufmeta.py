@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAGIC = b"GGUF"
-_STRING, _ARRAY = 8, 9
+FLOAT32, _STRING, _ARRAY = 6, 8, 9
 _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4",
     6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -47,6 +47,8 @@ class GgufHeader:
     metadata: Mapping[str, Any]
     tensors: tuple[TensorEntry, ...]
     size_bytes: int
+    kinds: Mapping[str, int]
+    """The types of the values, by GGUF's numbers."""
 
 
 def require_gguf(path: Path) -> None:
@@ -103,12 +105,13 @@ class _Reader:
         if version not in {2, 3}:
             raise ValueError(f"GGUF version {version} (2 and 3 are read, little endian)")
         n_tensors, n_keys = self._number("<u8"), self._number("<u8")
-        metadata = {}
+        metadata, kinds = dict[str, Any](), dict[str, int]()
         for _ in range(n_keys):
             key = self._string()
-            metadata[key] = self._value(self._number("<u4"), nesting=0)
+            kinds[key] = self._number("<u4")
+            metadata[key] = self._value(kinds[key], nesting=0)
         tensors = tuple(self._tensor() for _ in range(n_tensors))
-        return GgufHeader(version, metadata, tensors, self._size)
+        return GgufHeader(version, metadata, tensors, self._size, kinds)
 
     def _tensor(self) -> TensorEntry:
         name, n_dimensions = self._string(), self._number("<u4")

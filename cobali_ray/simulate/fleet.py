@@ -83,7 +83,7 @@ class Routed:
 
     def choose(self, request: Request, now_s: float, without: Collection[str]) -> str | None:
         """See `Policy`."""
-        route = self.router.choose(request.prompt, request.cache_salt, now_s, without)
+        route = self.router.choose(request.prompt, request.salt, now_s, without)
         if route is None:
             return None
         self.router.booked(request.request_id, route, now_s)

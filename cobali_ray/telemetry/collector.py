@@ -83,7 +83,7 @@ class Collector:
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
         self._n_disk_hits = self._n_loaded = self._n_written = self._n_disk_bytes = 0
-        self._n_drafted = self._n_accepted = self._n_texts = self._n_embedded = 0
+        self._n_drafted = self._n_accepted = self._n_adapter_changes = self._n_texts = self._n_embedded = 0
         self._pass, self._pass_tokens = (
             pick(("embedding_pass_seconds", "")),
             pick(("embedding_pass_tokens", "")),
@@ -147,6 +147,7 @@ class Collector:
                 self._real_s += stats.total_s
             self._target_s = stats.target_s or self._target_s
             self._n_output += stats.n_sampled
+            self._n_adapter_changes += stats.n_adapter_changes
             self._n_drafted += stats.n_drafted
             self._n_accepted += stats.n_accepted
             if stats.n_embedded:
@@ -320,6 +321,7 @@ class Collector:
                 "prompt_tokens": self._n_prompt,
                 "cached_prompt_tokens": self._n_cached,
                 "output_tokens": self._n_output,
+                "adapter_changes": self._n_adapter_changes,
                 "drafted_tokens": self._n_drafted,
                 "accepted_tokens": self._n_accepted,
                 "host_cache_hits": self._n_host_hits,

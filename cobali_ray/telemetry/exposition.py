@@ -22,6 +22,7 @@ TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
     "cached_prompt_tokens": "Of those, tokens that a slot, host memory or the disk already held.",
     "output_tokens": "Tokens sampled.",
+    "adapter_changes": "Forward passes under another adapter than the one before.",
     "drafted_tokens": "Tokens computed on the guess that a stream says them next.",
     "accepted_tokens": "Of those, tokens that the stream did say.",
     "host_cache_hits": "Requests, also preempted ones, that began from what host memory kept.",

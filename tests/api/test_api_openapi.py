@@ -40,6 +40,7 @@ GOOD = {
     "/tokenize": {"content": "hi"},
     "/detokenize": {"tokens": [0]},
     "/slots/{id_slot}": {"filename": "a"},
+    "/lora-adapters": {},
 }
 ADDRESSES = {
     "/v1/models/{model_id}": ["/v1/models/fake", "/v1/models/nope"],

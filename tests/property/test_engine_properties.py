@@ -6,6 +6,7 @@ of somebody else's would say something else than alone.
 
 import random
 import zlib
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.disk_tier import WAIT_S
 from cobali_ray.core.events import Delta
 from cobali_ray.core.goodput import Speculation
@@ -69,9 +71,14 @@ def seed_of(request):
     return zlib.crc32((request.request_id if request.cache_salt is None else request.cache_salt).encode())
 
 
+ADAPTERS = (Adapter("one", "1", "one.gguf", 1.0), Adapter("two", "2", "two.gguf", 1.0))
+
+
 def lone_answer(request, end_probability):
     """Return what a request is told that is computed whole, alone, with nothing before it, and its tokens."""
-    backend = ScriptedBackend(n_slots=1, n_ctx_slot=64, n_batch=64, end_probability=end_probability)
+    backend = ScriptedBackend(
+        n_slots=1, n_ctx_slot=64, n_batch=64, end_probability=end_probability, adapters=ADAPTERS
+    )
     backend._seeds[0] = seed_of(request)
     limits = EngineLimits(
         n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=64, prefill_chunk=64, min_prefix=0
@@ -219,6 +226,10 @@ class Copying(ScriptedBackend):
         super().expect(slot_id, row)
         self._seeds[slot_id] = self.seeds[row]
 
+    def use(self, adapter):
+        super().use(adapter)
+        self.used = adapter
+
     def forward(self, batch):
         trouble, self.trouble = self.trouble, None
         if trouble is not None:
@@ -323,6 +334,7 @@ class EngineMachine(RuleBasedStateMachine):
             copies=copies != "no",
             shares=copies == "shared",
             n_scored_rows=n_scored_rows,
+            adapters=ADAPTERS,
         )
         self.limits = EngineLimits(
             n_slots=n_slots,
@@ -372,8 +384,11 @@ class EngineMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "", "", "other", "other", None]),
         n_top=st.sampled_from([None, None, 0, 2, 20]),
         n_scored=st.sampled_from([0, 0, 0, 1, 4, 30]),
+        adapter=st.sampled_from(["", "", "1", "2"]),
     )
-    def submit(self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored):
+    def submit(
+        self, prompt, max_tokens, sampling, stop, timeout_s, grammar, budget, salt, n_top, n_scored, adapter
+    ):
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
             request_id=request_id,
@@ -387,6 +402,7 @@ class EngineMachine(RuleBasedStateMachine):
             reply_to=request_id,
             cache_salt=salt,
             n_prompt_logprobs=n_top,
+            adapter=adapter,
         )
         self.lone[request_id], tokens = lone_answer(request, self.end_probability)
         if self.speculation is not None:
@@ -413,7 +429,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.tick()
 
     def tick(self):
-        decoding = [s.request_id for s in self.engine.slots.running if s.decoding]
+        decoding = Counter(s.adapter for s in self.engine.slots.running if s.decoding)
         try:
             stats = self.engine.tick()
         except BackendError as error:
@@ -426,7 +442,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert stats.n_idle + stats.n_prefilling + stats.n_generating == self.limits.n_slots
         self.spans_follow(stats)
         if not stats.n_preempted and not stats.n_finished:
-            assert stats.n_decode == len(decoding), "no stream is skipped"
+            assert stats.n_decode == decoding[self.backend.used], "no stream of the adapter is skipped"
 
     def spans_follow(self, stats):
         """Each slot's spans join without a gap, or start where it was cut or copied to."""

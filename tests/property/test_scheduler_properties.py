@@ -201,14 +201,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan.n_tokens <= self.limits.token_budget
         assert sum(map(len, self.cache)) + plan.n_tokens <= self.limits.n_cells
         streams = sorted(plan.streams, key=attrgetter("slot_id"))
-        assert streams == [s for s in slots.by_slot if s is not None and s.decoding], "no stream is skipped"
+        mine = [s for s in slots.by_slot if s is not None and s.adapter == plan.adapter]
+        assert streams == [s for s in mine if s.decoding], "no stream is skipped, but those of other adapters"
+        assert all(slots.by_slot[chunk.slot_id] in mine for chunk in plan.chunks), "nor is one mixed in"
         spans = [(s.slot_id, len(s.tokens) - 1, 1) for s in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
             if slot_id in self.empty:
                 continue
-            assert self.cache[slot_id] == sequence.tokens[:start].tolist(), "what is there is what was said"
+            said = [(token, sequence.adapter) for token in sequence.tokens[:start]]
+            assert self.cache[slot_id] == said, "what is there is what was said, under the same adapter"
         n_rows = 0
         for slot_id, start, length, sample in plan.chunks:
             s = slots.by_slot[slot_id]
@@ -226,6 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout_s=st.sampled_from([None, None, 0.3]),
         ready=st.sampled_from([True, True, False]),
         salt=st.sampled_from(["", "", "other", None]),
+        adapter=st.sampled_from(["", "", "a", "b"]),
         tenant=st.sampled_from("abc"),
         priority=st.sampled_from([0, 0, 1, 2]),
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
@@ -233,7 +237,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_top=st.sampled_from([None, None, 0, 1]),
     )
     def submit(
-        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, tenant, priority, n_said, replays, n_top
+        self,
+        n_prompt,
+        kind,
+        max_tokens,
+        timeout_s,
+        ready,
+        salt,
+        adapter,
+        tenant,
+        priority,
+        n_said,
+        replays,
+        n_top,
     ):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
@@ -243,6 +259,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens=max_tokens,
             timeout_s=timeout_s,
             cache_salt=salt,
+            adapter=adapter,
             tenant=tenant if self.mixed else "",
             weight=2.0 if self.mixed and tenant == "c" else 1.0,
             priority=priority if self.mixed else 0,
@@ -302,10 +319,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def computed(self, plan, draw, failed):
         """Have the cache hold what was computed, and tell what was drawn, given each row's draft."""
         for s in plan.streams:
-            self.cache[s.slot_id] += [s.tokens[-1], *plan.drafts.get(s.slot_id, ())]
+            fed = [s.tokens[-1], *plan.drafts.get(s.slot_id, ())]
+            self.cache[s.slot_id] += [(token, plan.adapter) for token in fed]
         for slot_id, start, length, _ in plan.chunks:
             known = self.scheduler.slots.by_slot[slot_id].tokens
-            self.cache[slot_id] += known[start : start + length].tolist()
+            self.cache[slot_id] += [(token, plan.adapter) for token in known[start : start + length]]
         each = [draw(plan.drafts.get(s.slot_id, array("i"))) for s in plan.rows]
         tokens, n_each = [token for one in each for token in one], [len(one) for one in each]
         self.do(Sampled(tokens, failed, self.now_s, n_each=n_each if plan.drafts else None))
@@ -332,7 +350,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         elif n + slots.n_cells_running <= self.limits.n_cells:
             tokens = array("i", [10 + i if i < 6 else i for i in range(n)])
             self.do(Filled(slot_id, tokens, salt))
-            self.cache[slot_id] = tokens.tolist()
+            self.cache[slot_id] = [(token, "") for token in tokens]
         assert slots.held(slot_id).n_tokens == len(self.cache[slot_id])
 
     @rule(odds=st.integers(0, 9))

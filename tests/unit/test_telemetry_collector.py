@@ -32,6 +32,7 @@ def test_counters_are_exact():
         "prompt_tokens": 120,  # of the three requests whose prompt was computed
         "cached_prompt_tokens": 30,
         "output_tokens": 12,
+        "adapter_changes": 0,
         "drafted_tokens": 0,
         "accepted_tokens": 0,
         "host_cache_hits": 0,

@@ -240,9 +240,12 @@ def test_promtool(text, prefix, complaints_allowed):
 
 def test_drafts_are_counted_and_gain_no_first_token():
     collector = make_collector()
-    collector.on_tick(make_tick(0, n_sampled=4, gaps_s=[0.01], n_drafted=7, n_accepted=3))
+    collector.on_tick(
+        make_tick(0, n_sampled=4, gaps_s=[0.01], n_drafted=7, n_accepted=3, n_adapter_changes=1)
+    )
     lines = collector.exposition().splitlines()
     assert 'cobali_drafted_tokens_total{engine="0"} 7.0' in lines
+    assert 'cobali_adapter_changes_total{engine="0"} 1.0' in lines
     assert 'cobali_accepted_tokens_total{engine="0"} 3.0' in lines
     assert 'cobali_output_tokens_total{engine="0"} 4.0' in lines
 

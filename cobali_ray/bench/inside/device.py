@@ -30,6 +30,7 @@ class Watched:
         self.n_slots, self.n_vocab = inner.n_slots, inner.n_vocab
         self.n_ctx_slot, self.n_cells, self.n_batch = inner.n_ctx_slot, inner.n_cells, inner.n_batch
         self.end_tokens, self.words, self.sampling = inner.end_tokens, inner.words, inner.sampling
+        self.adapters, self.use = inner.adapters, inner.use
         self.expect, self.sample = inner.expect, inner.sample
         self.truncate, self.copy, self.clear = inner.truncate, inner.copy, inner.clear
         self.measure_cell, self.cell_kind = inner.measure_cell, inner.cell_kind

@@ -82,7 +82,7 @@ class PrefixHash(_Counting):
     """The one that the prompt's beginning hashes to, as session affinity does."""
 
     def _among(self, request: Request, left: Sequence[str]) -> str:
-        names = names_of(request.prompt[: BLOCK * N_HASHED + 1], request.cache_salt)
+        names = names_of(request.prompt[: BLOCK * N_HASHED + 1], request.salt)
         at = int.from_bytes(names[-1][:8], "big") if names else sum(request.prompt)
         return left[at % len(left)]
 

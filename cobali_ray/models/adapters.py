@@ -1,0 +1,150 @@
+"""Files of adapters: found, checked against their model before llama.cpp aborts over them, made for tests.
+
+An adapter holds, for some matrices W of a model, two narrow ones, A and B: W x becomes W x + scale B A x. One
+is built in, `builtin:synthetic-adapter[:SEED]`: random, for whatever model it stands beside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.digest import files_of
+from cobali_ray.models.ggufmeta import FLOAT32, GgufHeader, read_header
+from cobali_ray.models.reference import BuiltinReference, parse_reference
+from cobali_ray.models.registry import resolve
+from cobali_ray.models.shapes import TensorPlan
+from cobali_ray.models.store import default_cache_dir, write_whole
+from cobali_ray.models.weights import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SYNTHETIC = "synthetic-adapter"
+_RECIPE = 1
+"""Raise it when the same model and seed come to stand for other bytes."""
+_TARGETS = ("attn_q.weight", "attn_v.weight", "ffn_up.weight")
+_RANK, _ALPHA = 8, 16.0
+_GAIN = 0.5
+"""What it adds to a product, in spreads of what goes in, before alpha / rank."""
+_TYPES = {0: "F32", 1: "F16", 8: "Q8_0", 30: "BF16"}
+"""What A and B may be, by ggml's numbers; it cannot compute with all that a file can hold."""
+_EMBEDDING = "token_embd.weight"
+_IGNORED = "_norm.weight"
+"""llama.cpp leaves vectors of norms out."""
+_Shapes = dict[str, tuple[int, ...]]
+
+
+def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) -> Path:
+    """Return an adapter's file, made or downloaded first if need be, that fits the model at `model`.
+
+    `reference` is a path, hf://owner/repo/file.gguf or builtin:synthetic-adapter[:SEED]. Raises ConfigError.
+    """
+    header, shapes = read_header(model), _shapes_of(model)
+    if reference.startswith("builtin:"):
+        path = _synthetic(reference, header, shapes, cache_dir or default_cache_dir())
+    else:
+        path = resolve(reference)
+    _check(path, read_header(path), header, shapes)
+    return path
+
+
+def _shapes_of(model: Path) -> _Shapes:
+    return {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
+
+
+def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ConfigError for what llama.cpp would refuse without telling why, or die of."""
+    said, architecture = adapter.metadata, model.metadata.get("general.architecture")
+    if said.get("general.type") != "adapter" or said.get("adapter.type") != "lora":
+        raise ConfigError("adapters", f"'{path}' is no LoRA adapter; convert_lora_to_gguf.py makes one")
+    if said.get("general.architecture") != architecture:
+        mine = said.get("general.architecture")
+        raise ConfigError("adapters", f"'{path}' is for models of the kind {mine!r}, not {architecture!r}")
+    if adapter.kinds.get("adapter.lora.alpha", FLOAT32) != FLOAT32:
+        raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is no float32")
+    if "adapter.alora.invocation_tokens" in said:
+        raise ConfigError("adapters", f"'{path}' is an activated LoRA (aLoRA), which is not supported")
+    found: dict[str, _Shapes] = {}
+    for tensor in adapter.tensors:
+        name, _, part = tensor.name.rpartition(".")
+        if tensor.name.endswith(_IGNORED):
+            continue
+        if part not in {"lora_a", "lora_b"} or tensor.type_id not in _TYPES:
+            raise ConfigError(
+                "adapters", f"'{path}': tensor {tensor.name!r} of type {tensor.type_id} is none of an adapter"
+            )
+        found.setdefault(name, {})[part] = tensor.shape
+    if not found:
+        raise ConfigError("adapters", f"'{path}' changes nothing: it has no tensors")
+    for name, pair in found.items():
+        if problem := _problem(name, pair, shapes):
+            raise ConfigError("adapters", f"'{path}' is not for this model: {problem}")
+
+
+def _problem(name: str, pair: _Shapes, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return why a pair cannot be computed beside its matrix."""
+    of_model = shapes.get(name)
+    if of_model is None or len(of_model) < 2:
+        return f"it changes {name!r}, and the model has no matrix of this name"
+    if len(pair) < 2:
+        return f"{name!r} has no {'lora_b' if 'lora_a' in pair else 'lora_a'}"
+    if name == _EMBEDDING and "output.weight" not in shapes:
+        return f"it changes {name!r}, which is the model's output too: llama.cpp cannot do that"
+    *deeper, n_out, n_in = of_model
+    if name == _EMBEDDING:
+        n_out, n_in = n_in, n_out
+    a, b = pair["lora_a"], pair["lora_b"]
+    rank = b[-1]
+    wanted = (*deeper, n_in, rank) if name == _EMBEDDING else (*deeper, rank, n_in)
+    if a != wanted or b != (*deeper, n_out, rank) or rank < 1:
+        return f"{name!r} is {of_model}, and its lora_a and lora_b are {a} and {b}"
+    return None
+
+
+def _synthetic(reference: str, model: GgufHeader, shapes: _Shapes, cache_dir: Path) -> Path:
+    """Return a random adapter for a model of these shapes; the same seed gives the same bytes."""
+    parsed = parse_reference(reference)
+    if not isinstance(parsed, BuiltinReference) or parsed.name != SYNTHETIC:
+        raise ConfigError("adapters", f"'{reference}': the adapter that is built in is builtin:{SYNTHETIC}")
+    seed = parsed.quant or "0"
+    if not seed.isdecimal():
+        raise ConfigError("adapters", f"'{reference}': {seed!r} is no seed, which is a number")
+    architecture = model.metadata["general.architecture"]
+    targets = {name: shape for name, shape in shapes.items() if name.endswith(_TARGETS)}
+    facts = f"{_RECIPE} {architecture} {sorted(targets.items())}"
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:10]
+    path = cache_dir / f"{SYNTHETIC}-{architecture}-s{seed}-{digest}.gguf"
+    plans = [plan for name, shape in targets.items() for plan in _pair(name, shape)]
+    if not path.exists():
+        n_bytes = sum(plan.n_bytes for plan in plans)
+        write_whole(path, n_bytes, lambda part: _write(part, architecture, plans, int(seed)))
+    return path
+
+
+def _pair(name: str, shape: tuple[int, ...]) -> tuple[TensorPlan, TensorPlan]:
+    n_out, n_in = shape[-2:]
+    return (
+        TensorPlan(f"{name}.lora_a", (_RANK, n_in), "F32", 0.0, 1 / math.sqrt(n_in)),
+        TensorPlan(f"{name}.lora_b", (n_out, _RANK), "F32", 0.0, _GAIN / math.sqrt(_RANK)),
+    )
+
+
+def _write(path: Path, architecture: str, plans: list[TensorPlan], seed: int) -> None:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, architecture)
+    try:
+        writer.add_type("adapter")
+        writer.add_string("adapter.type", "lora")
+        writer.add_float32("adapter.lora.alpha", _ALPHA)
+        for plan in plans:
+            writer.add_tensor(plan.name, draw(plan, seed))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
