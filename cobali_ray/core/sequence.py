@@ -23,8 +23,8 @@ class Sequence:
         "account", "adapter", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding",
         "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
         "n_awaited", "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted",
-        "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id", "row", "salt",
-        "slot_id", "status", "stays", "stops", "text", "tokens",
+        "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id",
+        "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
