@@ -56,7 +56,7 @@ class EmbeddingBackend:
         self.cuts_tails = self.copies = self.shares = self.dense = False
 
     def _nothing(self) -> Never:
-        raise BackendError("this model has no KV cache")
+        raise BackendError("this model generates no text")
 
     def use(self, adapter: str) -> None:
         """Do nothing: there are none."""

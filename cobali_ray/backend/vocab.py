@@ -29,6 +29,8 @@ _log = structlog.get_logger(__name__)
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
 _AT_ONCE = 65_536
+_MOST_UNCUT = 4096
+"""Special tokens of a text that cannot be cut at them; the time to find them grows with their square."""
 _FIELDS = re.compile(r"\{(query|document)\}")
 
 
@@ -136,6 +138,11 @@ class Vocab:
         """
         data = text.encode("utf-8", "surrogatepass")
         # Many times shorter than anything whose special tokens would take long to find.
+        if len(data) > _SHORT_BYTES and not self._specials.may_cut and parse_special:
+            places = find_specials(data, self._specials.all, _MOST_UNCUT)
+            _at_most(len(places), n_most)  # each of them is a token
+            if len(places) > _MOST_UNCUT:
+                raise BadRequestError(f"the text has more than {_MOST_UNCUT} special tokens")
         if len(data) <= _SHORT_BYTES or not self._specials.may_cut:
             return self._tokenize(data, n_most, add_special=add_special, parse_special=parse_special)
         n_least = -(-len(data) // self._specials.longest_bytes)

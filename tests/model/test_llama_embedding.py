@@ -11,7 +11,7 @@ from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.embedding import EmbeddingQueue, EmbeddingRequest, Piece
 from cobali_ray.engine.opening import open_engine
-from cobali_ray.errors import BackendError, ConfigError
+from cobali_ray.errors import BackendError, BadRequestError, ConfigError, TooManyTokensError
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
 
@@ -95,6 +95,15 @@ def test_a_pair_has_the_tokens_that_its_model_wants(open_model, rank):
     left, right = words.tokenize("moon", add_special=False), words.tokenize("sun", add_special=False)
     assert words.pair("moon", "sun") == [2, *left, 3, 3, *right, 3]
     assert 3 not in words.pair("moon", "[SEP]")[len(left) + 3 : -1], "what stands in a document is text"
+
+
+def test_special_tokens_by_the_thousand_are_refused_and_not_looked_for(open_model, bert):
+    words = open_model(bert).words
+    with pytest.raises(BadRequestError, match="special tokens"):
+        words.tokenize("[SEP]" * 500_000)  # else minutes
+    with pytest.raises(TooManyTokensError):
+        words.tokenize("[SEP]" * 500_000, n_most=512)
+    assert words.tokenize("a [SEP]" * 1300)[-2:] == [3, 3]
 
 
 def test_alone_and_in_company_a_text_has_one_vector(open_model, bert):
