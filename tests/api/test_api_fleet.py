@@ -274,18 +274,22 @@ async def test_a_prompt_goes_on_behind_the_token_that_was_told_last(engines):
 
 async def test_who_begins_with_nothing_says_nothing_of_what_an_engine_holds(engines):
     model = engines.fleet().find("big")
-    await collect(model, ask("other"))
+    other = replace(ask("other", n_prompt=500), prompt=(2,) * 500)
+    engines["b0"].present = False
+    await collect(model, other)
     await collect(model, ask("first turn", n_prompt=500))
-    there = next(id_ for id_ in ("b0", "b1") if engines[id_].requests[-1].request_id == "first turn")
+    engines["b0"].present = True
+    plain = engines["b1"].script
     engines["b0"].script = engines["b1"].script = lambda request: [
         [Delta(request.request_id, "", (), prompt=(TokenLogprob(1, b"x", None, ()),))],
         [Delta(request.request_id, "x", (1,), stats=stats(request, 1, n_cached=0))],
         [End(request.request_id, "stop", None, stats(request, 1, n_cached=0))],
     ]
-    await collect(model, replace(ask("scored", n_prompt=500), n_prompt_logprobs=1))
-    await collect(model, replace(ask("scored too", n_prompt=500), n_prompt_logprobs=1))
-    await collect(model, ask("second turn", n_prompt=700))
-    assert engines[there].requests[-1].request_id == "second turn"
+    for n in range(2):
+        await collect(model, replace(ask(f"scored{n}", n_prompt=500), n_prompt_logprobs=1))
+    engines["b0"].script = engines["b1"].script = plain
+    await collect(model, replace(other, request_id="its second turn", prompt=(2,) * 700))
+    assert engines["b1"].requests[-1].request_id == "its second turn"
 
 
 async def test_an_engine_with_another_file_does_not_go_on_where_one_refuses(engines):

@@ -94,6 +94,18 @@ async def test_ids_are_echoed_with_all_their_text(openai, client, stream):
 
 
 @STREAM
+async def test_the_echo_is_what_was_sent_whatever_its_tokens_say(openai, client, stream):
+    scored(client, size=1)
+    client.tokenize = lambda text, **_: [1, 2]
+    client.vocabulary[1:] = ["o", "t"]
+    (choice,) = await choices_of(
+        openai, stream=stream, prompt="one two and more", echo=True, logprobs=1, max_tokens=1
+    )
+    assert choice.text == "one two and more there"
+    assert choice.logprobs.text_offset[-1] == len("one two and more")
+
+
+@STREAM
 async def test_nothing_is_generated(openai, client, stream):
     scored(client)
     (choice,) = await choices_of(openai, stream=stream, prompt="one two", echo=True, logprobs=1, max_tokens=0)

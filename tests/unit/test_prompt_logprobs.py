@@ -137,6 +137,17 @@ def test_what_was_told_is_not_told_again_and_may_be_reused():
     assert run.events.ends("c")[0].stats.n_cached == len(PROMPT) - 2
 
 
+@pytest.mark.parametrize("n_host_cells", [0, 1000])
+def test_who_loses_its_slot_halfway_goes_on_where_it_was(n_host_cells):
+    alone = Run().play(request()).prompt()
+    run = Run(n_cells=100, n_scored_rows=2, n_host_cells=n_host_cells, host_block=4)
+    run.play(request("stream", prompt=PROMPT[:25], max_tokens=60, n_prompt_logprobs=None), request())
+    (end,) = run.events.ends("a")
+    assert end.stats.n_preempted > 0
+    assert (run.starts.count(0) == 2) == bool(n_host_cells), "host memory keeps what is told already"
+    assert run.prompt() == alone
+
+
 def test_deltas_are_small():
     run = Run().play(request(n_prompt_logprobs=20))
     sizes = [len(e.prompt) for e in run.events.events["a"] if isinstance(e, Delta) and e.prompt]
@@ -201,7 +212,7 @@ def test_what_rows_take_is_learned_apart_from_what_tokens_take():
 
 
 def test_beside_streams_their_chunks_are_shorter():
-    def chunk(n_top):
+    def chunks(n_top, short=()):
         pacer = Pacer(0.05)
         for i in range(20):
             pacer.learn(Shape(1, 10, ()), 0.005, 2)
@@ -211,11 +222,16 @@ def test_beside_streams_their_chunks_are_shorter():
         run = Run()
         stream = run.engine.submit(request("s", prompt=PROMPT[:4], max_tokens=50, n_prompt_logprobs=None))
         run.engine.tick()
-        waiting = run.engine.submit(request(n_prompt_logprobs=n_top))
-        waiting.slot_id = 1
-        return pacer.plan([stream], [waiting], run.engine.limits)[0].length
+        waiting = [
+            run.engine.submit(request(str(i), prompt=PROMPT[:n], n_prompt_logprobs=n_top))
+            for i, n in enumerate((*short, 66))
+        ]
+        for slot_id, one in enumerate(waiting, 1):
+            one.slot_id = slot_id
+        return [chunk.length for chunk in pacer.plan([stream], waiting, run.engine.limits)]
 
-    assert chunk(0) < chunk(None) / 2
+    assert chunks(0)[0] < chunks(None)[0] / 2
+    assert sum(chunks(0, short=(8,))) <= chunks(0)[0] + 1, "what the first takes the second has not"
 
 
 def test_its_answer_is_the_one_it_has_without():
