@@ -88,7 +88,7 @@ READ = [
                 USER,
                 thought("a", "b"),
                 said("assistant", text("look", "output_text")) | {"id": "msg_1", "status": "completed"},
-                call("1", id="fc_1", status="completed"),
+                call("1", id="fc_1", status="completed", parsed_arguments={}),
                 call("2", arguments='{"city":"x"}'),
                 output("1", "4"),
                 output("2", [text("5")]),

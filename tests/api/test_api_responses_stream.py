@@ -149,6 +149,11 @@ def test_calls_are_told_by_the_names_that_the_client_gave():
     assert "namespace" not in patch
 
 
+def test_a_call_is_done_when_its_arguments_are():
+    stream, _ = told([[Delta("0", LOOK, ())], [end_of(3, "length")]])
+    assert [item["status"] for item in stream.response["output"]] == ["completed"]
+
+
 def test_a_call_that_was_cut_is_incomplete():
     stream, whole = told([[Delta("0", PATCH[:68], ()), end_of(3, "length")]])
     (item,) = stream.response["output"]

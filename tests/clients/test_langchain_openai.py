@@ -40,6 +40,24 @@ def test_a_loop(chat, weather, turn, question, cities):
     assert answer.usage_metadata["output_tokens"] > 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_loop_of_responses(url, model, weather, stream):
+    get_weather = tool(weather)
+    chat = ChatOpenAI(base_url=url, api_key="unused", model=model, temperature=0, use_responses_api=True)
+    bound = chat.bind_tools([get_weather], strict=True)
+    messages = [SystemMessage("Be brief."), HumanMessage(BOTH)]
+
+    def turn():
+        return reduce(add, bound.stream(messages)) if stream else bound.invoke(messages)
+
+    while (answer := turn()).tool_calls:
+        messages += [answer, *(get_weather.invoke(call) for call in answer.tool_calls)]
+    assert weather.asked == ["Oslo", "Rome"]
+    assert "4" in answer.text
+    assert "21" in answer.text
+    assert answer.usage_metadata["output_tokens"] > 0
+
+
 @pytest.mark.parametrize("method", ["function_calling", "json_schema", "json_mode"])
 @pytest.mark.parametrize("strict", [None, True])
 def test_structured_output(chat, method, strict):

@@ -15,7 +15,7 @@ from cobali_ray.api.responses.tools import custom_arguments, told_name
 from cobali_ray.api.schema import MAX_CALLS
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
-NEUTRAL: Final = frozenset({"caller", "created_by", "phase"})
+NEUTRAL: Final = frozenset({"caller", "created_by", "parsed_arguments", "phase"})
 """Fields of items by which no answer differs."""
 KINDS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 SYSTEM = ("system", "developer")
@@ -51,14 +51,6 @@ def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, st
         chat.take(item, where)
     chat.end_turn()
     return Heard(chat.messages, chat.places, tuple(ignored))
-
-
-def place_of(places: Sequence[str], index: int, *, content: bool) -> str | None:
-    """Return where in the body a message, or its content, comes from; None if there is no such message."""
-    if index >= len(places):
-        return None
-    place = places[index]
-    return place if content or not place.startswith("input[") else place.rpartition(".")[0]
 
 
 Item = MessageItem | CallItem | OutputItem | ReasoningItem

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS, SUPPORTED_NAMES, judge
-from cobali_ray.api.responses.items import heard, place_of
+from cobali_ray.api.responses.items import heard
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.responses.tools import Callee, choice_of, offered
 from cobali_ray.api.schema import ChatBody, SampledBody
@@ -52,14 +52,13 @@ NAMES: Final = {
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
-    "tool_choice.function": "tool_choice",
+    "tool_choice.allowed_tools": "tool_choice",
 }
 """What chats call by another name."""
 CHAT_NAMES: Final = re.compile(
-    r"(?<![\w.])(?:messages(?:\[(?P<message>\d+)\](?P<content>\.content)?)?"
-    r"|tools\[(?P<tool>\d+)\](?:\.function)?"
-    r"|tool_choice\.allowed_tools(?P<allowed>\.tools\[\d+\](?=\.function))?(?:\.function)?"
-    r"|response_format\.json_schema|tool_choice\.function"
+    r"(?<![\w.])(?:messages(?:\[(?P<message>\d{1,6})\](?:\.content)?)?"
+    r"|tools\[(?P<tool>\d{1,6})\](?:\.function)?"
+    r"|response_format\.json_schema|tool_choice\.allowed_tools"
     r"|max_completion_tokens|max_tokens|prompt|reasoning_effort|response_format)(?!\w)"
 )
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -133,13 +132,9 @@ def read(body: ResponsesBody, *, strict: bool) -> Asked:
 
 def _named(text: str, *, messages: Sequence[str], tools: Sequence[str]) -> str:
     def ours(found: re.Match[str]) -> str:
-        message, tool = found["message"], found["tool"]
-        if message is not None:
-            return place_of(messages, int(message), content=found["content"] is not None) or found[0]
-        if tool is not None:
-            return tools[int(tool)] if int(tool) < len(tools) else found[0]
-        if found[0].startswith("tool_choice.allowed_tools"):
-            return f"tool_choice{found['allowed'] or ''}"
+        for name, places in (("message", messages), ("tool", tools)):
+            if (index := found[name]) is not None:
+                return places[int(index)] if int(index) < len(places) else found[0]
         return "input" if found[0] == "messages" else NAMES[found[0]]
 
     return CHAT_NAMES.sub(ours, text)
