@@ -193,6 +193,17 @@ async def test_history_with_calls_and_their_results(post, client):
     assert degrees["name"] == "get_weather"
 
 
+async def test_results_without_a_name_are_those_of_the_calls_in_their_order(post, client):
+    call = {"function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+    results = [{"role": "tool", "content": text} for text in ("cold", "warm")]
+    history = [USER, {"role": "assistant", "tool_calls": [call, call]}, *results]
+    assert (await post(CHAT, ASK | {"messages": history})).status == 200
+    _, turn, *told = client.messages[-1]
+    ids = [call["id"] for call in turn["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [one["tool_call_id"] for one in told] == ids
+
+
 async def test_options(post, client):
     options = {
         "num_predict": 11, "temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.8,
