@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /v1/rerank and /v1/score."""
+"""POST /v1/embeddings, /v1/rerank and /v1/score, and vectors for whoever writes them in another shape."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ class Job(NamedTuple):
 Translate = Callable[[Account, bytes, Gone], Job]
 
 
+class Wanted(NamedTuple):
+    """A body that asks for vectors, as it was read."""
+
+    body: EmbeddingBody
+    write: Callable[[Rows, str, int], Iterator[bytes]]
+    """Writes vectors, the model's name and the number of tokens."""
+    param: str = "input"
+    """What the API calls the texts."""
+
+
+Read = Callable[[Account, bytes], Wanted]
+"""Reads a body, in a thread of the intake. The fields it does not know are for it to judge."""
+
+
 class Embeddings:
     """The routes that ask the engine what it makes of texts."""
 
@@ -77,6 +91,8 @@ class Embeddings:
             ("/v1/embeddings", self.embed, EmbeddingBody),
             ("/v1/rerank", self.rerank, RerankBody),
             ("/rerank", self.rerank, RerankBody),
+            ("/v1/reranking", self.rerank, RerankBody),
+            ("/reranking", self.rerank, RerankBody),
             ("/v1/score", self.score, ScoreBody),
         ):
             router.add_api_route(
@@ -91,7 +107,11 @@ class Embeddings:
 
     async def embed(self, http: HttpRequest) -> Response:
         """Make a vector of each text."""
-        return await self._answer(http, self._embed)
+        return await self.vectors(http, self._read)
+
+    async def vectors(self, http: HttpRequest, read: Read) -> Response:
+        """Make a vector of each text of a body of any API."""
+        return await self._answer(http, partial(self._embed, read))
 
     async def rerank(self, http: HttpRequest) -> Response:
         """Say which documents go best with a query."""
@@ -111,36 +131,40 @@ class Embeddings:
 
     # -- in a thread of the intake
 
-    def _embed(self, account: Account, raw: bytes, gone: Gone) -> Job:
+    def _read(self, account: Account, raw: bytes) -> Wanted:
         body = parse(EmbeddingBody, raw)
-        source, kind = self._source(body, account)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        packed = body.encoding_format == "base64"
+        return Wanted(body, partial(vectors_body, packed=packed))
+
+    def _embed(self, read: Read, account: Account, raw: bytes, gone: Gone) -> Job:
+        body, write_rows, param = read(account, raw)
+        source, kind = self._source(body.model, account)
         if kind.pooling == "rank":
             raise WrongTaskError(source.card.model_id, "scores pairs of texts; ask /v1/rerank or /v1/score")
         inputs = body.input
         texts = [inputs] if isinstance(inputs, str) or isinstance(inputs[0], int) else inputs
         if len(texts) > MAX_INPUTS:
             raise InvalidParameterError(
-                "input", f"input must have at most {MAX_INPUTS} texts, got {len(texts)}"
+                param, f"{param} must have at most {MAX_INPUTS} texts, got {len(texts)}"
             )
         if body.dimensions is not None and body.dimensions > kind.width:
             raise InvalidParameterError(
                 "dimensions",
                 f"dimensions must be at most {kind.width} with this model, got {body.dimensions}",
             )
-        tokens = _tokens(source, kind, texts, "input", gone)
+        tokens = _tokens(source, kind, texts, param, gone)
         request = self._request("embd", body, source, tokens)
 
         def write(rows: Rows) -> Iterator[bytes]:
-            packed = body.encoding_format == "base64"
-            return vectors_body(
-                unit(rows, body.dimensions), source.card.model_id, request.n_prompt, packed=packed
-            )
+            return write_rows(unit(rows, body.dimensions), source.card.model_id, request.n_prompt)
 
         return Job(source.card.model_id, request, kind.width, write)
 
     def _rerank(self, account: Account, raw: bytes, gone: Gone) -> Job:
         body = parse(RerankBody, raw)
-        source, kind = self._source(body, account)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        source, kind = self._source(body.model, account)
         documents, tei = (body.texts, True) if body.documents is None else (body.documents, False)
         if documents is None or (body.texts is not None and not tei):
             raise InvalidParameterError("documents", "exactly one of documents and texts is needed")
@@ -161,7 +185,8 @@ class Embeddings:
 
     def _score(self, account: Account, raw: bytes, gone: Gone) -> Job:
         body = parse(ScoreBody, raw)
-        source, kind = self._source(body, account)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        source, kind = self._source(body.model, account)
         pairs = _Pairs(source, kind, body.text_1, body.text_2, ("text_1", "text_2"), gone)
         request = self._request("score", body, source, pairs.tokens)
         created = self._clock.unix()
@@ -172,9 +197,8 @@ class Embeddings:
 
         return Job(source.card.model_id, request, kind.width, write)
 
-    def _source(self, body: EmbeddingBody | ScoringBody, account: Account) -> tuple[Source, EmbeddingKind]:
-        source = source_of(self._fleet, body.model, account)
-        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+    def _source(self, model: str | None, account: Account) -> tuple[Source, EmbeddingKind]:
+        source = source_of(self._fleet, model, account)
         if (kind := source.card.embedding) is None:
             why = "does not embed texts; operators can make it do so with the setting pooling"
             raise WrongTaskError(source.card.model_id, why)

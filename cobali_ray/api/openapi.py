@@ -11,8 +11,14 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
-from cobali_ray.api.llama_server.body import InfillBody, NativeBody
-from cobali_ray.api.ollama.body import OllamaChatBody, OllamaErrorBody, OllamaGenerateBody, OllamaModelBody
+from cobali_ray.api.llama_server.body import InfillBody, NativeBody, NativeEmbeddingBody
+from cobali_ray.api.ollama.body import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaErrorBody,
+    OllamaGenerateBody,
+    OllamaModelBody,
+)
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.schema import (
     ChatBody,
@@ -33,11 +39,13 @@ SHAPES: tuple[type[BaseModel], ...] = (
     CompletionBody,
     NativeBody,
     InfillBody,
+    NativeEmbeddingBody,
     ResponsesBody,
     MessagesBody,
     CountBody,
     OllamaChatBody,
     OllamaGenerateBody,
+    OllamaEmbedBody,
     OllamaModelBody,
     EmbeddingBody,
     RerankBody,

@@ -49,6 +49,11 @@ def _prompt(value: Any) -> Prompt:
     )
 
 
+def prompt_if_any(value: Any) -> Prompt | None:
+    """Check a prompt that may be missing."""
+    return None if value is None else _prompt(value)
+
+
 def _documents(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]

@@ -404,3 +404,45 @@ async def test_a_long_answer_is_written_in_pieces(post, client):
     wire = await post("/v1/embeddings", {"input": ["a"] * 200})
     assert len(wire.writes) > 3
     assert len(json.loads(wire.body)["data"]) == 200
+
+
+async def test_llama_servers_route_has_a_list_of_vectors_per_text(post, client):
+    client.script = embeds()
+    told = (await post("/embedding", {"content": ["a b", "c"]})).json
+    assert [one["index"] for one in told] == [0, 1]
+    plain = (await post("/v1/embeddings", {"input": ["a b", "c"]})).json
+    assert [one["embedding"] for one in told] == [[one["embedding"]] for one in plain["data"]]
+    assert (await post("/embeddings", {"input": "a b"})).json[0]["embedding"] == told[0]["embedding"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/embedding", {}, "content"),
+        ("/embedding", {"content": "a", "input": "a"}, "content"),
+        ("/embedding", {"content": ["a", ""]}, "content[1]"),
+        ("/embedding", {"content": "a", "embd_normalize": -1}, "embd_normalize"),
+        ("/reranking", {"query": "a"}, "documents"),
+    ],
+)
+async def test_llama_servers_bodies_are_refused_by_their_own_names(post, client, path, body, param):
+    client.script = embeds()
+    wire = await post(path, body)
+    assert (wire.status, wire.json["error"]["param"]) == (400, param)
+
+
+async def test_ollamas_routes_have_bare_vectors(post, client):
+    client.script = embeds()
+    told = (await post("/api/embed", {"model": "fake:latest", "input": ["a b", "c"]})).json
+    plain = (await post("/v1/embeddings", {"input": ["a b", "c"]})).json
+    assert told == {
+        "model": "fake",
+        "embeddings": [one["embedding"] for one in plain["data"]],
+        "prompt_eval_count": plain["usage"]["prompt_tokens"],
+    }
+    one = (await post("/api/embeddings", {"prompt": "a b"})).json
+    assert one == {"embedding": told["embeddings"][0]}
+    for path in ("/api/embed", "/api/embeddings"):
+        wire = await post(path, {})
+        assert wire.status == 400
+        assert isinstance(wire.json["error"], str)

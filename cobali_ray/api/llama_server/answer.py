@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import orjson
 
 from cobali_ray.api.answer import Choice, Choices, Times
 from cobali_ray.api.faults import Fault
@@ -12,6 +14,7 @@ from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, finite
 from cobali_ray.api.sse import Frames, event
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
+from cobali_ray.api.vectors import AT_ONCE, Rows
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
 
@@ -132,6 +135,18 @@ def _closed(call: Call, native: Native, index: int, end: End, text: str) -> dict
         "tokens_cached": stats.n_cached,
         "timings": native_timings(stats),
     }
+
+
+def native_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
+    """Yield llama-server's list of embeddings: each is a list of vectors, of which pooling leaves one."""
+    del model, n_tokens
+    for start in range(0, len(rows), AT_ONCE):
+        some = [
+            {"index": i, "embedding": [row]} for i, row in enumerate(rows[start : start + AT_ONCE], start)
+        ]
+        text = orjson.dumps(some, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield (b"," if start else b"[") + text
+    yield b"]"
 
 
 def stop_type(end: End) -> str:

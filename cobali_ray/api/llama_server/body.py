@@ -10,7 +10,15 @@ from pydantic import Field, PlainValidator
 from cobali_ray.api.body import model_of
 from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.api.params import MAX_CHOICES
-from cobali_ray.api.schema import MAX_BIASES, CompletionBody, GenerationBody, Shape
+from cobali_ray.api.schema import (
+    MAX_BIASES,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    Prompt,
+    Shape,
+    prompt_if_any,
+)
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.request import MAX_TOP_LOGPROBS
 from cobali_ray.core.stats import ModelCard
@@ -105,6 +113,23 @@ class InfillBody(NativeBody):
     ] = None
 
 
+class NativeEmbeddingBody(Shape):
+    """POST /embedding and /embeddings."""
+
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    input: Annotated[
+        Prompt | None,
+        PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
+        Field(description="One text or up to 2,048, as strings or as token ids."),
+    ] = None
+    content: Annotated[
+        Prompt | None,
+        PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
+        Field(description="Another name for input."),
+    ] = None
+    embd_normalize: int | None = Field(None, description="Only 2: vectors have length 1.")
+
+
 class Native(NamedTuple):
     """A body as the engine takes it, and what its answer shows beside."""
 
@@ -188,6 +213,16 @@ def _only(samplers: list[str]) -> dict[str, Any]:
         if name not in known:
             off |= SWITCHED_OFF[name]
     return off
+
+
+def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
+    """Return the request for vectors that a body makes, and what it calls the texts."""
+    texts, param = (body.content, "content") if body.input is None else (body.input, "input")
+    if texts is None or (body.input is not None and body.content is not None):
+        raise InvalidParameterError("content", "exactly one of content and input is needed")
+    if body.embd_normalize not in (None, 2):
+        raise UnsupportedParameterError("embd_normalize", "embd_normalize must be 2: vectors have length 1")
+    return EmbeddingBody.model_construct(model=body.model, input=texts), param
 
 
 class _Reader:

@@ -11,15 +11,18 @@ from fastapi import Request as HttpRequest
 from cobali_ray import __version__
 from cobali_ray.api.account import Account
 from cobali_ray.api.body import parse
+from cobali_ray.api.embeddings import Embeddings, Wanted
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.intake import source_of
-from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings
+from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
     InfillBody,
     NativeBody,
+    NativeEmbeddingBody,
     completion_of,
+    embedding_of,
     unknown_fields,
 )
 from cobali_ray.api.openapi import READING, errors, generation_responses, get, takes
@@ -37,8 +40,11 @@ _OF_MODEL: dict[str, Any] = {
 class LlamaServer:
     """Routes that translate; the engine hears the same as from `/v1/completions`."""
 
-    def __init__(self, fleet: Fleet, settings: ApiSettings, generation: Generation) -> None:
-        self._fleet, self._settings, self._generation = fleet, settings, generation
+    def __init__(
+        self, fleet: Fleet, settings: ApiSettings, generation: Generation, embeddings: Embeddings
+    ) -> None:
+        self._fleet, self._settings = fleet, settings
+        self._generation, self._embeddings = generation, embeddings
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -50,6 +56,8 @@ class LlamaServer:
             ("/infill", self.infill, InfillBody, generates | errors(501)),
             ("/chat/completions", self._generation.chat, ChatBody, generates),
             ("/apply-template", self.apply_template, ChatBody, errors(*READING)),
+            ("/embedding", self.embed, NativeEmbeddingBody, errors(*READING, 504, 507)),
+            ("/embeddings", self.embed, NativeEmbeddingBody, errors(*READING, 504, 507)),
             ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*READING)),
         ):
             router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
@@ -63,6 +71,10 @@ class LlamaServer:
     async def infill(self, http: HttpRequest) -> Response:
         """Write what is missing between two texts."""
         return await self._generation.answer(http, partial(self._read, InfillBody))
+
+    async def embed(self, http: HttpRequest) -> Response:
+        """Make a vector of each text, as llama-server writes them."""
+        return await self._embeddings.vectors(http, self._read_texts)
 
     async def apply_template(self, http: HttpRequest) -> Response:
         """Return a chat as the text that the model would continue."""
@@ -93,7 +105,7 @@ class LlamaServer:
                 # Without its folder: where it lies on the server is nobody's affair.
                 "model_path": card.model_id,
                 "chat_template": words.chat.source,
-                "modalities": {"vision": False, "audio": False},
+                "modalities": {"vision": card.images, "audio": False},
                 "bos_token": words.chat.bos,
                 "eos_token": words.chat.eos,
                 "build_info": f"cobali_ray {__version__}",
@@ -102,6 +114,12 @@ class LlamaServer:
         )
 
     # -- in a thread of the intake
+
+    def _read_texts(self, account: Account, raw: bytes) -> Wanted:
+        body = parse(NativeEmbeddingBody, raw)
+        account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
+        wanted, param = embedding_of(body)
+        return Wanted(wanted, native_vectors, param)
 
     def _read(self, shape: type[NativeBody], account: Account, raw: bytes, gone: Gone) -> Asked:
         body = parse(shape, raw)

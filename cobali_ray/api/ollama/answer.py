@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from cobali_ray.api.logprobs import chat_logprob_items
 from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
+from cobali_ray.api.vectors import AT_ONCE, Rows
 from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
@@ -196,3 +197,18 @@ class Lines(Frames):
 
 def _wire(told: dict[str, Any]) -> bytes:
     return orjson.dumps(told) + b"\n"
+
+
+def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
+    """Yield the answer of /api/embed."""
+    yield b'{"model":%b,"embeddings":[' % orjson.dumps(model)
+    for start in range(0, len(rows), AT_ONCE):
+        text = orjson.dumps(list(rows[start : start + AT_ONCE]), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield b"," + text if start else text
+    yield b'],"prompt_eval_count":%d}' % n_tokens
+
+
+def one_vector(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
+    """Yield the answer of /api/embeddings."""
+    del model, n_tokens
+    yield orjson.dumps({"embedding": rows[0]}, option=orjson.OPT_SERIALIZE_NUMPY)

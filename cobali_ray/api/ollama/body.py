@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import MAX_CALLS, CalledFunction, Shape, Stop, TokenId
+from cobali_ray.api.schema import MAX_CALLS, MAX_INPUTS, CalledFunction, Shape, Stop, TokenId
 
 
 class Options(Shape):
@@ -79,6 +79,22 @@ class OllamaGenerateBody(AskedBody):
     context: list[TokenId] | None = Field(
         None, description="What an earlier answer came back with, to go on from."
     )
+
+
+class OllamaEmbedBody(Shape):
+    """POST /api/embed, and /api/embeddings with `prompt`."""
+
+    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    input: Annotated[
+        str | list[str] | None, Field(max_length=MAX_INPUTS, description="One text, or up to 2,048.")
+    ] = None
+    prompt: str | None = Field(None, description="The text of /api/embeddings.")
+    truncate: bool | None = Field(None, description="Changes nothing: texts that are too long are refused.")
+    dimensions: Annotated[
+        int | None, Field(ge=1, description="Keep the first so many numbers, and bring them to length 1.")
+    ] = None
+    options: dict[str, Any] | None = Field(None, description="Changes nothing.")
+    keep_alive: float | str | None = Field(None, description="Changes nothing: the settings decide.")
 
 
 class OllamaModelBody(Shape):

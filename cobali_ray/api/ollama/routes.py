@@ -1,4 +1,4 @@
-"""Ollama's routes: POST /api/chat, /api/generate and /api/show, GET /api/tags, /api/ps and /api/version.
+"""Ollama's routes: POST /api/chat, /api/generate, /api/embed, /api/show; GET /api/tags, /api/ps, /api/version.
 
 What fetches, makes or removes models is refused by name: they stand in the server's settings.
 """
@@ -17,6 +17,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray import __version__
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import parse
+from cobali_ray.api.embeddings import Embeddings, Wanted
 from cobali_ray.api.fields import judge
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.generation import Asked, Dialect, Generation
@@ -28,12 +29,15 @@ from cobali_ray.api.ollama.answer import (
     Style,
     WholeTalk,
     chat_message,
+    many_vectors,
+    one_vector,
     response,
     when,
 )
 from cobali_ray.api.ollama.body import (
     AskedBody,
     OllamaChatBody,
+    OllamaEmbedBody,
     OllamaErrorBody,
     OllamaGenerateBody,
     OllamaModelBody,
@@ -41,10 +45,11 @@ from cobali_ray.api.ollama.body import (
 from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
 from cobali_ray.api.openapi import READING, errors, get, takes, tells
 from cobali_ray.api.replies import json_response
+from cobali_ray.api.schema import EmbeddingBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import LoadingError, NotOfferedError, UnknownModelError
+from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
 
 SPEAKS = "0.13.0"
 """The version of Ollama whose API this is: some clients look for a least one."""
@@ -78,9 +83,16 @@ class Found(NamedTuple):
 class Ollama:
     """Ollama's routes."""
 
-    def __init__(self, fleet: Fleet, settings: ApiSettings, generation: Generation, intake: Intake) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: ApiSettings,
+        generation: Generation,
+        embeddings: Embeddings,
+        intake: Intake,
+    ) -> None:
         self._fleet, self._settings = fleet, settings
-        self._generation, self._intake = generation, intake
+        self._generation, self._embeddings, self._intake = generation, embeddings, intake
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -90,6 +102,8 @@ class Ollama:
         routes: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
             ("/api/chat", self.chat, OllamaChatBody, answers),
             ("/api/generate", self.generate, OllamaGenerateBody, answers),
+            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*READING, 403, 504, 507)),
+            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*READING, 403, 504, 507)),
             ("/api/show", self.show, OllamaModelBody, wrong(*READING, 403)),
         )
         for path, endpoint, body, responses in routes:
@@ -116,6 +130,14 @@ class Ollama:
         """Answer a prompt, or continue it as it is."""
         return await self._answer(http, self._read_prompt)
 
+    async def embed(self, http: HttpRequest) -> Response:
+        """Make a vector of each text."""
+        return await self._embeddings.vectors(http, self._read_texts)
+
+    async def embed_one(self, http: HttpRequest) -> Response:
+        """Make a vector of one text, in an older shape."""
+        return await self._embeddings.vectors(http, self._read_text)
+
     async def _answer(self, http: HttpRequest, read: Callable[[Account, bytes, Gone], Asked]) -> Response:
         try:
             return await self._generation.answer(http, read)
@@ -130,7 +152,10 @@ class Ollama:
         """Say what a model is."""
         source, model = await self._intake.take(http, partial(self._read_name, account_of(http)))
         card, words = source.card, source.words
-        capabilities = ["completion", "tools", *(["thinking"] if words.form.reasoning_start else [])]
+        capabilities = ["completion", "tools"] if card.generates else []
+        capabilities += ["thinking"] if card.generates and words.form.reasoning_start else []
+        capabilities += ["embedding"] if card.embedding is not None else []
+        capabilities += ["vision"] if card.images else []
         return json_response(
             {
                 "modelfile": "",
@@ -191,6 +216,24 @@ class Ollama:
             asked = Asked(prompt_chat_of(body), _dialect(style), before=tuple(body.context or ()))
         account.named = named
         return asked
+
+    def _read_texts(self, account: Account, raw: bytes) -> Wanted:
+        body, name = self._embed_body(account, raw)
+        if body.input is None:
+            raise InvalidParameterError("input", "missing required parameter: input")
+        wanted = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
+        return Wanted(wanted, many_vectors)
+
+    def _read_text(self, account: Account, raw: bytes) -> Wanted:
+        body, name = self._embed_body(account, raw)
+        if body.prompt is None:
+            raise InvalidParameterError("prompt", "missing required parameter: prompt")
+        return Wanted(EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt")
+
+    def _embed_body(self, account: Account, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:
+        body = parse(OllamaEmbedBody, raw)
+        account.ignore(judge(body.model_extra, frozenset(), {}, strict=self._settings.strict))
+        return body, self._name(body.model)
 
     def _begin(
         self, body: AskedBody, account: Account, say: Callable[[Said], dict[str, Any]], *, empty: bool
