@@ -1,4 +1,4 @@
-"""Ollama's routes: POST /api/chat, /api/generate, /api/embed, /api/show; GET /api/tags, /api/ps, /api/version.
+"""Ollama's routes: POST /api/chat, /api/generate, /api/embed, /api/show; GET /api/tags, /api/ps and others.
 
 What fetches, makes or removes models is refused by name: they stand in the server's settings.
 """
