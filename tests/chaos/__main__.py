@@ -1,7 +1,8 @@
-"""Kill, stop and leave: `python -m tests.chaos` starts a server of its own on the scripted model.
+"""Kill, stop and leave: `python -m tests.chaos` starts servers of its own, on the scripted model and on tiny.
 
-It fails if an answer fails or differs from one that nothing befell, if a pause is longer than a restart and a
-second, if an engine that stands still is not replaced, or if anything is held for clients that have left.
+It fails if an answer fails or differs from one that nothing befell, if a call of a tool is not whole and
+valid, if a pause is longer than a restart and a second, if an engine that stands still is not replaced, if
+anything is held for clients that have left, or if another part dies and a stream is neither whole nor cut.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ import asyncio
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from cobali_ray.bench.servers.process import ServerProcess, cobali_server, ended_in_order
 from cobali_ray.bench.servers.processes import descendants, name_of
 from cobali_ray.bench.servers.restart import engine_pid
-from tests.chaos.crowd import Report, endure, ghosts, kill, leave, n_files, stop
+from tests.chaos.callers import endure_calls
+from tests.chaos.crowd import Pid, Report, endure, ghosts, kill, leave, n_files, stop
+from tests.chaos.deaths import PARTS, kill_one, witness
 
 STALL_TIMEOUT_S = 5.0
+SCRIPTED = {
+    "model": "builtin:scripted", "scripted_tick_s": 0.02, "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
+    "log_level": "warning",
+}  # fmt: skip
 SPARE_S = 1.0
 SPARE_FILES = 8
 
@@ -31,16 +39,20 @@ def verdict(name: str, report: Report, most_s: float) -> list[str]:
     return wrong + ([f"{name}: a pause of {longest_s:.2f} s"] if longest_s > most_s + SPARE_S else [])
 
 
-async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
-    """Do all of it; return what is wrong, in words."""
-
+def _pid_of(server: ServerProcess) -> Pid:
     async def pid() -> int:
         found = None
         while found is None:
             found = await asyncio.to_thread(engine_pid, server.pid)
         return found
 
-    url, n = server.url, options.streams
+    return pid
+
+
+async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
+    """Do all of it; return what is wrong, in words."""
+
+    url, n, pid = server.url, options.streams, _pid_of(server)
     killed = await endure(
         url,
         pid,
@@ -63,6 +75,29 @@ async def run(server: ServerProcess, options: argparse.Namespace) -> list[str]:
     return wrong + held + [f"{n} more open files" for n in grown]
 
 
+async def run_calls(server: ServerProcess, options: argparse.Namespace) -> list[str]:
+    """Have tools called while the engine is killed; return what is wrong, in words."""
+    report = await endure_calls(
+        server.url, _pid_of(server), n_callers=options.streams, every_s=6.0, n_faults=options.call_kills
+    )
+    return verdict("killed under calls", report, max(report.restarts_s))
+
+
+def die(folder: Path, options: argparse.Namespace) -> list[str]:
+    """Have each part of a server that is no engine die; return what is wrong, in words."""
+    values = SCRIPTED | {"n_slots": 2 * options.streams, "n_ingress": 2}
+    wrong = []
+    with cobali_server(values, folder, os.environ) as server:
+        for part in PARTS:  # GCS is the last, as all ends a minute after it
+            kill_part = partial(kill_one, server.pid, part)
+            fate = asyncio.run(witness(server.url, kill_part, n_streams=options.streams, n_tokens=200))
+            print(f"died: {part}: {fate}", flush=True)
+            wrong += [f"{part}: {text}" for text in fate.wrong]
+            longest_s = max(fate.cut_s, fate.pause_s)
+            wrong += [f"{part}: {longest_s:.2f} s of silence"] if longest_s > STALL_TIMEOUT_S else []
+    return wrong
+
+
 def main() -> None:
     """Run and exit with 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -70,17 +105,15 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=15.0, help="seconds from one kill to the next")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--leavers", type=int, default=3000)
+    parser.add_argument("--call-kills", type=int, default=5, help="of an engine that has tools called")
     options = parser.parse_args()
-    values = {
-        "model": "builtin:scripted", "scripted_tick_s": 0.02, "n_slots": options.streams, "n_ctx": 4096,
-        "stall_timeout_s": STALL_TIMEOUT_S, "log_level": "warning",
-    }  # fmt: skip
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ended_in_order(),
-        cobali_server(values, Path(folder), os.environ) as server,
-    ):
-        wrong = asyncio.run(run(server, options))
+    tiny = {"model": "builtin:tiny", "n_slots": options.streams, "n_ctx": 1024, "log_level": "warning"}
+    with tempfile.TemporaryDirectory() as folder, ended_in_order():
+        with cobali_server(SCRIPTED | {"n_slots": options.streams}, Path(folder), os.environ) as server:
+            wrong = asyncio.run(run(server, options))
+        with cobali_server(tiny, Path(folder), os.environ) as server:
+            wrong += asyncio.run(run_calls(server, options))
+        wrong += die(Path(folder), options)
     print("\n".join(wrong) or "Nothing wrong.")
     sys.exit(bool(wrong))
 

@@ -37,6 +37,8 @@ class Report:
     """The longest pause of each answer."""
     restarts_s: list[float] = field(default_factory=list)
     """From each fault until `/ready` says 200 again."""
+    n_continued: float = 0.0
+    """Requests that an engine went on with, where that was asked for."""
 
     def lines(self) -> list[str]:
         """Return it in words."""
@@ -153,24 +155,43 @@ async def endure(
         before = Report()
         expected = await asyncio.gather(*(read(http, body, before, None) for body in bodies))
         report = Report(wrong=before.wrong)
-        over = asyncio.Event()
 
-        async def stream(number: int) -> None:
-            while not over.is_set():
-                await read(http, bodies[number], report, expected[number])
+        async def ask(number: int) -> None:
+            await read(http, bodies[number], report, expected[number])
 
-        streams = [asyncio.create_task(stream(number)) for number in range(n_streams)]
-        try:
-            for _ in range(n_faults):
-                await asyncio.sleep(every_s / 2)
-                began_s = time.monotonic()
-                fault(await pid())
-                report.restarts_s.append(await _back(http, began_s))
-                await asyncio.sleep(max(every_s / 2 - report.restarts_s[-1], 0.0))
-        finally:
-            over.set()
-            await asyncio.gather(*streams)
+        await befall(http, pid, fault, ask, report, n_streams=n_streams, every_s=every_s, n_faults=n_faults)
     return report
+
+
+async def befall(
+    http: httpx2.AsyncClient,
+    pid: Pid,
+    fault: Callable[[int], None],
+    ask: Callable[[int], Awaitable[None]],
+    report: Report,
+    *,
+    n_streams: int,
+    every_s: float,
+    n_faults: int,
+) -> None:
+    """Have each of many clients ask again and again while a fault befalls the engine; enter the restarts."""
+    over = asyncio.Event()
+
+    async def stream(number: int) -> None:
+        while not over.is_set():
+            await ask(number)
+
+    streams = [asyncio.create_task(stream(number)) for number in range(n_streams)]
+    try:
+        for _ in range(n_faults):
+            await asyncio.sleep(every_s / 2)
+            began_s = time.monotonic()
+            fault(await pid())
+            report.restarts_s.append(await _back(http, began_s))
+            await asyncio.sleep(max(every_s / 2 - report.restarts_s[-1], 0.0))
+    finally:
+        over.set()
+        await asyncio.gather(*streams)
 
 
 async def _back(http: httpx2.AsyncClient, began_s: float) -> float:

@@ -1,0 +1,101 @@
+"""What clients see when a part of the server other than an engine dies under their streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx2
+
+from cobali_ray.bench.servers.processes import descendants, name_of
+from tests.chaos.crowd import COMPLETIONS, HUNG_S, LOOK_S, Report, asked, read
+
+PARTS = {
+    "an ingress": "ray::ServeReplica:cobali:ingress",
+    "Serve's controller": "ray::ServeController",
+    "HAProxy": "haproxy",
+    "Serve's proxy": "ray::ProxyActor",
+    "GCS": "gcs_server",
+}
+"""What Ray calls their processes."""
+
+
+@dataclass
+class Fate:
+    """What became of streams and of a new request."""
+
+    n_whole: int = 0
+    n_cut: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Streams that are neither what was to come nor cut."""
+    cut_s: float = 0.0
+    """From the death until the last of those that were cut heard of it."""
+    pause_s: float = 0.0
+    """The longest of the others."""
+    served_s: float = 0.0
+    """From the death to the end of the first new request that was answered."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_whole} streams whole (longest pause {self.pause_s:.2f} s), {self.n_cut} cut after "
+            f"{self.cut_s:.2f} s at most, {len(self.wrong)} wrong; "
+            f"a new request served after {self.served_s:.2f} s"
+        )
+
+
+def pids_of(root: int, name: str) -> list[int]:
+    """Return the processes of a server that have this name, the youngest last."""
+    found = []
+    for pid in descendants(root):
+        with contextlib.suppress(OSError):
+            if name_of(pid).startswith(name):
+                found.append(pid)
+    return sorted(found)
+
+
+def kill_one(root: int, part: str) -> None:
+    """End the newest process of a part at once."""
+    os.kill(pids_of(root, PARTS[part])[-1], signal.SIGKILL)
+
+
+async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_tokens: int) -> Fate:
+    """Have a part die under streams; see what becomes of them and of those who come afterwards."""
+    limits, fate = httpx2.Limits(max_connections=None), Fate()
+    async with httpx2.AsyncClient(base_url=url, timeout=HUNG_S, limits=limits) as http:
+        bodies = [asked(4 * number, n_tokens) for number in range(n_streams)]  # one stream each
+        expected = await asyncio.gather(*(read(http, body, Report(), None) for body in bodies))
+        killed_s = 0.0
+
+        async def stream(number: int) -> None:
+            report = Report()
+            told = await read(http, bodies[number], report, None)
+            if told == expected[number]:
+                fate.n_whole += 1
+                fate.pause_s = max(fate.pause_s, *report.pauses_s)
+            elif report.wrong and expected[number].texts[0].startswith(told.texts.get(0, "")):
+                fate.n_cut += 1
+                fate.cut_s = max(fate.cut_s, time.monotonic() - killed_s)
+            else:
+                fate.wrong.append(f"{bodies[number]['prompt']}: {report.wrong} {len(told.texts.get(0, ''))}")
+
+        streams = [asyncio.create_task(stream(number)) for number in range(n_streams)]
+        await asyncio.sleep(1.0)
+        kill()
+        killed_s = time.monotonic()
+        fate.served_s = await _served(http, killed_s)
+        await asyncio.gather(*streams)
+    return fate
+
+
+async def _served(http: httpx2.AsyncClient, since_s: float) -> float:
+    body = {"prompt": "new", "max_tokens": 1}
+    while True:
+        with contextlib.suppress(httpx2.HTTPError):
+            if (await http.post(COMPLETIONS, json=body)).status_code == 200:
+                return time.monotonic() - since_s
+        await asyncio.sleep(LOOK_S)

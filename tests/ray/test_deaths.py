@@ -1,0 +1,49 @@
+"""What survives the death of an ingress, of Serve's controller, of its proxy and of HAProxy."""
+
+import asyncio
+import os
+
+import pytest
+
+from cobali_ray.bench.servers.process import cobali_server
+from tests.chaos.deaths import kill_one, witness
+
+pytestmark = [pytest.mark.ray, pytest.mark.anyio]
+
+STALL_TIMEOUT_S = 5.0
+N = 8
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A server of its own."""
+    values = {
+        "model": "builtin:scripted", "scripted_tick_s": 0.02, "n_slots": 16, "n_ctx": 4096, "n_ingress": 2,
+        "stall_timeout_s": STALL_TIMEOUT_S, "log_level": "warning",
+    }  # fmt: skip
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with cobali_server(values, tmp_path_factory.mktemp("own"), environ) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("part", "cuts", "served_s"),
+    [
+        # HAProxy sends streams to both, and new requests to the one that is left.
+        pytest.param("an ingress", range(1, N), 2.0, id="ingress"),
+        pytest.param("Serve's controller", range(1), 2.0, id="controller"),
+        pytest.param("Serve's proxy", range(1), 2.0, id="proxy"),
+        # Serve looks for it every second or so and starts another.
+        pytest.param("HAProxy", range(N, N + 1), 20.0, id="haproxy"),
+    ],
+)
+async def test_nobody_hangs_when_a_part_dies(own, part, cuts, served_s):
+    fate = await asyncio.wait_for(
+        witness(own.url, lambda: kill_one(own.pid, part), n_streams=N, n_tokens=150), timeout=120
+    )
+    print(f"{part}: {fate}")  # noqa: T201 shown with -s
+    assert fate.wrong == []
+    assert fate.n_cut in cuts
+    assert fate.n_whole == N - fate.n_cut
+    assert max(fate.cut_s, fate.pause_s) < STALL_TIMEOUT_S
+    assert fate.served_s < served_s
