@@ -22,15 +22,18 @@ if TYPE_CHECKING:  # it holds an Account, which is ours
 
 OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""
-CREDIT = 4096.0
+CREDIT = 8192.0
 """How far behind the others a tenant begins that had nothing waiting."""
-MOST_ELSEWHERE = 8 * CREDIT
+MOST_ELSEWHERE = 32768.0
 """What others gave counts up to this at once: who had them for itself for long shall not be shut out here."""
+
+PARKING = 2048.0
+"""How much more than another a tenant must have been served to lose a slot to it."""
 
 
 def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
     """Whether one rank makes room for another: its class is worse, or its tenant was served far more."""
-    return rank[0] > other[0] or rank[1] > other[1] + CREDIT / 2
+    return rank[0] > other[0] or rank[1] > other[1] + PARKING
 
 
 class Account:
