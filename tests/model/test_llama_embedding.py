@@ -135,6 +135,19 @@ def test_a_text_left_in_the_middle_leaves_nothing_behind(open_model, tiny):
     assert np.abs(np.array(vectors(embedder, request)) - np.array(before)).max() < 1e-6
 
 
+def test_texts_beside_one_in_pieces_leave_nothing_behind_either(open_model, tiny):
+    embedder = open_model(tiny, pooling="last").embedder
+    request = random_texts(2, n_vocab=4000, longest=30, seed=3)
+    long = EmbeddingRequest.of([list(range(5, 185))], request_id="long")
+    alone = [*vectors(embedder, request), *vectors(embedder, long)]
+    tokens = long.text(0)
+    embedder.embed([Piece(long, 0, 0, tokens[:60], last=False)])
+    first = embedder.embed([Piece(long, 0, 60, tokens[60:120], last=False), whole(request, 0)])
+    second = embedder.embed([Piece(long, 0, 120, tokens[120:], last=True), whole(request, 1)])
+    found = [unit(row) for row in (first[1], second[1], second[0])]
+    assert np.abs(np.array(found) - np.array(alone)).max() < 1e-5
+
+
 def test_generating_is_the_same_beside_it(open_tiny, tiny):
     assert tiny
     plain, both = open_tiny(), open_tiny(pooling="last")

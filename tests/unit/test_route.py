@@ -42,11 +42,14 @@ def send(router, request_id, tokens, now_s=0.0, salt="", **options):
         ({"ahead": ((0, 500),)}, {"ahead": ((0, 60),)}, "b"),
         ({"ahead": ((0, 500),), "shortest": False}, {"ahead": ((0, 60),) * 2}, "b"),
         ({"token_s": 0.0}, {"ahead": ((0, 50),)}, "a"),
+        ({"embed_s": 5.0}, {"ahead": ((0, 50),)}, "b"),
+        ({"embed_s": 5.0}, {"ahead": ((0, 150),), "shortest": False}, "a"),
     ],
     ids=[
         "less-prefill-ahead", "a-slot-is-waited-for", "one-after-another", "a-slow-engine", "depth-costs",
         "longer-prompts-are-passed", "by-as-much-as-they-have",
         "unless-first-come-is-first-served", "who-cannot-tell-gets-its-chance",
+        "texts-take-turns-with-prompts", "so-that-they-cost-no-more-than-the-prompt",
     ],
 )  # fmt: skip
 def test_the_least_predicted_time_to_first_token_wins(a, b, chosen):

@@ -15,6 +15,8 @@ from telemetry_records import (
     make_tick,
 )
 
+from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import End, RequestStats
 from cobali_ray.telemetry.collector import READ_ATTEMPTS
 from cobali_ray.telemetry.names import REFUSALS
 
@@ -215,3 +217,20 @@ def test_predictions_and_targets_outlive_the_ticks_without():
     assert (snapshot.levels.predicted_s, snapshot.levels.target_s) == (0.0, 0.05)
     collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
     assert collector.snapshot().levels.target_s == 0.0
+
+
+def test_embedding_is_counted_apart_from_answers():
+    collector = make_collector()
+    collector.on_embed(EmbeddingRequest.of([[1] * 30, [2] * 10], request_id="e", tenant="alice"))
+    collector.on_tick(make_tick(0, n_embedded=40, n_texts=2, n_texts_queued=3, embed_s=0.25))
+    assert collector.snapshot().levels.n_texts_queued == 3
+    stats = RequestStats(40, 0, 0, 0.5, 0.25, None, None, 0.75)
+    collector.on_end(End("e", "stop", None, stats))
+    snapshot = collector.snapshot()
+    assert (snapshot.totals["embedded_texts"], snapshot.totals["embedded_tokens"]) == (2, 40)
+    assert snapshot.histogram("embedding_pass_seconds").sum == 0.25
+    assert snapshot.histogram("embedding_queue_seconds").sum == 0.5
+    assert snapshot.histogram("embedding_e2e_seconds").sum == 0.75
+    assert snapshot.tenants["tenant_prompt_tokens"] == {"alice": 40}
+    assert snapshot.requests["stop"] == 1
+    assert snapshot.histogram("request_prompt_tokens").count == 0, "those are of answers"
