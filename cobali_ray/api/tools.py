@@ -109,7 +109,7 @@ def _choice(choice: str | dict[str, Any] | None) -> Choice:
 def _allowed(allowed: Any) -> Choice:
     """Return the choice of some of the tools, of which the model is told nevertheless: its prompt stays."""
     where = "tool_choice.allowed_tools"
-    if not isinstance(allowed, dict) or allowed.get("mode") not in {"auto", "required"}:
+    if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
         raise InvalidParameterError(where, f"{where} must have a mode, auto or required")
     tools = allowed.get("tools")
     if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:

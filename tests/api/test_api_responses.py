@@ -323,6 +323,7 @@ REFUSED = [
         "input[1].output[0].type",
         "not supported",
     ),
+    ({"input": [{"type": ["message"]}]}, "input[0].type", "not supported"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "send the item itself"),
     ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type", "web_search_call"),
     ({"input": [call("1", arguments=None)]}, "input[0].arguments", "missing"),
@@ -382,6 +383,17 @@ REFUSED = [
     ({"tools": [WEATHER | {"name": f"f{i}"} for i in range(513)]}, "tools", "at most 512"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
     ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice", "tool_choice must be"),
+    ({"tools": [WEATHER], "tool_choice": {"type": ["function"]}}, "tool_choice.type", "function"),
+    (
+        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": [], "tools": [{"type": []}]}},
+        "tool_choice",
+        "must have a mode",
+    ),
+    (
+        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": ["x"]}},
+        "tool_choice.tools[0].type",
+        "not supported",
+    ),
     ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice.type", "web_search"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice.name", "must be a string"),
     (

@@ -142,6 +142,7 @@ REFUSED = [
     ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
     ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}}, "tool_choice.type"),
     ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": []}}}, "tool_choice.allowed_tools"),
     (
         {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
         "tool_choice.allowed_tools.tools",

@@ -14,6 +14,7 @@ KEYS = (
     "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty",
     "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma", "tool_choice", "parallel_tool_calls",
     "reasoning_effort", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "response_format",
+    "input", "instructions", "text", "reasoning", "include", "metadata",
 )  # fmt: skip
 SCHEMAS: tuple[object, ...] = (
     {"type": "object", "properties": {"a": {"type": "string"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]},
@@ -46,7 +47,8 @@ GETS = (
     "/openapi.json",
     "/{junk}",
 )
-POSTS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+RESPONSES = "/v1/responses"
+POSTS = ("/v1/chat/completions", "/v1/completions", RESPONSES, "/tokenize", "/detokenize")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Cases:
             body["content"] = text
         elif path == "/v1/completions":
             body["prompt"] = self._random.choice((text, [text], [1] * (n_bytes // 2), [[1] * (n_bytes // 2)]))
+        elif path == RESPONSES:
+            body["input"] = self._random.choice((text, [{"role": "user", "content": text}]))
         else:
             body["messages"].append({"role": "user", "content": text})
         return self._encoded(body)
@@ -125,7 +129,9 @@ class Cases:
     def _many(self, path: str) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
         body = self._good(path)
         n = int(2 ** self._random.uniform(5, 19))
-        match self._random.randrange(7):
+        match self._random.randrange(8):
+            case 7:
+                body["input"] = [self._item()] * n
             case 0:
                 body |= {f"field{i}": i for i in range(n)}
             case 1:
@@ -200,12 +206,39 @@ class Cases:
             ({}, {}, {"logprobs": True, "top_logprobs": 20}, {"stop": [self._text(3) or "x"]})
         )
         few |= self._random.choice(({}, {}, self._tools(), self._schema()))
+        if path == RESPONSES:
+            return self._response(few)
         messages: list[dict[str, object]] = [{"role": "user", "content": self._text(40)}]
         if self._random.random() < 0.1:
             call = {"id": "c", "type": "function", "function": {"name": "f0", "arguments": self._text(9)}}
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": "c", "content": self._text(9)})
         return few | {"messages": messages}
+
+    def _response(self, few: dict[str, object]) -> dict[str, object]:
+        """Return a body with the fields of a chat, in the words of responses."""
+        pick = self._random.choice
+        same = {name: few[name] for name in ("model", "temperature", "stream", "seed", "ignore_eos")}
+        tools = [{"type": "function", "name": f"f{i}", "parameters": pick(SCHEMAS)} for i in range(2)]
+        spaces = [{"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "tools": tools}]
+        choices = (*CHOICES[:3], {"type": "function", "name": "f0"}, {"type": "custom", "name": "c"})
+        more = pick(({}, {"tools": [*tools, *spaces, {"type": "web_search"}], "tool_choice": pick(choices)}))
+        items = [self._item() for _ in range(self._random.randrange(1, 6))]
+        return same | more | {"max_output_tokens": few["max_tokens"], "input": pick((self._text(40), items))}
+
+    def _item(self) -> dict[str, object]:
+        pick, text = self._random.choice, self._text(9)
+        part = {"type": pick(("input_text", "output_text", "input_image")), "text": text}
+        return pick(
+            (
+                {"role": pick(("user", "system", "developer", "assistant")), "content": pick((text, [part]))},
+                {"type": "reasoning", "summary": [], "content": pick((None, [part]))},
+                {"type": "function_call", "call_id": "c", "name": "f0", "arguments": text},
+                {"type": "function_call_output", "call_id": "c", "output": pick((text, [part]))},
+                {"type": "custom_tool_call", "call_id": "c", "name": "c", "input": text},
+                {"type": pick(("item_reference", self._junk())), "id": "x"},
+            )
+        )
 
     def _tools(self) -> dict[str, object]:
         pick = self._random.choice

@@ -57,17 +57,19 @@ Item = MessageItem | CallItem | OutputItem | ReasoningItem
 
 
 def _item(raw: dict[str, Any], where: str) -> Item:
-    kind = raw.get("type")
-    if kind in {None, "message"}:
-        return model_of(MessageItem, raw, where)
-    if kind in {"function_call", "custom_tool_call"}:
-        return _with(
-            model_of(CallItem, raw, where), "arguments" if kind == "function_call" else "input", where
-        )
-    if kind in {"function_call_output", "custom_tool_call_output"}:
-        return model_of(OutputItem, raw, where)
-    if kind == "reasoning":
-        return model_of(ReasoningItem, raw, where)
+    match raw.get("type"):
+        case None | "message":
+            return model_of(MessageItem, raw, where)
+        case "function_call":
+            return _with(model_of(CallItem, raw, where), "arguments", where)
+        case "custom_tool_call":
+            return _with(model_of(CallItem, raw, where), "input", where)
+        case "function_call_output" | "custom_tool_call_output":
+            return model_of(OutputItem, raw, where)
+        case "reasoning":
+            return model_of(ReasoningItem, raw, where)
+        case kind:
+            pass
     known = ", ".join((*KINDS, "reasoning"))
     why = "nothing is stored here: send the item itself" if kind == "item_reference" else f"only {known}"
     raise UnsupportedParameterError(

@@ -65,7 +65,6 @@ class Responses:
     def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
         """Read a body, in a thread of the intake."""
         del gone
-        account.named = str  # what is wrong with the body is said in its own words
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
         account.ignore(found.ignored)
         account.named = found.named

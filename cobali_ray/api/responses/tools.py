@@ -12,6 +12,7 @@ from cobali_ray.api.body import model_of
 from cobali_ray.api.responses.schema import CustomTool, FunctionTool, Namespace
 from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
 
+CALLED = ("function", "custom")
 CUSTOM_INPUT = "input"
 """The one argument of a custom tool, which is a function to the model."""
 
@@ -155,9 +156,7 @@ def choice_of(choice: str | dict[str, Any] | None, found: Offered) -> str | dict
     if not isinstance(tools, list):
         raise InvalidParameterError("tool_choice.tools", "tool_choice.tools must be a list")
     ours = [
-        (i, tool)
-        for i, tool in enumerate(tools)
-        if not isinstance(tool, dict) or tool.get("type") in {"function", "custom"}
+        (i, tool) for i, tool in enumerate(tools) if not isinstance(tool, dict) or tool.get("type") in CALLED
     ]
     called = [_called(tool, found, f"tool_choice.tools[{i}]") for i, tool in ours]
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": called}}
@@ -165,7 +164,7 @@ def choice_of(choice: str | dict[str, Any] | None, found: Offered) -> str | dict
 
 def _called(tool: Any, found: Offered, where: str) -> dict[str, Any]:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind not in {"function", "custom"}:
+    if kind not in CALLED:
         raise UnsupportedParameterError(
             f"{where}.type", f"{where}: {str(kind)[:32]!r} is not supported, only function and custom"
         )
