@@ -85,7 +85,7 @@ def tells(stream: str) -> Responses:
         "description": "The answer, or with `stream` its events.",
         "content": {
             "application/json": {"schema": {"type": "object"}},
-            stream: {"schema": {"type": "string"}},
+            stream: {"schema": {}},
         },
     }
     return {200: ok}

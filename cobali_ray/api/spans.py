@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from cobali_ray.core.request import TraceLink
 
-TRACED: Final = ("/v1/chat/completions", "/v1/completions")
+TRACED: Final = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat", "/api/generate")
 """Routes that get a span; probes, scrapes and viewers would drown them."""
 
 

@@ -83,6 +83,7 @@ class FakeClient:
         self.engine = EngineState(status=EngineStatus.READY, n_slots=4)
         self.vocabulary = ["<s>"]
         self.form = Format(calls=GENERIC)
+        self.source, self.bos, self.eos, self.infill = "", "<s>", "</s>", None
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
         self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
