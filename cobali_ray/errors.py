@@ -366,7 +366,7 @@ class NoInfillError(BadRequestError):
 class NotOfferedError(BadRequestError):
     """Something that another server does with its models."""
 
-    status = 501
+    status = 403
     code = "not_offered"
 
     def __init__(self, what: str) -> None:

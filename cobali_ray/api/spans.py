@@ -7,7 +7,11 @@ from typing import Any, Final, Protocol
 
 from cobali_ray.core.request import TraceLink
 
-TRACED: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+TRACED: Final = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/embeddings", "/v1/rerank", "/v1/score"),
+    *("/completion", "/infill", "/api/chat", "/api/generate", "/api/embed"),
+)
 """Routes that get a span; probes, scrapes and viewers would drown them."""
 
 

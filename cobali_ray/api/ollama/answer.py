@@ -62,6 +62,7 @@ class Talk:
 
     def __init__(self, call: Call, style: Style) -> None:
         self._call, self._style = call, style
+        self._head = {"model": style.model or call.model, "created_at": when(call.created)}
         turns = turns_of(call.speech, call.call_id, 1)
         self._turn = turns[0] if turns else None
         self._name = ""
@@ -97,12 +98,12 @@ class Talk:
 
     def line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
         """Return a part as an object of its own."""
-        told = self._head() | self._style.say(said) | {"done": False}
+        told = self._head | self._style.say(said) | {"done": False}
         return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
     def last(self, said: Said, end: End | None, times: Times) -> dict[str, Any]:
         """Return how the answer ended, with what is said at last."""
-        told: dict[str, Any] = self._head() | self._style.say(said) | {"done": True}
+        told: dict[str, Any] = self._head | self._style.say(said) | {"done": True}
         if end is None:
             return told
         stats = end.stats
@@ -118,9 +119,6 @@ class Talk:
         if self._style.with_context:
             told["context"] = [*self._call.requests[0].prompt, *self._tokens]
         return told
-
-    def _head(self) -> dict[str, Any]:
-        return {"model": self._style.model or self._call.model, "created_at": when(self._call.created)}
 
 
 def when(unix_s: int) -> str:

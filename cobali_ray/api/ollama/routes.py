@@ -117,7 +117,7 @@ class Ollama:
                 self.refuse,
                 methods=[method],
                 response_model=None,
-                responses=wrong(401, 500, 501),
+                responses=wrong(401, 403, 500),
                 name=f"refuse {path}",
             )
         return router
