@@ -25,7 +25,7 @@ def deploy(**of_a):
         engines = {
             "a": {"model_id": "first", "n_slots": 2} | of_a,
             "b": {"model_id": "second"},
-            "c": {"model_id": "rare", "load": "on_demand"},
+            "c": {"model_id": "rare", "load": "on_demand", "adapters": {"rarer": "any.gguf"}},
             "d": {
                 "model_id": "elastic",
                 "n_slots": 1,
@@ -117,13 +117,18 @@ async def test_a_model_on_demand_is_loaded_by_the_first_request_for_it(several):
 
         assert await status() == "unloaded"
         pid = await pid_of(several, "c")
-        answer = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4)
-        assert answer.usage.completion_tokens == 4
+        first = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4, temperature=0)
+        assert first.usage.completion_tokens == 4
         assert await status() == "loaded"
         unloaded = await http.post("/v1/models/unload", json={"model": "rare"})
         assert (unloaded.status_code, await status()) == (200, "unloaded")
-        answer = await openai.chat.completions.create(model="rare", messages=SAY, max_tokens=4)
-        assert answer.usage.completion_tokens == 4
+        assert (await http.get("/v1/models/rarer")).json()["parent"] == "rare"
+        answer = await openai.chat.completions.create(
+            model="rarer", messages=SAY, max_tokens=4, temperature=0
+        )
+        assert answer.model == "rarer", "its adapter asks for it as well"
+        assert answer.choices[0].message.content != first.choices[0].message.content
+        assert (await http.get("/lora-adapters?model=rare")).json()[0]["model"] == "rarer"
         assert await pid_of(several, "c") == pid, "the process is the same all the while"
 
 
