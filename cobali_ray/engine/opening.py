@@ -185,6 +185,8 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
 
     Asked before anything is computed, because the cells of a token are measured.
     """
+    if not backend.generates:
+        settings = settings.model_copy(update={"n_slots": backend.n_slots, "host_cache_mib": 0})
     cell_bytes, host_bytes = _host_cache(backend, settings)
     return settings.limits(
         n_ctx_slot=backend.n_ctx_slot,

@@ -199,6 +199,7 @@ def test_the_whole_engine_on_a_bert(bert):
     events = []
     engine = open_engine(EngineSettings(model="builtin:synthetic-bert"), events.extend, path=bert)
     try:
+        assert engine.limits.n_slots == 1, "nothing is shown of slots that nobody can use"
         request = random_texts(300, n_vocab=engine.backend.n_vocab, longest=30)
         engine.embed(request)
         ticks = []
