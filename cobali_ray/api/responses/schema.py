@@ -120,6 +120,7 @@ class Reasoning(Shape):
 
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
+Name = Annotated[str | None, Field(max_length=1024)]
 
 
 class ResponsesBody(SampledBody):
@@ -130,10 +131,13 @@ class ResponsesBody(SampledBody):
         PlainValidator(
             _input, json_schema_input_type=str | list[MessageItem | CallItem | OutputItem | ReasoningItem]
         ),
-        Field(description="A text, or items: messages, calls, their outputs, reasoning."),
+        Field(description="A text, or what was said, reasoned, called and found so far."),
     ]
     instructions: str | None = Field(None, description="A system message in front of the input.")
-    max_output_tokens: int | None = Field(None, description="Most output tokens, reasoning among them.")
+    max_output_tokens: int | None = Field(
+        None,
+        description="Most output tokens, reasoning included; more than fits into the context is what fits.",
+    )
     tools: Annotated[
         list[dict[str, Any]] | None,
         Field(description="What the model may call: function, custom, namespace; hosted ones are left out."),
@@ -142,21 +146,18 @@ class ResponsesBody(SampledBody):
         None, description="none, auto, required, one tool, or allowed_tools; auto where there are tools."
     )
     parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
-    text: TextConfig | None = Field(None, description="format: what the answer must look like; verbosity.")
-    reasoning: Reasoning | None = Field(None, description="effort, and whether a summary is shown.")
+    text: TextConfig | None = Field(None, description="format: what the answer must look like.")
+    reasoning: Reasoning | None = Field(None, description="effort: for templates that know it.")
     include: Annotated[
-        list[str] | None,
-        Field(max_length=32, description="message.output_text.logprobs; others are named as ignored."),
+        list[str] | None, Field(max_length=32, description="message.output_text.logprobs adds them.")
     ] = None
-    top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
+    top_logprobs: int | None = Field(None, description="How many alternatives per token, at most 20.")
     metadata: Annotated[
-        dict[MetadataKey, MetadataValue] | None, Field(max_length=16, description="Comes back as it is.")
+        dict[MetadataKey, MetadataValue] | None, Field(max_length=16, description="Comes back.")
     ] = None
     store: bool | None = Field(None, description="Nothing is stored, whatever it says.")
     max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools, which are none.")
-    prompt_cache_key: Annotated[str | None, Field(max_length=1024, description="Comes back as it is.")] = None
-    safety_identifier: Annotated[str | None, Field(max_length=1024, description="Comes back as it is.")] = (
-        None
-    )
-    service_tier: str | None = Field(None, description="Changes nothing.")
-    user: Annotated[str | None, Field(max_length=1024, description="Comes back as it is.")] = None
+    prompt_cache_key: Name = Field(None, description="Comes back.")
+    safety_identifier: Name = Field(None, description="Comes back.")
+    service_tier: str | None = Field(None, description="No answer differs by it.")
+    user: Name = Field(None, description="Comes back.")
