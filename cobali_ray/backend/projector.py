@@ -117,9 +117,7 @@ class Projector:
         """Decode an image and cut it to size; yield its parts, which are gone afterwards, or None."""
         mtmd = self._mtmd
         data = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
-        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(
-            self._context, data, len(image), False, self._opening
-        )
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._context, data, len(image), False, self._opening)
         if not bitmap:
             yield None
             return

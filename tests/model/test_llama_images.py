@@ -203,6 +203,14 @@ def test_every_kind_of_cache_takes_images(bench, kind, changes):
     assert all(tokens[:2] == first[:2] for tokens, _ in answers)
 
 
+def test_a_device_that_picks_candidates_takes_images(bench):
+    one = bench("mlp", flash_attn="on", device_sampling="on")
+    greedy = SamplingParams(temperature=0.0, ignore_eos=True)
+    requests = [asked(f"r{i}", TEXT, picture(i), BEHIND, sampling=greedy) for i in range(3)]
+    answers = [tokens for tokens, _ in one.ask(*requests, asked("t", TEXT, sampling=greedy))]
+    assert len({tuple(tokens) for tokens in answers}) == 4
+
+
 def test_host_memory_keeps_images_like_tokens(bench):
     one = bench("mlp", host=4096)
     wide = tuple(range(1000, 1100))
