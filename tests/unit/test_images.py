@@ -19,6 +19,7 @@ from cobali_ray.backend.positions import Positions
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.drafts import Draft, look_up
 from cobali_ray.core.events import End
+from cobali_ray.core.instructions import Submitted
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Image, Rows, ids_of, place_of, whole_prefix
 from cobali_ray.core.placement import Held, place
@@ -271,7 +272,13 @@ def test_one_that_cannot_be_encoded_ends_alone(setup):
 def test_the_rows_of_a_request_go_with_it(setup):
     setup.submit(request_of("a", b"one"))
     setup.end()
-    assert setup.loop.ask(lambda engine: len(engine._rows)).result(WAIT_S) == 0
+    kept = setup.loop.ask(
+        lambda engine: (
+            len(engine._rows),
+            [event.request.images for event in engine.scheduler.story.events if isinstance(event, Submitted)],
+        )
+    )
+    assert kept.result(WAIT_S) == (0, [()])
 
 
 def test_what_is_no_image_or_too_long_is_refused_before_it_is_let_in(setup):
@@ -290,7 +297,8 @@ def test_rows_are_kept_up_to_a_bound(monkeypatch):
     limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=30)
     reader = ImageReader(projector, limits)
     for data in (b"one", b"two", b"one", b"three", b"one", b"two"):
-        reader.encode(reader.expand(request_of("a", data)))
+        request = reader.expand(request_of("a", data))
+        reader.encode(request.rows, request.images)
     assert projector.n_encoded == 4  # two was given up for three
 
 
