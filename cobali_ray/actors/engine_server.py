@@ -265,7 +265,7 @@ class EngineServer:
     async def _expanded(self, request: Request) -> Request:
         """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
         if self._n_expanding >= self._settings.max_queue + self._settings.n_slots:
-            raise QueueFullError("requests with images", self._settings.max_queue, RETRY_S)
+            raise QueueFullError("requests", self._settings.max_queue, RETRY_S)
         self._n_expanding += 1
         try:
             return await asyncio.wrap_future(self._loop.expand(request))

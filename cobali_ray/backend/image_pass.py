@@ -14,6 +14,7 @@ import numpy as np
 from cobali_ray.backend.batch import Embedded, TickBatch
 from cobali_ray.backend.positions import Positions
 from cobali_ray.core.plan import Span
+from cobali_ray.errors import SlotFaultError
 
 
 class ImagePasses:
@@ -21,12 +22,19 @@ class ImagePasses:
 
     def __init__(self, lc: Any, context: Any, *, n_slots: int, n_batch: int) -> None:
         self._lc, self._context = lc, context
+        self._n_ubatch = int(lc.llama_n_ubatch(context))
+        self._width = int(lc.llama_model_n_embd_inp(lc.llama_get_model(context)))
         self.positions = Positions(n_slots)
         self._text = TickBatch(n_batch)
 
     def compute(self, span: Span, rows: Embedded) -> int:
-        """Compute a span of rows; return what llama_decode returned."""
+        """Compute a span of rows; return what llama_decode returned.
+
+        Raises SlotFaultError for what it would read beyond its end of, or abort at.
+        """
         lc, n, slot_id = self._lc, span.length, span.slot_id
+        if rows.values.shape != (n, self._width) or not (rows.causal or n <= self._n_ubatch):
+            raise SlotFaultError(slot_id, f"{n} rows of an image, {rows.values.shape} there")
         first = self.positions.of(slot_id, span.start)
         places = np.arange(n, dtype=np.int32) if rows.places is None else rows.places
         values = np.ascontiguousarray(rows.values, np.float32)

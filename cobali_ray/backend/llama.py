@@ -33,7 +33,13 @@ from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.plan import Span
-from cobali_ray.errors import BackendError, CacheFullError, ConfigError, ModelNotFoundError
+from cobali_ray.errors import (
+    BackendError,
+    CacheFullError,
+    ConfigError,
+    ModelNotFoundError,
+    SlotFaultError,
+)
 
 _log = structlog.get_logger(__name__)
 MICRO_BATCH = 256
@@ -159,10 +165,17 @@ class LlamaBackend:
             types=config.ggml_types,
             known=config.measurements,
         )
-        scores = MICRO_BATCH * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
+        scores = (
+            self._micro_batch(config) * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
+        )
         available = memory.available_bytes()
         fits = available is None or self._kv_bytes(config) + scores <= available
         return found if found is not None and found.off_wins and fits else None
+
+    def _micro_batch(self, config: LlamaConfig) -> int:
+        """Return how many tokens plain attention computes at once; all, if rows are to see each other."""
+        whole = self.projector is not None and not self.projector.causal
+        return config.n_batch if whole else min(config.n_batch, max(MICRO_BATCH, config.n_slots))
 
     def _open(self, config: LlamaConfig, *, plain: bool) -> Any:
         lc = self._lc
@@ -176,9 +189,8 @@ class LlamaBackend:
         asked = "on" if config.needs_flash else config.flash_attn
         params.flash_attn_type = FLASH["off" if plain else asked]
         params.type_k, params.type_v = config.ggml_types
-        sees_whole = self.projector is not None and not self.projector.causal
-        if plain and not sees_whole:
-            params.n_ubatch = min(params.n_batch, max(MICRO_BATCH, config.n_slots))
+        if plain:
+            params.n_ubatch = self._micro_batch(config)
         params.kv_unified = config.unified
         params.no_perf = True
         if self._device is not None:
@@ -322,7 +334,7 @@ class LlamaBackend:
             text = self._images.text_of(batch)
             if text.n_tokens:
                 self._compute(text, n_rows)
-        except CacheFullError:
+        except (CacheFullError, SlotFaultError):
             for span in done:
                 self.truncate(span.slot_id, span.start)
             raise

@@ -91,7 +91,7 @@ class EngineLimits:
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"must be at least 1, got {getattr(self, name)}")
         if self.n_scored_rows < MIN_SCORED_ROWS:
-            raise ConfigError("n_scored_rows", f"must be at least {MIN_SCORED_ROWS}")
+            raise ValueError(f"n_scored_rows must be at least {MIN_SCORED_ROWS}")
         for name in ("max_queue", "max_queue_tokens", "min_prefix", "n_host_cells"):
             if getattr(self, name) < 0:
                 raise ConfigError(name, f"must not be negative, got {getattr(self, name)}")

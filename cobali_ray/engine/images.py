@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
@@ -76,12 +76,12 @@ class ImageReader:
             )
         return parts
 
-    def encode(self, request: Request) -> RowsOf:
-        """Return the rows of a request's images. Raises InternalError where that fails."""
+    def encode(self, wanted: Sequence[Rows], images: Sequence[Image]) -> RowsOf:
+        """Return the rows that a request wants of its images. Raises InternalError where that fails."""
         found: dict[tuple[bytes, int], Embedded] = {}
-        data = {image.digest: image.data for image in request.images}
+        data = {image.digest: image.data for image in images}
         numbers: dict[bytes, list[int]] = {}
-        for one in request.rows:
+        for one in wanted:
             numbers.setdefault(one.digest, []).append(one.part)
         for digest, parts in numbers.items():
             rows = self._encoded(digest, data[digest])

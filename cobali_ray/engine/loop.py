@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -18,6 +20,7 @@ from cobali_ray.core.admission import Entered, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Event
+from cobali_ray.core.media import Image
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
@@ -127,7 +130,9 @@ class EngineLoop:
     def _let_in(self, request: Request) -> None:
         request = self._check_door(request)
         self._entered.note(request)
-        self._mailbox.put(lambda engine: self._enter(engine, request))
+        # What remembers requests for a while shall not keep files.
+        images, request = request.images, replace(request, images=()) if request.images else request
+        self._mailbox.put(lambda engine: self._enter(engine, request, images))
 
     def _let_in_to_embed(self, request: EmbeddingRequest) -> None:
         engine = self._open_engine()
@@ -159,15 +164,15 @@ class EngineLoop:
         except RuntimeError:  # the model is being given back
             raise DrainingError from None
 
-    def _enter(self, engine: Engine, request: Request) -> None:
+    def _enter(self, engine: Engine, request: Request, images: Seq[Image]) -> None:
         sequence = engine.submit(request, ready=request.grammar is None and not request.rows)
         self._watch(lambda observer: observer.on_submit(sequence))
         if request.rows:
-            self._encoder.submit(self._prepare, engine, sequence)
+            self._encoder.submit(self._prepare, engine, sequence, images)
         elif request.grammar is not None:
             self._compilers.submit(self._prepare, engine, sequence)
 
-    def _prepare(self, engine: Engine, sequence: Sequence) -> None:
+    def _prepare(self, engine: Engine, sequence: Sequence, images: Seq[Image] = ()) -> None:
         """Encode a request's images and compile its grammar, in a thread for that, and send word of it."""
         if sequence.status.ended:
             return
@@ -176,7 +181,7 @@ class EngineLoop:
         try:
             found = engine.matcher(sequence.request)
             if sequence.request.rows:
-                rows = engine.images.encode(sequence.request)
+                rows = engine.images.encode(sequence.request.rows, images)
         except CobaliError as error:
             found = error
         except Exception as error:  # the thread has others to work for, and this request must end

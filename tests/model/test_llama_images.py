@@ -14,7 +14,13 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Image, place_of
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import ConfigError, InvalidImageError, UnsupportedParameterError
+from cobali_ray.errors import (
+    CacheFullError,
+    ConfigError,
+    InternalError,
+    InvalidImageError,
+    UnsupportedParameterError,
+)
 from cobali_ray.models import writer
 from cobali_ray.models.shapes import ModelShape
 from cobali_ray.models.vocabulary import TrainedVocabulary
@@ -101,7 +107,9 @@ class Bench:
             request = self.engine.images.expand(asked) if asked.images else asked
             sequences.append(self.engine.submit(request, ready=not request.rows))
             if request.rows:
-                self.engine.ready(sequences[-1], None, self.engine.images.encode(request))
+                self.engine.ready(
+                    sequences[-1], None, self.engine.images.encode(request.rows, request.images)
+                )
         while self.engine.has_work:
             self.engine.tick()
             self.engine.scheduler.check()
@@ -201,6 +209,52 @@ def test_every_kind_of_cache_takes_images(bench, kind, changes):
     answers = one.ask(*[asked(f"b{i}", TEXT, picture(0), BEHIND) for i in range(3)])
     assert all(end.stats.n_cached > len(TEXT) + 8 for _, end in answers)
     assert all(tokens[:2] == first[:2] for tokens, _ in answers)
+
+
+def test_a_device_that_picks_candidates_takes_images(bench):
+    one = bench("mlp", flash_attn="on", device_sampling="on")
+    greedy = SamplingParams(temperature=0.0, ignore_eos=True)
+    requests = [asked(f"r{i}", TEXT, picture(i), BEHIND, sampling=greedy) for i in range(3)]
+    answers = [tokens for tokens, _ in one.ask(*requests, asked("t", TEXT, sampling=greedy))]
+    assert len({tuple(tokens) for tokens in answers}) == 4
+
+
+def test_rows_that_are_not_there_end_one_request_and_no_process(bench):
+    one = bench("gemma3")
+    request = one.engine.images.expand(asked("short", TEXT, picture(), BEHIND))
+    sequence = one.engine.submit(request, ready=False)
+    rows = one.engine.images.encode(request.rows, request.images)
+    short = {key: found._replace(values=found.values[:-1]) for key, found in rows.items()}
+    one.engine.ready(sequence, None, short)
+    assert one.answer(asked("whole", TEXT, picture(), BEHIND))
+    (end,) = one.recorder.ends("short")
+    assert isinstance(end.error, InternalError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_that_is_full_takes_back_what_an_image_computed(bench, kind, monkeypatch):
+    """The tokens of a tick find no room when its images are computed already: the tick is tried again."""
+    one = bench(kind, unified=True, min_prefix=0)
+    first = one.answer(asked("a", TEXT, picture(), BEHIND))
+    backend, n_refused, computed = one.backend, [], []
+
+    def count(span, rows, passes=backend._images.compute):
+        computed.append(span)
+        return passes(span, rows)
+
+    def full(batch, n_rows, compute=backend._compute):
+        if computed and not n_refused:
+            n_refused.append(batch.n_tokens)
+            raise CacheFullError("full")
+        compute(batch, n_rows)
+
+    monkeypatch.setattr(backend, "_compute", full)
+    monkeypatch.setattr(backend._images, "compute", count)
+    text = asked("text", (*TEXT, *TEXT, *TEXT), max_tokens=12)
+    (again, _), _ = one.ask(asked("b", TEXT, picture(), BEHIND), text)  # the younger one gives way
+    assert n_refused
+    assert len(computed) > 1
+    assert again[:2] == first[:2]
 
 
 def test_host_memory_keeps_images_like_tokens(bench):

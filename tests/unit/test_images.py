@@ -1,18 +1,25 @@
 """Images without llama.cpp: what stands for them, where prompts may be cut, who waits for whom."""
 
+import asyncio
 import queue
 import threading
+import warnings
 from array import array
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
+
+from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.batch import Embedded, Part, TickBatch
 from cobali_ray.backend.positions import Positions
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.drafts import Draft, look_up
 from cobali_ray.core.events import End
+from cobali_ray.core.instructions import Submitted
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Image, Rows, ids_of, place_of, whole_prefix
 from cobali_ray.core.placement import Held, place
@@ -28,12 +35,19 @@ from cobali_ray.errors import (
     InvalidParameterError,
     LoadingError,
     PromptTooLongError,
+    QueueFullError,
     RequestCancelledError,
 )
+from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
 
 WAIT_S = 10
 DIGEST = bytes(32)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
 
 
 def rows(start, length, *, whole=False):
@@ -258,7 +272,13 @@ def test_one_that_cannot_be_encoded_ends_alone(setup):
 def test_the_rows_of_a_request_go_with_it(setup):
     setup.submit(request_of("a", b"one"))
     setup.end()
-    assert setup.loop.ask(lambda engine: len(engine._rows)).result(WAIT_S) == 0
+    kept = setup.loop.ask(
+        lambda engine: (
+            len(engine._rows),
+            [event.request.images for event in engine.scheduler.story.events if isinstance(event, Submitted)],
+        )
+    )
+    assert kept.result(WAIT_S) == (0, [()])
 
 
 def test_what_is_no_image_or_too_long_is_refused_before_it_is_let_in(setup):
@@ -277,10 +297,42 @@ def test_rows_are_kept_up_to_a_bound(monkeypatch):
     limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=30)
     reader = ImageReader(projector, limits)
     for data in (b"one", b"two", b"one", b"three", b"one", b"two"):
-        reader.encode(reader.expand(request_of("a", data)))
+        request = reader.expand(request_of("a", data))
+        reader.encode(request.rows, request.images)
     assert projector.n_encoded == 4  # two was given up for three
 
 
 def test_a_loop_that_is_not_open_takes_no_images():
     with pytest.raises(LoadingError):
         EngineLoop(lambda sink: None, FakeClock(), lambda batch: None).expand(request_of("a", b"one"))
+
+
+@pytest.fixture
+def server():
+    server = EngineServer(EngineSettings(model="builtin:scripted", n_slots=1, max_queue=1))
+    projector = server._loop._engine.images._projector = FakeProjector()
+    server._pusher.send = lambda batch: set()  # nobody listens, and nothing is lost
+    yield server, projector
+    server.__del__()
+
+
+@pytest.mark.anyio
+async def test_an_engine_refuses_what_it_cannot_read(server):
+    server, _ = server
+    refusal = await server.run(request_of("a", b"broken"))
+    assert isinstance(refusal, InvalidImageError)
+    assert await server.run(request_of("b", b"one")) is None
+    assert isinstance(await server.run(request_of("c", b"broken")), InvalidImageError)
+
+
+@pytest.mark.anyio
+async def test_no_more_images_are_looked_at_than_the_queue_holds(server):
+    server, projector = server
+    read, gate = projector.read, threading.Event()
+    projector.read = lambda image: gate.wait(WAIT_S) and read(image)
+    waiting = [asyncio.ensure_future(server.run(request_of(name, name.encode()))) for name in ("a", "b")]
+    await asyncio.sleep(0)
+    assert isinstance(await server.run(request_of("c", b"three")), QueueFullError)
+    assert await server.run(request_of("text")) is None
+    gate.set()
+    assert await asyncio.gather(*waiting) == [None, None]
