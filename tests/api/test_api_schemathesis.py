@@ -25,7 +25,11 @@ def app():
     return build_api(Fleet([Model({"0": client})]), ApiSettings(), clock=FakeApiClock())
 
 
-document = schemathesis.openapi.from_asgi("/openapi.json", app()).exclude(path="/debug/stream")  # endless
+document = (
+    schemathesis.openapi.from_asgi("/openapi.json", app())
+    .exclude(path="/debug/stream")  # endless
+    .exclude(path="/lora-adapters", method="POST")  # 501, as it says
+)
 
 
 @document.parametrize()
