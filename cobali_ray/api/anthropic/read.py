@@ -100,6 +100,7 @@ _MESSAGE = re.compile(r"messages\[(?P<message>\d+)\](?:\.content)?(?:\[(?P<part>
 _OTHERS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
+        (r"\.image_url(?:\.url)?\b", ".source"),
         (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
         (r"(tools\[\d+\])\.function", r"\1"),
         (r"\btool_choice\.function\.name", "tool_choice.name"),

@@ -94,7 +94,7 @@ def named(text: str) -> str:
 _NAMES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"(messages\[\d+\])\.content\[\d+\]", r"\1.images"),
+        (r"(messages\[\d+\])\.content\[\d+\](?:\.image_url)?(?:\.url)?", r"\1.images"),
         (r"\bresponse_format\.json_schema\.schema", "format"),
         (r"^(?=(?:stop|seed|temperature|top_[kp]|(?:min|typical)_p|(?:repeat|presence|frequency)_penalty)\b)",
          "options."),
