@@ -81,7 +81,8 @@ class Blocks:
     def usage(self, stats: RequestStats | None, n_prompt: int) -> Told:
         """Return the counts of tokens; what was cached does not count as input."""
         n_cached = 0 if stats is None else stats.n_cached
-        n_prompt = n_prompt if stats is None else stats.n_prompt  # the engine knows what images come to
+        if stats is not None:
+            n_prompt = stats.n_prompt  # the engine knows what images come to
         told: Told = {
             "input_tokens": n_prompt - n_cached,
             "cache_creation_input_tokens": 0,
