@@ -15,6 +15,7 @@ from cobali_ray.api.schema import (
     CompletionBody,
     EmbeddingBody,
     GenerationBody,
+    Many,
     Prompt,
     Shape,
     prompt_if_any,
@@ -87,7 +88,7 @@ class NativeBody(GenerationBody):
         ),
         Field(description="[[token or text, bias or false], ...], or an object."),
     ] = None
-    samplers: list[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
+    samplers: Many[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
     response_fields: Annotated[
         list[str] | None, Field(max_length=MOST_FIELDS, description="Leave out all others; a/b is b of a.")
     ] = None
