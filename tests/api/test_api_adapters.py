@@ -93,9 +93,9 @@ async def test_a_model_is_loaded_for_its_adapter(under, client):
 
 async def test_the_list_is_llama_servers(get):
     assert (await get("/lora-adapters")).json == [
-        {"id": 0, "path": "/adapters/law.gguf", "scale": 1.0, "model": "law"},
-        {"id": 1, "path": "/adapters/poet.gguf", "scale": 0.5, "model": "poet"},
-        {"id": 2, "path": "/adapters/law.gguf", "scale": 0.0, "model": "off"},
+        {"id": 0, "path": "law.gguf", "scale": 1.0, "model": "law"},
+        {"id": 1, "path": "poet.gguf", "scale": 0.5, "model": "poet"},
+        {"id": 2, "path": "law.gguf", "scale": 0.0, "model": "off"},
     ]
     assert (await get("/lora-adapters?model=alias")).json[0]["id"] == 0
     assert (await get("/lora-adapters?model=nobody")).status == 404

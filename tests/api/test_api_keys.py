@@ -271,7 +271,7 @@ async def test_each_ingress_grants_its_part_while_nobody_counts_for_all(keys, tw
     assert (await keys.ask("alice")).headers["x-ratelimit-limit-requests"] == "4"
 
 
-@pytest.mark.parametrize("path", ["/props", "/tokenizer_info"])
+@pytest.mark.parametrize("path", ["/props", "/tokenizer_info", "/lora-adapters"])
 async def test_models_of_others_are_not_told_of(keys, get, path):
     keys.write(alice="models: [other]", bob="models: [fake]")
     keys.serve()

@@ -262,7 +262,7 @@ async def test_loading_needs_a_key_where_there_are_keys(engines, clock):
     assert (await keyed.run()).status == 200
 
 
-@pytest.mark.parametrize("path", ["/props", "/tokenizer_info"])
+@pytest.mark.parametrize("path", ["/props", "/tokenizer_info", "/lora-adapters"])
 async def test_who_asks_about_a_model_has_it_loaded(app, engines, path):
     wire = await Wire(app, f"{path}?model=a", method="GET").run()
     assert (wire.status, engines["a"].loads) == (200, ["load"])
