@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from fastapi import APIRouter, Response
+from fastapi import Request as HttpRequest
 
+from cobali_ray.api.account import account_of
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.openapi import errors, get
+from cobali_ray.api.intake import loaded_model
+from cobali_ray.api.openapi import TELLING, errors, get
 from cobali_ray.api.replies import json_response
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.errors import FixedScalesError
@@ -22,13 +26,13 @@ class Adapters:
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter(tags=["facts"])
-        get(router, "/lora-adapters", self.tell, responses=errors(400, 401, 404, 500, 503))
+        get(router, "/lora-adapters", self.tell, responses=errors(*TELLING))
         router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.change)
         return router
 
-    async def tell(self, model: str | None = None) -> Response:
+    async def tell(self, http: HttpRequest, model: str | None = None) -> Response:
         """List the adapters of a model, which need not be named where there is but one."""
-        card = self._fleet.find(model).card
+        card = (await loaded_model(self._fleet, model, account_of(http))).card
         return json_response([_told(i, one) for i, one in enumerate(card.adapters)])
 
     async def change(self) -> Response:
@@ -37,4 +41,5 @@ class Adapters:
 
 
 def _told(adapter_id: int, adapter: Adapter) -> dict[str, Any]:
-    return {"id": adapter_id, "path": adapter.path, "scale": adapter.scale, "model": adapter.name}
+    file = PurePath(adapter.path).name  # in which folder is nobody's affair
+    return {"id": adapter_id, "path": file, "scale": adapter.scale, "model": adapter.name}

@@ -18,8 +18,8 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
-from cobali_ray.api.intake import Intake, Source, asked_model, source_of
-from cobali_ray.api.openapi import READING, Responses, content, errors, get, takes
+from cobali_ray.api.intake import Intake, Source, asked_model, loaded_model, source_of
+from cobali_ray.api.openapi import READING, TELLING, Responses, content, errors, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.settings import ApiSettings
@@ -27,7 +27,7 @@ from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import InvalidParameterError, LoadingError, UnloadedError
+from cobali_ray.errors import InvalidParameterError, LoadingError
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
@@ -69,7 +69,7 @@ class Facts:
         router.post("/detokenize", response_model=None, responses=body, openapi_extra=takes(DetokenizeBody))(
             self.detokenize
         )
-        get(router, "/tokenizer_info", self.tokenizer_info, responses=keyed | errors(400, 404))
+        get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*TELLING))
         get(router, "/health", self.health)
         get(router, "/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.")
@@ -134,12 +134,8 @@ class Facts:
 
     async def tokenizer_info(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe a model's vocabulary by the names that a tokenizer_config.json has for it."""
-        asked = asked_model(self._fleet, model, account_of(http))
-        try:
-            chat, card = asked.words.chat, asked.card
-        except UnloadedError:
-            await asked.load()
-            chat, card = asked.words.chat, asked.card
+        asked = await loaded_model(self._fleet, model, account_of(http))
+        chat, card = asked.words.chat, asked.card
         return json_response(
             {
                 "bos_token": chat.bos or None,
@@ -251,7 +247,7 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "root": card.model_id,
             "parent": card.model_id if name in model.adapters else None,
             "max_model_len": card.n_ctx_slot,
-            "capabilities": list(capabilities(card)),
+            "capabilities": list(capabilities(card.under(name))),
             "architecture": {
                 "input_modalities": ["text", "image"] if card.images else ["text"],
                 "output_modalities": ["text"],

@@ -21,7 +21,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.images import in_order, tokens_of
+from cobali_ray.api.images import in_order, shown, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import content, errors, generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
@@ -178,22 +178,26 @@ class Generation:
             account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
         return body
 
-    def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
-        body, dialect, before = read(account, raw, gone)
-        source = source_of(self._fleet, body.model, account)
+    def _read(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Asked, Source]:
+        account.named = str  # a body may be read again
+        asked = read(account, raw, gone)
+        source = source_of(self._fleet, asked.body.model, account)
         if not source.card.generates:
             raise WrongTaskError(source.card.model_id, "generates no text; ask /v1/embeddings or /v1/rerank")
+        return asked, source
+
+    def _translated(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Call, Dialect]:
+        (body, dialect, before), source = self._read(account, read, raw, gone)
         if isinstance(body, ChatBody):
             return self._chat(body, source, dialect, before, gone), dialect
         return self._completion(body, source, dialect, gone), dialect
 
     def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
-        body, _, _ = read(account, raw, gone)
-        source = source_of(self._fleet, body.model, account)
+        (body, _, _), source = self._read(account, read, raw, gone)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found, tokens = self._chat_prompt(body, source, gone)
-        return Prompted(found.text, tokens)
+        return Prompted(shown(found.text), tokens)
 
     def _chat_prompt(self, body: ChatBody, source: Source, gone: Gone) -> tuple[ChatPrompt, list[int]]:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least

@@ -84,6 +84,11 @@ def in_order(text: str, images: Sequence[Image]) -> tuple[Image, ...]:
     return tuple(images[int(number)] for number in _MARKER.findall(text))
 
 
+def shown(text: str) -> str:
+    """Return a rendered chat for a client's eyes, with llama.cpp's own marker in place of each image."""
+    return _MARKER.sub("<__media__>", text)
+
+
 def _data_of(url: str, param: str) -> bytes:
     if url.startswith(("http://", "https://")):
         raise UnsupportedParameterError(

@@ -61,6 +61,16 @@ def asked_model(fleet: Fleet, asked: str | None, account: Account) -> Model:
     return model
 
 
+async def loaded_model(fleet: Fleet, asked: str | None, account: Account) -> Model:
+    """Return the model that a query asks for, once it is known. Raises what `source_of` does."""
+    model = asked_model(fleet, asked, account)
+    try:
+        _ = model.card, model.words
+    except UnloadedError:
+        await model.load()
+    return model
+
+
 def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
     """Return the source of a body that asks for this model; called by the work that an Intake does.
 

@@ -89,8 +89,10 @@ def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
     }
 
 
-READING: tuple[int, ...] = (400, 401, 404, 408, 413, 415, 429, 500, 503)
+READING: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 """What may go wrong wherever a body is read."""
+TELLING: tuple[int, ...] = (400, 401, 403, 404, 429, 500, 503, 507)
+"""What may go wrong where a query names a model, which may have to be loaded."""
 KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},

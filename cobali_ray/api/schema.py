@@ -6,9 +6,9 @@ Strict: a bool is no number, a string is no number. null means absent. Fields no
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from cobali_ray.api.salts import MOST_CHARS
@@ -25,6 +25,9 @@ MAX_ADAPTERS = 256
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
 
+ItemT = TypeVar("ItemT")
+Many: TypeAlias = Annotated[list[ItemT], Field(fail_fast=True)]
+"""A list whose first wrong entry is told: an error for each would hold the interpreter for seconds."""
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
 
@@ -226,7 +229,7 @@ class SampledBody(Shape):
     ebnf: str | None = Field(None, description="The same as grammar.")
     regex: str | None = Field(None, description="What the whole answer must match.")
     guided_regex: str | None = Field(None, description="The same as regex.")
-    guided_choice: list[str] | None = Field(None, description="The texts of which the answer must be one.")
+    guided_choice: Many[str] | None = Field(None, description="The texts of which the answer must be one.")
 
 
 class GenerationBody(SampledBody):
@@ -307,7 +310,7 @@ class ChatBody(GenerationBody):
         Field(description="The turns of the chat: role and content."),
     ]
     tools: Annotated[
-        list[dict[str, Any]] | None,
+        Many[dict[str, Any]] | None,
         Field(description="At most 512 functions that the model may call: type, function."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
@@ -432,7 +435,7 @@ class DetokenizeBody(Shape):
     """POST /detokenize."""
 
     model: str | None = Field(None, description="One of the served names.")
-    tokens: Annotated[list[TokenId], FailFast(), Field(description="Token ids.")]
+    tokens: Annotated[Many[TokenId], Field(description="Token ids.")]
 
 
 class SlotBody(Shape):

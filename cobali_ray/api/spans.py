@@ -9,10 +9,12 @@ from cobali_ray.core.request import TraceLink
 
 TRACED: Final = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
-    *("/v1/embeddings", "/v1/rerank", "/v1/score"),
-    *("/completion", "/infill", "/api/chat", "/api/generate", "/api/embed"),
+    *("/v1/embeddings", "/v1/rerank", "/v1/reranking", "/v1/score"),
+    *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
+    *("/chat/completions", "/completion", "/completions", "/infill"),
+    *("/embedding", "/embeddings", "/rerank", "/reranking"),
 )
-"""Routes that get a span; probes, scrapes and viewers would drown them."""
+"""Routes that get a span; probes, scrapes and viewers would drown them. Those that end others come later."""
 
 
 class HttpSpan(Protocol):

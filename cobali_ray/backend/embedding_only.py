@@ -34,6 +34,12 @@ def _pooling(config: LlamaConfig, model: Any) -> Pooling:
     return pooling
 
 
+def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
+    if config.adapters:
+        raise ConfigError("adapters", f"{config.path} only embeds, and texts are embedded without adapters")
+    return LlamaEmbedder(model, pooling=_pooling(config, model), config=config)
+
+
 class EmbeddingBackend:
     """No request for text gets as far as here: the door knows what the model is."""
 
@@ -41,7 +47,7 @@ class EmbeddingBackend:
         lc = library.load()
         self._model = model
         try:
-            self._embedder = LlamaEmbedder(model, pooling=_pooling(config, model), config=config)
+            self._embedder = _embedder(config, model)
         except ConfigError:
             lc.llama_model_free(model)
             raise

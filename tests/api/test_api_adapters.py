@@ -10,6 +10,7 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.adapters import Adapter
+from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.route import names_of
 from cobali_ray.errors import LoadingError, UnloadedError
 
@@ -92,9 +93,9 @@ async def test_a_model_is_loaded_for_its_adapter(under, client):
 
 async def test_the_list_is_llama_servers(get):
     assert (await get("/lora-adapters")).json == [
-        {"id": 0, "path": "/adapters/law.gguf", "scale": 1.0, "model": "law"},
-        {"id": 1, "path": "/adapters/poet.gguf", "scale": 0.5, "model": "poet"},
-        {"id": 2, "path": "/adapters/law.gguf", "scale": 0.0, "model": "off"},
+        {"id": 0, "path": "law.gguf", "scale": 1.0, "model": "law"},
+        {"id": 1, "path": "poet.gguf", "scale": 0.5, "model": "poet"},
+        {"id": 2, "path": "law.gguf", "scale": 0.0, "model": "off"},
     ]
     assert (await get("/lora-adapters?model=alias")).json[0]["id"] == 0
     assert (await get("/lora-adapters?model=nobody")).status == 404
@@ -165,3 +166,31 @@ async def test_the_router_knows_prefixes_of_adapters_apart(under, client):
     law, base = (names_of(tokens, replace(one, prompt=tokens).salt) for one in client.requests)
     assert not set(law) & set(base)
     assert base == names_of(tokens, ""), "of the model itself they are what they were"
+
+
+async def test_ollamas_clients_find_adapters_too(get):
+    listed = (await get("/api/tags")).json["models"]
+    assert [one["name"] for one in listed] == [f"{name}:latest" for name in ("fake", "alias", *NAMES)]
+    digests = [one["digest"] for one in listed]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 1 + len(NAMES), "adapters are other models"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/embedding", {"content": "a"}),
+        ("/api/embed", {"input": "a"}),
+    ],
+)
+async def test_texts_are_not_embedded_under_an_adapter(get, post, client, path, body):
+    kind = EmbeddingKind(width=4, n_most=12, n_batch=64, n_together=64, n_texts=8, pooling="mean")
+    client.the_card = replace(client.card, embedding=kind)
+    wire = await post(path, body | {"model": "law"})
+    assert wire.status == 400
+    assert b"is an adapter" in wire.body
+    assert client.requests == []
+    told = [(await get(f"/v1/models/{name}")).json["capabilities"] for name in ("law", "fake")]
+    assert told == [["completion"], ["completion", "embedding", "rerank"]]

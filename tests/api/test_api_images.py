@@ -5,10 +5,11 @@ import struct
 from dataclasses import replace
 
 import pytest
-from fake_client import CARD, FakeClient, says
+from fake_client import CARD, FakeClient, says, stats
 from openai import BadRequestError
 
 from cobali_ray.api.images import MAX_IMAGES, MAX_PIXELS, size_of
+from cobali_ray.core.events import Delta, End
 from cobali_ray.core.media import Image, place_of
 from tests.projectors import png
 
@@ -158,3 +159,67 @@ def test_places_tell_images_apart():
     places = {place_of(Image(png(8, 8, seed=i), "")) for i in range(50)}
     assert len(places) == 50
     assert max(places) < 0
+
+
+# -- in the words of other APIs
+
+
+def asked_of(path, data):
+    """Return a body with two words and an image."""
+    said = base64.b64encode(data).decode()
+    if path.startswith("/v1/messages"):
+        source = {"type": "base64", "media_type": "image/png", "data": said}
+        turn = {"role": "user", "content": [text("what is it"), {"type": "image", "source": source}]}
+        return {"max_tokens": 5, "messages": [turn]}
+    if path.startswith("/v1/responses"):
+        parts = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": url_of(data)}]
+        return {"input": [{"role": "user", "content": parts}]}
+    if path == "/api/chat":
+        return {"messages": [{"role": "user", "content": "see", "images": [said]}], "stream": False}
+    return {"prompt": "see", "images": [said], "stream": False}
+
+
+PATHS = {
+    "/v1/messages": "messages[0].content[1].source ",
+    "/v1/responses": "input[0].content[1].image_url.url ",
+    "/api/chat": "messages[0].images ",
+    "/api/generate": "messages[0].images ",
+}
+
+
+@pytest.mark.parametrize(("path", "place"), PATHS.items())
+async def test_every_api_takes_images_and_names_bad_ones_in_its_words(post, client, path, place):
+    data = png(seed=1)
+    assert (await post(path, asked_of(path, data))).status == 200
+    assert [image.data for image in client.requests[-1].images] == [data]
+    bad = await post(path, asked_of(path, png()[:20]))
+    assert bad.status == 400
+    assert place in bad.body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropics_usage_counts_what_the_engine_counted(post, client, stream):
+    def script(request):
+        whole = stats(replace(request, prompt=request.prompt + 100 * (1,)), 1, n_cached=90)
+        yield [Delta(request.request_id, "a", (1,), stats=whole)]
+        yield [End(request.request_id, "stop", None, whole)]
+
+    client.script = script
+    wire = await post("/v1/messages", asked_of("/v1/messages", png()) | {"stream": stream})
+    n_prompt = client.requests[0].n_prompt + 100
+    assert wire.body.count(b'"input_tokens":%d,' % (n_prompt - 90)) == 1 + stream, wire.body
+
+
+async def test_a_prompt_with_images_is_no_context_to_go_on_from(post):
+    plain = await post("/api/generate", {"prompt": "see", "stream": False})
+    assert all(token >= 0 for token in plain.json["context"])
+    wire = await post("/api/generate", asked_of("/api/generate", png()))
+    assert wire.json["done"]
+    assert "context" not in wire.json
+
+
+async def test_nobody_is_shown_the_marker_that_holds_an_images_place(post):
+    """Who knew it could write it into a text that others send along."""
+    messages = [{"role": "user", "content": [text("see"), part(url_of(png()))]}]
+    wire = await post("/apply-template", {"messages": messages})
+    assert wire.json == {"prompt": "<user> see<__media__>\n"}

@@ -61,6 +61,27 @@ HEAVY = [
     pytest.param(CHAT, ASK | {"json_schema": {"properties": DEEP}}, 400, id="deep-schema"),
     pytest.param(CHAT, ASK | {"guided_choice": [f"c{i}" for i in range(15_000)]}, 200, id="choices"),
     pytest.param(CHAT, ASK | {"grammar": RULES}, 200, id="rules"),
+    pytest.param(CHAT, ASK | {"tools": many(380_000, 1)}, 400, id="tools-that-are-none"),
+    pytest.param(CHAT, ASK | {"guided_choice": many(380_000, 1)}, 400, id="choices-that-are-none"),
+    pytest.param(
+        "/v1/messages", ASK | {"max_tokens": 1, "tools": many(380_000, 1)}, 400, id="anthropic-tools"
+    ),
+    pytest.param(
+        "/v1/messages", ASK | {"max_tokens": 1, "stop_sequences": many(380_000, 1)}, 400, id="anthropic-stops"
+    ),
+    pytest.param(
+        "/v1/messages", {"max_tokens": 1, "messages": many(9_000, ASK["messages"][0])}, 200, id="anthropic"
+    ),
+    pytest.param("/v1/responses", {"input": "x", "tools": many(380_000, 1)}, 400, id="responses-tools"),
+    pytest.param("/v1/responses", {"input": many(9_000, ASK["messages"][0])}, 200, id="responses"),
+    pytest.param("/completion", {"prompt": "x", "samplers": many(380_000, 1)}, 400, id="samplers"),
+    pytest.param("/completion", {"prompt": many(380_000, 0)}, 200, id="native-ids"),
+    pytest.param("/api/chat", {"messages": many(380_000, 1)}, 400, id="ollama-messages-that-are-none"),
+    pytest.param("/api/chat", {"messages": many(9_000, ASK["messages"][0])}, 200, id="ollama"),
+    pytest.param("/api/generate", {"prompt": "x", "context": many(380_000, -1)}, 400, id="no-context"),
+    pytest.param("/api/generate", {"prompt": "x", "context": many(380_000, 1)}, 200, id="context"),
+    pytest.param("/api/generate", {"prompt": "x", "images": many(380_000, 1)}, 400, id="no-images"),
+    pytest.param("/api/embed", {"input": many(380_000, 1)}, 400, id="no-texts"),
 ]
 
 

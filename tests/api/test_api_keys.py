@@ -269,3 +269,11 @@ async def test_each_ingress_grants_its_part_while_nobody_counts_for_all(keys, tw
     assert not any(place.ledger._open["alice"].values()), "what may have been counted is taken back"
     place.away = False
     assert (await keys.ask("alice")).headers["x-ratelimit-limit-requests"] == "4"
+
+
+@pytest.mark.parametrize("path", ["/props", "/tokenizer_info", "/lora-adapters"])
+async def test_models_of_others_are_not_told_of(keys, get, path):
+    keys.write(alice="models: [other]", bob="models: [fake]")
+    keys.serve()
+    found = [await get(path, app=keys.app, headers=[("x-api-key", f"{who}-key")]) for who in ("alice", "bob")]
+    assert [wire.status for wire in found] == [403, 200]

@@ -1,18 +1,20 @@
 """llama-server's own routes, as its clients call them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from fake_client import BOS, Wire, ends_with, says, stats
 
 from cobali_ray.api.llama_server.answer import stop_type
 from cobali_ray.backend.port import InfillMarks
-from cobali_ray.core.events import Delta, End
+from cobali_ray.core.events import Delta, End, TokenLogprob
 from cobali_ray.errors import EngineDiedError
 
 pytestmark = pytest.mark.anyio
 
 MARKS = InfillMarks(1, 2, 3, 4, 5, BOS)
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 NAMES = ["<prefix>", "<suffix>", "<middle>", "<repository>", "<file>"]
 
 
@@ -265,3 +267,40 @@ async def test_props_tell_what_is_served(get, client):
     assert props["default_generation_settings"]["n_ctx"] == 64
     assert props["default_generation_settings"]["params"]["n_predict"] == -1
     assert (await get("/props?model=nobody")).status == 404
+
+
+async def test_logprobs_of_the_prompt_are_told(complete, client):
+    def script(request):
+        tokens = [
+            TokenLogprob(token, b"x", None if i == 0 else -1.0, ()) for i, token in enumerate(request.prompt)
+        ]
+        yield [Delta(request.request_id, "", (), prompt=tuple(tokens))]
+        yield from says("Hello")(request)
+
+    client.script = script
+    for n_predict, said in ((4, "Hello"), (0, "")):
+        answer = (await complete(prompt="once upon", prompt_logprobs=0, n_predict=n_predict)).json
+        assert (answer["content"], len(answer["prompt_logprobs"])) == (said, answer["tokens_evaluated"])
+    assert "prompt_logprobs" not in (await complete(prompt="once upon")).json
+
+
+async def test_n_is_another_name_for_n_cmpl(complete, client):
+    assert len((await complete(prompt="once", n=3)).json) == len(client.requests) == 3
+    assert len((await complete(prompt="once", n=3, n_cmpl=2)).json) == 2
+    assert (await complete(prompt="once", n=1000)).json["error"]["param"] == "n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/apply-template", CHAT),
+        ("/v1/chat/completions/input_tokens", CHAT),
+        ("/v1/messages/count_tokens", CHAT),
+        ("/v1/responses/input_tokens", {"input": "hi"}),
+    ],
+)
+async def test_no_prompt_is_made_for_a_model_that_generates_nothing(complete, client, path, body):
+    client.the_card = replace(client.card, generates=False)
+    wire = await complete(path, **body)
+    assert wire.status == 400
+    assert "generates no text" in wire.json["error"]["message"]

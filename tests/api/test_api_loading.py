@@ -260,3 +260,17 @@ async def test_loading_needs_a_key_where_there_are_keys(engines, clock):
         assert (await Wire(app, f"/v1/models/{verb}", {"model": "a"}).run()).status == 401
     keyed = Wire(app, "/v1/models/load", {"model": "a"}, headers=[("x-api-key", "k")])
     assert (await keyed.run()).status == 200
+
+
+@pytest.mark.parametrize("path", ["/props", "/tokenizer_info", "/lora-adapters"])
+async def test_who_asks_about_a_model_has_it_loaded(app, engines, path):
+    wire = await Wire(app, f"{path}?model=a", method="GET").run()
+    assert (wire.status, engines["a"].loads) == (200, ["load"])
+
+
+async def test_a_body_that_is_read_again_is_read_in_the_same_words(app):
+    """Anthropic's `stop_sequences` are OpenAI's `stop`, which is no field there."""
+    body = ask("a") | {"max_tokens": 5, "stop": "x"}
+    for _ in range(2):
+        wire = await Wire(app, "/v1/messages", body).run()
+        assert (wire.status, wire.headers["x-cobali-ignored-fields"]) == (200, "stop")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cobali_ray.chat.format import GENERIC, Format
+from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.events import Delta
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
@@ -273,6 +274,13 @@ async def test_models_are_listed_and_shown(llama, get, client):
     assert shown.modelinfo[f"{shown.modelinfo['general.architecture']}.context_length"] == 64
     version = (await get("/api/version")).json["version"]
     assert tuple(map(int, version.split("."))) > (0, 6, 4)
+
+
+async def test_a_model_that_ranks_makes_no_vectors(llama, client):
+    kind = EmbeddingKind(width=1, n_most=12, n_batch=64, n_together=64, n_texts=8, pooling="rank")
+    for pooling, told in (("rank", []), ("mean", ["embedding"])):
+        client.the_card = replace(client.card, generates=False, embedding=kind._replace(pooling=pooling))
+        assert (await llama.show("fake")).capabilities == told
 
 
 async def test_a_model_that_is_not_loaded_is_listed_and_not_running(make_app, client):

@@ -98,6 +98,19 @@ async def test_every_answer_is_declared(keyed, client, document):
             assert declared(operation, await wire.run()), (path, wire.status)
 
 
+async def test_what_a_key_may_not_use_is_declared(make_app, tmp_path):
+    file = tmp_path / "keys.yaml"
+    file.write_text("keys:\n  alice: {key: right, models: [other]}\n")
+    app = make_app(api_keys_file=file)
+    refused = set()
+    for path, verb, operation in operations(app.openapi()):
+        if path not in ENDLESS:
+            wire = Wire(app, path, GOOD.get(path, b""), method=verb.upper(), headers=[KEY])
+            assert declared(operation, await wire.run()), (path, wire.status)
+            refused |= {path} if wire.status == 403 else set()
+    assert {"/v1/chat/completions", "/v1/embeddings", "/completion", "/props", "/api/show"} <= refused
+
+
 async def test_a_stream_is_declared(keyed, document):
     wire = await Wire(keyed, "/v1/chat/completions", ASK | {"stream": True}, headers=[KEY]).run()
     assert declared(document["paths"]["/v1/chat/completions"]["post"], wire)

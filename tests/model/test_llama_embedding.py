@@ -9,6 +9,7 @@ from cobali_ray.backend.embedder import FLASH_TOGETHER, MOST_TEXTS, PLAIN_TOGETH
 from cobali_ray.backend.embedding_only import EmbeddingBackend, open_llama
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingQueue, EmbeddingRequest, Piece
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import BackendError, BadRequestError, ConfigError, TooManyTokensError
@@ -185,6 +186,11 @@ def test_what_the_file_says_decides(open_model, bert, tiny):
     assert open_model(bert, flash_attn="on").embedder.kind.n_together == FLASH_TOGETHER
     assert open_model(bert, pooling="cls").embedder.kind.pooling == "cls"
     assert isinstance(open_model(tiny), LlamaBackend)
+
+
+def test_adapters_of_a_model_that_only_embeds_stop_the_start(open_model, bert):
+    with pytest.raises(ConfigError, match="adapters"):
+        open_model(bert, adapters=(Adapter("law", "1f 1.0", "/law.gguf", 1.0),))
 
 
 def test_no_room_names_the_setting(open_model, tiny, monkeypatch):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, FailFast, Field
+from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import Content, Shape
+from cobali_ray.api.schema import Content, Many, Shape
 
 
 class OneMessage(Shape):
@@ -60,12 +60,11 @@ class CountBody(Shape):
 
     model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     messages: Annotated[
-        list[dict[str, Any]],
-        FailFast(),
+        Many[dict[str, Any]],
         Field(min_length=1, description="The turns: role, and content as text or blocks."),
     ]
     system: Annotated[Content, Field(description="Text, or a list of text blocks.")] = None
-    tools: list[dict[str, Any]] | None = Field(
+    tools: Many[dict[str, Any]] | None = Field(
         None, description="Functions: name, description, input_schema."
     )
     tool_choice: ToolChoice | None = Field(None, description="auto, any, tool with a name, or none.")
@@ -81,7 +80,7 @@ class MessagesBody(CountBody):
     temperature: float | None = Field(None, description="0 to 100; 0 takes the likeliest token.")
     top_p: float | None = Field(None, description="Keep the likeliest tokens that add up to it.")
     top_k: int | None = Field(None, description="Keep the k likeliest tokens.")
-    stop_sequences: list[str] | None = Field(None, description="Texts that end the answer, at most 16.")
+    stop_sequences: Many[str] | None = Field(None, description="Texts that end the answer, at most 16.")
     stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
 
 

@@ -61,6 +61,8 @@ class NativeAnswer(Choices):
         told["tokens"] = self._tokens[index] if self._native.return_tokens else []
         if self._call.with_logprobs:
             told |= choice.logprobs.json()
+        if choice.prompt is not None:
+            told["prompt_logprobs"] = choice.prompt.json()
         return _only(told, self._native.response_fields)
 
 
@@ -200,7 +202,9 @@ def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _silenced(news: News) -> News:
-    return news._replace(deltas=())
+    """Return news that tell of the prompt alone."""
+    told = [delta._replace(text="", tokens=(), logprobs=()) for delta in news.deltas if delta.prompt]
+    return news._replace(deltas=told)
 
 
 def _only(told: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

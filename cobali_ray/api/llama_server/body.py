@@ -15,6 +15,7 @@ from cobali_ray.api.schema import (
     CompletionBody,
     EmbeddingBody,
     GenerationBody,
+    Many,
     Prompt,
     Shape,
     prompt_if_any,
@@ -87,7 +88,7 @@ class NativeBody(GenerationBody):
         ),
         Field(description="[[token or text, bias or false], ...], or an object."),
     ] = None
-    samplers: list[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
+    samplers: Many[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
     response_fields: Annotated[
         list[str] | None, Field(max_length=MOST_FIELDS, description="Leave out all others; a/b is b of a.")
     ] = None
@@ -174,9 +175,10 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         raise InvalidParameterError("n_probs", f"n_probs must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
     reader = _Reader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
-    n = 1 if body.n_cmpl is None else body.n_cmpl
+    asked, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
+    n = 1 if asked is None else asked
     if not 1 <= n * len(parts) <= MAX_CHOICES:
-        param = "n_cmpl" if n != 1 else "prompt"
+        param = param if n != 1 else "prompt"
         raise InvalidParameterError(param, f"{param}: 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
     prompts = tuple(part if isinstance(part, str) else words.detokenize(part, gone=gone) for part in parts)
     values: dict[str, Any] = {name: getattr(body, name) for name in GenerationBody.model_fields}

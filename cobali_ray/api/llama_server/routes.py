@@ -9,13 +9,13 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
-from cobali_ray.api.account import Account
+from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import parse
 from cobali_ray.api.embeddings import Embeddings, Wanted
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.intake import source_of
+from cobali_ray.api.intake import loaded_model, source_of
 from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
     InfillBody,
@@ -25,7 +25,7 @@ from cobali_ray.api.llama_server.body import (
     embedding_of,
     unknown_fields,
 )
-from cobali_ray.api.openapi import READING, errors, generation_responses, get, takes
+from cobali_ray.api.openapi import READING, TELLING, errors, generation_responses, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.settings import ApiSettings
@@ -61,7 +61,7 @@ class LlamaServer:
             ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*READING)),
         ):
             router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
-        get(router, "/props", self.props, responses=errors(400, 401, 404, 500, 503), openapi_extra=_OF_MODEL)
+        get(router, "/props", self.props, responses=errors(*TELLING), openapi_extra=_OF_MODEL)
         return router
 
     async def complete(self, http: HttpRequest) -> Response:
@@ -88,7 +88,7 @@ class LlamaServer:
 
     async def props(self, http: HttpRequest) -> Response:
         """Say what is served, and what holds where a request says nothing."""
-        model = self._fleet.find(http.query_params.get("model"))
+        model = await loaded_model(self._fleet, http.query_params.get("model"), account_of(http))
         card, words, states = model.card, model.words, await model.states()
         unasked = Request(
             request_id="", prompt=(0,), max_tokens=self._settings.default_max_tokens or card.n_ctx_slot,

@@ -116,7 +116,7 @@ class Talk:
             "eval_count": stats.n_output,
             "eval_duration": nanoseconds(stats.decode_s),
         }
-        if self._style.with_context:
+        if self._style.with_context and not self._call.requests[0].images:  # those are no tokens
             told["context"] = [*self._call.requests[0].prompt, *self._tokens]
         return told
 

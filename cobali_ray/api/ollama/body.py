@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import MAX_CALLS, MAX_INPUTS, CalledFunction, Shape, Stop, TokenId
+from cobali_ray.api.schema import MAX_CALLS, MAX_INPUTS, CalledFunction, Many, Shape, Stop, TokenId
 
 
 class Options(Shape):
@@ -56,7 +56,7 @@ class OllamaMessage(Shape):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: list[str] | None = Field(None, description="Data in base64.")
+    images: Many[str] | None = Field(None, description="Data in base64.")
     tool_calls: Annotated[list[OllamaCall] | None, Field(max_length=MAX_CALLS)] = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -65,8 +65,8 @@ class OllamaMessage(Shape):
 class OllamaChatBody(AskedBody):
     """POST /api/chat."""
 
-    messages: list[dict[str, Any]] | None = Field(None, description="The turns: role and content.")
-    tools: list[dict[str, Any]] | None = Field(None, description="Functions that the model may call.")
+    messages: Many[dict[str, Any]] | None = Field(None, description="The turns: role and content.")
+    tools: Many[dict[str, Any]] | None = Field(None, description="Functions that the model may call.")
 
 
 class OllamaGenerateBody(AskedBody):
@@ -74,9 +74,9 @@ class OllamaGenerateBody(AskedBody):
 
     prompt: str | None = Field(None, description="What is asked.")
     system: str | None = Field(None, description="A system text in front.")
-    images: list[str] | None = Field(None, description="Data in base64.")
+    images: Many[str] | None = Field(None, description="Data in base64.")
     raw: bool | None = Field(None, description="The prompt is what the model continues, without a template.")
-    context: list[TokenId] | None = Field(
+    context: Many[TokenId] | None = Field(
         None, description="What an earlier answer came back with, to go on from."
     )
 
@@ -86,7 +86,7 @@ class OllamaEmbedBody(Shape):
 
     model: str | None = Field(None, description="One of the served names; optional where there is but one.")
     input: Annotated[
-        str | list[str] | None, Field(max_length=MAX_INPUTS, description="One text, or up to 2,048.")
+        str | Many[str] | None, Field(max_length=MAX_INPUTS, description="One text, or up to 2,048.")
     ] = None
     prompt: str | None = Field(None, description="The text of /api/embeddings.")
     truncate: bool | None = Field(None, description="Changes nothing: texts that are too long are refused.")

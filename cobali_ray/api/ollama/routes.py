@@ -98,13 +98,13 @@ class Ollama:
         """Return the routes."""
         router = APIRouter(tags=["ollama"])
         wrong = partial(errors, body=OllamaErrorBody)
-        answers = tells(NDJSON.decode()) | wrong(*READING, 403, 409, 504, 507)
+        answers = tells(NDJSON.decode()) | wrong(*READING, 409, 504, 507)
         routes: tuple[tuple[str, Callable[..., Any], Any, Any], ...] = (
             ("/api/chat", self.chat, OllamaChatBody, answers),
             ("/api/generate", self.generate, OllamaGenerateBody, answers),
-            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*READING, 403, 504, 507)),
-            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*READING, 403, 504, 507)),
-            ("/api/show", self.show, OllamaModelBody, wrong(*READING, 403)),
+            ("/api/embed", self.embed, OllamaEmbedBody, wrong(*READING, 504, 507)),
+            ("/api/embeddings", self.embed_one, OllamaEmbedBody, wrong(*READING, 504, 507)),
+            ("/api/show", self.show, OllamaModelBody, wrong(*READING)),
         )
         for path, endpoint, body, responses in routes:
             router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
@@ -154,7 +154,7 @@ class Ollama:
         card, words = source.card, source.words
         capabilities = ["completion", "tools"] if card.generates else []
         capabilities += ["thinking"] if card.generates and words.form.reasoning_start else []
-        capabilities += ["embedding"] if card.embedding is not None else []
+        capabilities += ["embedding"] if card.embedding and card.embedding.pooling != "rank" else []
         capabilities += ["vision"] if card.images else []
         return json_response(
             {
@@ -174,9 +174,10 @@ class Ollama:
         )
 
     async def tags(self) -> Response:
-        """List every model under each of its names."""
+        """List every model and every adapter under each of its names."""
+        models = self._fleet.models
         return json_response(
-            {"models": [_listed(name, model) for model in self._fleet.models for name in model.names]}
+            {"models": [_listed(name, one) for one in models for name in (*one.names, *one.adapters)]}
         )
 
     async def running(self) -> Response:
@@ -277,7 +278,7 @@ def _listed(name: str, model: Model) -> dict[str, Any]:
     tagged = name if ":" in name else name + LATEST
     told: dict[str, Any] = {"name": tagged, "model": tagged, "size": 0, "size_vram": 0}
     with suppress(LoadingError):
-        card = model.card
+        card = model.card.under(name)
         known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
         return told | {
             "modified_at": when(card.created_s),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.schema import Content, SampledBody, Shape
+from cobali_ray.api.schema import Content, Many, SampledBody, Shape
 
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -60,8 +60,8 @@ class ReasoningItem(Shape):
     type: Literal["reasoning"]
     id: str | None = None
     status: str | None = None
-    summary: list[dict[str, Any]] | None = None
-    content: list[dict[str, Any]] | None = None
+    summary: Many[dict[str, Any]] | None = None
+    content: Many[dict[str, Any]] | None = None
     encrypted_content: str | None = Field(None, description="Only who wrote it can read it; passed over.")
 
 
@@ -100,7 +100,7 @@ class Namespace(Shape):
     type: Literal["namespace"]
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
-    tools: list[dict[str, Any]]
+    tools: Many[dict[str, Any]]
 
 
 class TextConfig(Shape):
@@ -139,7 +139,7 @@ class ResponsesBody(SampledBody):
         description="Most output tokens, reasoning included; more than fits into the context is what fits.",
     )
     tools: Annotated[
-        list[dict[str, Any]] | None,
+        Many[dict[str, Any]] | None,
         Field(description="What the model may call: function, custom, namespace; hosted ones are left out."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
