@@ -251,7 +251,7 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             "root": card.model_id,
             "parent": card.model_id if name in model.adapters else None,
             "max_model_len": card.n_ctx_slot,
-            "capabilities": list(capabilities(card)),
+            "capabilities": list(capabilities(card.under(name))),
             "architecture": {
                 "input_modalities": ["text", "image"] if card.images else ["text"],
                 "output_modalities": ["text"],

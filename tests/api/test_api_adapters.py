@@ -10,6 +10,7 @@ from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.adapters import Adapter
+from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.route import names_of
 from cobali_ray.errors import LoadingError, UnloadedError
 
@@ -98,6 +99,17 @@ async def test_the_list_is_llama_servers(get):
     ]
     assert (await get("/lora-adapters?model=alias")).json[0]["id"] == 0
     assert (await get("/lora-adapters?model=nobody")).status == 404
+
+
+async def test_texts_are_embedded_by_the_model_itself_alone(post, get, client):
+    kind = EmbeddingKind(width=4, n_most=12, n_batch=64, n_together=64, n_texts=8, pooling="mean")
+    client.the_card = replace(client.the_card, embedding=kind)
+    wire = await post("/v1/embeddings", {"input": "hi", "model": "law"})
+    assert (wire.status, wire.json["error"]["code"]) == (400, "model_not_supported")
+    assert "ask its model" in wire.json["error"]["message"]
+    assert not client.requests
+    able = {model["id"]: model["capabilities"] for model in (await get("/v1/models")).json["data"]}
+    assert (able["law"], able["fake"]) == (["completion"], ["completion", "embedding", "rerank"])
 
 
 async def test_scales_are_not_changed_for_all(post):
