@@ -38,10 +38,10 @@ from cobali_ray.engine.loop import EngineLoop, Observer
 from cobali_ray.engine.opening import (
     MonotonicClock,
     chat_template,
+    files_beside,
     model_hash,
     model_path,
     open_engine,
-    projector_path,
 )
 from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
@@ -309,8 +309,7 @@ class EngineServer:
     def _check_room(self) -> None:
         """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
         n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
-        if (projector := projector_path(self._settings)) is not None:
-            n_bytes += projector.stat().st_size
+        n_bytes += sum(path.stat().st_size for path in files_beside(self._settings, self._path))
         if most is not None and n_bytes > most:
             raise ModelTooLargeError(n_bytes, most)
         free = memory.available_bytes()

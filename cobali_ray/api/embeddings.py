@@ -202,7 +202,7 @@ class Embeddings:
         if (kind := source.card.embedding) is None:
             why = "does not embed texts; operators can make it do so with the setting pooling"
             if source.card.adapter is not None:
-                why = "is an adapter, and texts are embedded without one"
+                why = "is an adapter, and texts are embedded without any; ask its model"
             raise WrongTaskError(source.card.model_id, why)
         return source, kind
 

@@ -22,6 +22,7 @@ from cobali_ray.core.route import Route, Router
 from cobali_ray.core.scale import Demand, handicaps
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import (
+    CobaliError,
     DeadlineExceededError,
     EngineDiedError,
     InvalidParameterError,
@@ -203,14 +204,16 @@ class Model:
             async with aclosing(self.engines[engine_id].attempt(request)) as batches:
                 async for events in batches:
                     if waits and (first := first_word(events)) is not None:
-                        self._note(asked_id, first)
                         waits = False
+                        self._note(asked_id, first)
                     if shared:
                         self._elsewhere.note(engine_id, tenant, given(events))
                     yield events
-        finally:
-            if waits:  # it did not take the request
+        except CobaliError:
+            if waits:  # it did not take the request; from one that somebody has left it may have
                 self._elsewhere.put_back(engine_id, tenant, n_elsewhere)
+            raise
+        finally:
             self._router.released(asked_id)
 
     def _note(self, asked_id: str, first: Event) -> None:

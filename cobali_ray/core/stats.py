@@ -215,7 +215,10 @@ class ModelCard:
     """Set where this is the card of one of them."""
 
     def under(self, name: str | None) -> ModelCard:
-        """Return the card of the adapter of this name; of the model itself, where none has it."""
+        """Return the card of the adapter of this name; of the model itself, where none has it.
+
+        Texts are embedded without adapters.
+        """
         adapter = next((one for one in self.adapters if one.name == name), None)
         if adapter is None:
             return self

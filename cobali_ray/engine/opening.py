@@ -90,6 +90,13 @@ def adapters_of(settings: EngineSettings, path: Path | None) -> tuple[Adapter, .
     return tuple(found)
 
 
+def files_beside(settings: EngineSettings, path: Path | None) -> set[Path]:
+    """Return the files that are loaded beside the model's own. Raises ConfigError."""
+    projector = projector_path(settings)
+    adapters = () if path is None else adapters_of(settings, path)
+    return {Path(one.path) for one in adapters} | ({projector} if projector else set())
+
+
 def chat_template(settings: EngineSettings) -> str | None:
     """Return the chat template that was set in place of the model's. Raises ConfigError."""
     if settings.chat_template is None:

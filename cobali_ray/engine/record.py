@@ -70,7 +70,7 @@ class Recorder:
             n_cells_idle=slots.n_used_idle(),
             n_reused_graphs=n_reused - self._n_reused,
             n_preempted=scheduler.n_preempted - self._n_preempted,
-            n_finished=scheduler.n_ended - self._n_ended,
+            n_finished=scheduler.n_ended - self._n_ended + embedded.n_ended,
             n_host_cells=host.n_used,
             n_host_hits=n_hits,
             n_restored=n_restored,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats, until
@@ -213,6 +214,30 @@ async def test_an_engine_is_told_what_others_gave_a_tenant_once_it_takes_a_reque
     assert await told("b0", "bob") == 0
     assert await told("b0") == cost, "what it did not take it was not told"
     assert await told("b0", "") == await told("b1", "") == 0, "without keys there is one tenant"
+
+
+@pytest.mark.parametrize("displaced", [False, True], ids=["left", "displaced"])
+async def test_an_engine_that_took_a_request_is_not_told_again_what_others_gave(engines, displaced):
+    """It has charged the tenant, whether that left its queue or was put out of it."""
+    model = engines.fleet().find("big")
+    mine = partial(replace, ask("r", n_prompt=40), tenant="alice")
+    engines["b1"].present = False
+    await collect(model, mine())
+    engines["b0"].present, engines["b1"].present = False, True
+    engines["b1"].script = lambda _: [asyncio.Event()]
+    if displaced:
+        engines["b1"].script = ends_with(QueueFullError("requests", 1, 7.0))
+        with pytest.raises(QueueFullError):
+            await collect(model, mine())
+    else:
+        waiting = asyncio.ensure_future(collect(model, mine()))
+        await until(lambda: engines["b1"].requests)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    engines["b1"].script = says("done")
+    await collect(model, mine())
+    first, second = (request.served_elsewhere for request in engines["b1"].requests)
+    assert first > 0 == second
 
 
 async def test_leaving_frees_the_engine_in_the_books(engines):

@@ -3,6 +3,7 @@
 import pytest
 
 from cobali_ray.engine.context import largest_context, needed_bytes, settled
+from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings, read_settings
@@ -93,3 +94,12 @@ def test_a_model_needs_its_weights_and_the_cells_of_all_slots():
     one, two = (needed_bytes(EngineSettings(n_slots=n, n_ctx=1024), path) for n in (1, 2))
     assert one - (two - one) == path.stat().st_size, "beside the cells of a slot"
     assert needed_bytes(EngineSettings(n_slots=2, n_ctx=1024, kv_cells=1024, kv="unified"), path) == one
+
+
+def test_adapters_are_loaded_beside_it_each_file_once():
+    path, file = resolve("builtin:synthetic-tiny"), "builtin:synthetic-adapter"
+    settings = read_settings({"adapters": {"a": file, "b": {"file": file, "scale": 2}, "c": f"{file}:7"}})
+    found = files_beside(settings, path)
+    assert len(found) == 2
+    assert all(one.stat().st_size for one in found)
+    assert not files_beside(settings, None), "the scripted model has no files"

@@ -337,6 +337,14 @@ def test_a_tick_that_only_embeds_has_its_record():
     assert isinstance(ticks[0], TickStats)
 
 
+def test_records_say_of_every_request_that_it_ended():
+    engine, _, recorder, _ = make()
+    engine.submit(prompt("s", 20, 6))
+    for name in ("a", "b"):
+        engine.embed(texts_of(60, request_id=name))
+    assert sum(t.n_finished for t in run(engine)) == len([n for n in "sab" if recorder.ends(n)]) == 3
+
+
 def test_streams_keep_their_target_beside_texts_and_prompts():
     engine, embedder, recorder, _ = make(target=0.03)
     for name in ("s", "t"):

@@ -16,7 +16,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.batch import Embedded, Part, TickBatch
 from cobali_ray.backend.positions import Positions
-from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.drafts import Draft, look_up
 from cobali_ray.core.events import End
 from cobali_ray.core.instructions import Submitted
@@ -190,8 +190,9 @@ class Loop:
         backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=32)
         backend.projector = self.projector
         limits = EngineLimits(
-            n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=30, min_prefix=0
-        )
+            n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=30, min_prefix=4,
+            cell_bytes=CELL_BYTES,
+        )  # fmt: skip
         self.engine = Engine(backend, limits, FakeClock(), sink, entropy=lambda: 1)
         return self.engine, None
 
@@ -279,6 +280,15 @@ def test_the_rows_of_a_request_go_with_it(setup):
         )
     )
     assert kept.result(WAIT_S) == (0, [()])
+
+
+def test_a_slot_with_an_image_is_not_saved(setup):
+    """Its file could never be restored: an image is no token, and another projector makes other rows."""
+    setup.submit(request_of("a", b"one"))
+    setup.end()
+    saved = setup.loop.ask(lambda engine: engine.take_out(0))
+    with pytest.raises(InvalidParameterError, match="slot 0 holds an image"):
+        saved.result(WAIT_S)
 
 
 def test_what_is_no_image_or_too_long_is_refused_before_it_is_let_in(setup):

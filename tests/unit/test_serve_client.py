@@ -6,6 +6,7 @@ import time
 import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -902,7 +903,9 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
 )
 async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, error):
     s = await make(load="on_demand")
+    beside = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=11))
     monkeypatch.setattr(engine_server, "needed_bytes", lambda *_: 100)
+    monkeypatch.setattr(engine_server, "files_beside", lambda *_: [beside])
     monkeypatch.setattr(engine_server.memory, "most_bytes", lambda: most)
     monkeypatch.setattr(engine_server.memory, "available_bytes", lambda: free)
     if error is None:
@@ -910,7 +913,7 @@ async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, mos
         return
     with pytest.raises(error) as caught:
         await s.client.load()
-    assert caught.value.n_bytes == 100
+    assert caught.value.n_bytes == 111
     assert (await s.client.state()).status is EngineStatus.UNLOADED
 
 
