@@ -16,7 +16,7 @@ from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import Pooling
-from cobali_ray.core.limits import Grain
+from cobali_ray.core.limits import MIN_SCORED_ROWS, Grain
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.errors import BackendError, ConfigError
 
@@ -49,7 +49,8 @@ class EmbeddingBackend:
         self.words: Words = (vocab := Vocab(model))
         self.piece = vocab.piece
         self.n_vocab, self.end_tokens, self.sampling = vocab.n_vocab, vocab.end_tokens, NEUTRAL
-        self.n_slots, self.n_scored_rows, self.projector = 1, 0, None
+        self.n_slots, self.projector = 1, None
+        self.n_scored_rows = MIN_SCORED_ROWS  # no prompt gets here that would want one
         self.adapters: tuple[Adapter, ...] = ()
         self.n_ctx_slot = self.n_cells = self.n_batch = self._embedder.kind.n_most
         self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
