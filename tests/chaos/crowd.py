@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -240,11 +241,11 @@ async def ghosts(url: str) -> list[str]:
         while held and time.monotonic() < until_s:
             await asyncio.sleep(0.1)
             lines = (await http.get("/metrics")).text.splitlines()
-            held = [line for line in lines if line.startswith(_NOBODYS) and not line.endswith(" 0.0")]
+            held = [line for line in lines if _NOBODYS.match(line) and not line.endswith(" 0.0")]
         return held
 
 
-_NOBODYS = (
-    'cobali_slots{engine="0",state="generating"}', 'cobali_slots{engine="0",state="prefilling"}',
-    'cobali_kv_cells{engine="0",state="used"}', "cobali_queue_requests{", "cobali_queue_tokens{",
-)  # fmt: skip
+_NOBODYS = re.compile(
+    r'cobali_(slots{.*state="(generating|prefilling)"|kv_cells{.*state="used"|queue_(requests|tokens){'
+    r"|embedding_queue_texts{)"
+)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -107,6 +108,25 @@ class Server:
     async def is_ready(self):
         async with self.http() as http:
             return (await http.get("/ready")).status_code == 200
+
+
+@asynccontextmanager
+async def deployed(cluster, name, values):
+    """Have one more application for a while."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        from ray import serve
+
+        from cobali_ray.actors.app import build
+
+        target = serve.RunTarget(build(EngineSettings(**values)), name=name, route_prefix=f"/{name}")
+        await asyncio.to_thread(serve.run_many, [target], wait_for_applications_running=True)
+    server = Server(name, httpx2.URL(cluster["main"].url).port)
+    try:
+        await until(server.is_ready)
+        yield server
+    finally:
+        await asyncio.to_thread(serve.delete, name)
 
 
 async def until(condition, *, timeout_s=30.0, pause_s=POLL_S):
