@@ -83,7 +83,7 @@ def plain(names):
 
 
 def test_every_setting_is_listed_with_its_default():
-    listed = {row[0].strip("`"): yaml.safe_load(row[1].strip("`")) for row in rows(section("Configuration"))}
+    listed = {row[0].strip("`"): yaml.safe_load(row[1].strip("`")) for row in rows(read("docs/settings.md"))}
     real = {
         name: list(field.default) if isinstance(field.default, tuple) else field.default
         for name, field in EngineSettings.model_fields.items()
@@ -98,7 +98,7 @@ def test_every_metric_is_listed_and_exported():
         if family.name.startswith("cobali_")
     }
     listed = {}
-    for name, kind, _ in rows(section("Metrics")):
+    for name, kind, _ in rows(read("docs/metrics.md")):
         family, _, labels = name.strip("`").rstrip("}").partition("{")
         listed[family] = (kind, set(labels.split(",")) - {""})
     assert sorted(listed) == sorted(exported)
@@ -107,7 +107,7 @@ def test_every_metric_is_listed_and_exported():
         assert "engine" in own, "which all of them have, says the text"
         own -= {"engine"}
         assert (kind, labels) == (exported[name].type, own), name
-    assert "carries the label `engine`" in section("Metrics")
+    assert "carries the label `engine`" in read("docs/metrics.md")
     named = {word for document in DOCUMENTS for word in re.findall(r"\bcobali_[a-z0-9_]+", read(document))}
     assert named - {"cobali_ray", "cobali_"} <= set(exported)
 
@@ -148,7 +148,7 @@ def test_every_error_is_listed():
 
 
 def test_every_label_of_a_counter_is_listed():
-    meanings = {row[0].strip("`").partition("{")[0]: row[2] for row in rows(section("Metrics"))}
+    meanings = {row[0].strip("`").partition("{")[0]: row[2] for row in rows(read("docs/metrics.md"))}
     assert set(ticked(meanings["cobali_requests_total"])) == set(OUTCOMES)
     assert set(ticked(meanings["cobali_refusals_total"])) == set(REFUSALS)
 
@@ -212,7 +212,7 @@ def test_the_commands_of_the_readme_were_found():
 
 
 def test_the_benchmarks_named_are_those_there_are():
-    table = section("Performance").partition("|---|---|")[2].partition("\n\n")[0]
+    table = read("docs/performance.md").partition("|---|---|")[2].partition("\n\n")[0]
     listed = {
         name
         for row in table.splitlines()
@@ -249,7 +249,7 @@ def test_set_values_in_the_text_are_valid():
     for text in re.findall(r"--set '([^']+)'", readme):
         name, _, value = text.partition("=")
         read_settings({name: yaml.safe_load(value)})
-    advice = section("Performance").partition("**Reproducible answers**")[2].partition(" Compared")[0]
+    advice = read("docs/performance.md").partition("**Reproducible answers**")[2].partition(" Compared")[0]
     pairs = dict(word.split(": ") for word in ticked(advice) if ": " in word)
     assert {"kv", "flash_attn", "min_prefix"} <= set(pairs)
     read_settings({name: yaml.safe_load(value) for name, value in pairs.items()})
