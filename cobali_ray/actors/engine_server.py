@@ -42,6 +42,7 @@ from cobali_ray.engine.opening import (
     model_hash,
     model_path,
     open_engine,
+    projector_path,
 )
 from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
@@ -167,7 +168,8 @@ class EngineServer:
         del self._slot_files
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
-        self._answers_with = _identity(self._path)  # another file may lie there than when the process began
+        # Other files may lie there than when the process began.
+        self._answers_with = _identity(self._path, projector_path(self._settings))
         engine = open_engine(self._settings, sink, clock=self._clock, path=self._path)
         backend, limits = engine.backend, engine.limits
         self._card = ModelCard(
@@ -510,9 +512,7 @@ def _see(gpus: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, listed(gpus)))
 
 
-def _identity(path: Path | None) -> str:
-    """Return what tells a model's file from others, without reading it."""
-    if path is None:
-        return "scripted"
-    stat = path.stat()
-    return f"{path.name} {stat.st_size} {stat.st_mtime_ns}"
+def _identity(*paths: Path | None) -> str:
+    """Return what tells a model's files from others, without reading them."""
+    stats = [(path.name, path.stat()) for path in paths if path is not None]
+    return ", ".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats) or "scripted"

@@ -116,7 +116,11 @@ def open_engine(
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
     path = path or model_path(settings)
     backend = open_backend(settings, path)
-    return engine_on(backend, settings, sink, clock=clock, path=path)
+    try:
+        return engine_on(backend, settings, sink, clock=clock, path=path)
+    except BaseException:  # else its memory would be gone as long as the process lives
+        backend.close()
+        raise
 
 
 def engine_on(

@@ -934,7 +934,7 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make
 async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, monkeypatch):
     s = await make(load="on_demand")
     first = (await s.handle.server.attend({}, None)).model
-    monkeypatch.setattr(engine_server, "_identity", lambda _: "a newer file")
+    monkeypatch.setattr(engine_server, "_identity", lambda *_: "a newer file")
     assert (await s.handle.server.attend({}, None)).model == first
     await s.client.load()
     assert (await s.handle.server.attend({}, None)).model == "a newer file"
