@@ -30,7 +30,9 @@ def claude(site):
 def test_the_loop_prints_what_the_document_says(site, capsys):
     loop = re.search(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[1]
     printed = re.search(r"```text\n(.*?)```", DOCUMENT, re.DOTALL)[1]
-    exec(loop.replace("http://127.0.0.1:8000", site.url), {})
+    names = {}
+    exec(loop.replace("http://127.0.0.1:8000", site.url), names)
+    names["client"].close()
     assert capsys.readouterr().out.endswith(printed)
 
 

@@ -18,5 +18,7 @@ def test_the_loop_prints_what_the_document_says(capsys, name):
     loop = re.search(r"```python\n(.*?)```", document, re.DOTALL)[1]
     printed = re.search(r"```text\n(.*?)```", document, re.DOTALL)[1]
     with Site(model="builtin:tiny", n_ctx=2048) as site:
-        exec(loop.replace("http://127.0.0.1:8000", site.url), {})
+        names = {}
+        exec(loop.replace("http://127.0.0.1:8000", site.url), names)
+        names["client"].close()
     assert capsys.readouterr().out.endswith(printed)
