@@ -17,7 +17,6 @@ from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.shapes import TensorPlan
 from cobali_ray.models.store import default_cache_dir, write_whole
-from cobali_ray.models.weights import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,15 +135,13 @@ def _pair(name: str, shape: tuple[int, ...]) -> tuple[TensorPlan, TensorPlan]:
 def _write(path: Path, architecture: str, plans: list[TensorPlan], seed: int) -> None:
     from gguf import GGUFWriter
 
+    from cobali_ray.models.writer import write_tensors
+
     writer = GGUFWriter(path, architecture)
     try:
         writer.add_type("adapter")
         writer.add_string("adapter.type", "lora")
         writer.add_float32("adapter.lora.alpha", _ALPHA)
-        for plan in plans:
-            writer.add_tensor(plan.name, draw(plan, seed))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
+        write_tensors(writer, plans, seed)
     finally:
         writer.close()

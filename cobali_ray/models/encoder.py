@@ -8,13 +8,10 @@ import string
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import require_gguf
 from cobali_ray.models.shapes import TensorPlan
 from cobali_ray.models.store import write_whole
-from cobali_ray.models.weights import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +121,9 @@ class SyntheticEncoder:
         return tuple(sorted(cache_dir.glob(f"{self.name}-{quant}-s*.gguf")))
 
     def _write(self, path: Path, plans: tuple[TensorPlan, ...], quant: str, seed: int) -> None:
-        from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, PoolingType
+        from gguf import GGUFWriter, LlamaFileType, PoolingType
+
+        from cobali_ray.models.writer import write_tensors
 
         writer = GGUFWriter(path, "bert")
         try:
@@ -135,14 +134,7 @@ class SyntheticEncoder:
             )
             writer.add_file_type(LlamaFileType.ALL_F32 if quant == "F32" else LlamaFileType.MOSTLY_F16)
             self._describe(writer, PoolingType[self.pooling])
-            for plan in plans:
-                kind = GGMLQuantizationType[plan.kind]
-                writer.add_tensor_info(plan.name, plan.shape, np.dtype("float32"), plan.n_bytes, kind)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_ti_data_to_file()
-            for plan in plans:
-                writer.write_tensor_data(draw(plan, seed))
+            write_tensors(writer, plans, seed)
         finally:
             writer.close()
 

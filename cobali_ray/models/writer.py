@@ -13,7 +13,7 @@ from cobali_ray.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
 from cobali_ray.models.weights import draw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cobali_ray.models.shapes import ModelShape, TensorPlan
@@ -45,18 +45,29 @@ def write_model(
     try:
         _describe(writer, name, shape, quant, seed)
         _add_vocabulary(writer, vocabulary)
-        for plan in plans:
-            _announce(writer, plan)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        total, done = sum(plan.n_bytes for plan in plans), 0
-        for plan in plans:
-            writer.write_tensor_data(draw(plan, seed))
-            done += plan.n_bytes
-            progress(done / total)
+        write_tensors(writer, plans, seed, progress)
     finally:
         writer.close()
+
+
+def write_tensors(
+    writer: GGUFWriter,
+    plans: Sequence[TensorPlan],
+    seed: int,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Write what a file says of itself, then its tensors, drawn one at a time."""
+    for plan in plans:
+        _announce(writer, plan)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    total, done = sum(plan.n_bytes for plan in plans), 0
+    for plan in plans:
+        writer.write_tensor_data(draw(plan, seed))
+        done += plan.n_bytes
+        if progress is not None:
+            progress(done / total)
 
 
 def _describe(writer: GGUFWriter, name: str, shape: ModelShape, quant: str, seed: int) -> None:
