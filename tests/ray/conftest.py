@@ -110,9 +110,8 @@ class Server:
             return (await http.get("/ready")).status_code == 200
 
 
-@asynccontextmanager
-async def deployed(cluster, name, values):
-    """Have one more application for a while."""
+async def deploy(name, values):
+    """Deploy one more application, or deploy it anew with other settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
         from ray import serve
@@ -121,6 +120,14 @@ async def deployed(cluster, name, values):
 
         target = serve.RunTarget(build(EngineSettings(**values)), name=name, route_prefix=f"/{name}")
         await asyncio.to_thread(serve.run_many, [target], wait_for_applications_running=True)
+
+
+@asynccontextmanager
+async def deployed(cluster, name, values):
+    """Have one more application for a while."""
+    from ray import serve
+
+    await deploy(name, values)
     server = Server(name, httpx2.URL(cluster["main"].url).port)
     try:
         await until(server.is_ready)

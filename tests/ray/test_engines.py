@@ -1,13 +1,10 @@
 """Several engines in one application: all answer, and a change of one leaves the others alone."""
 
 import asyncio
-import warnings
 
 import pytest
-from conftest import SCRIPTED, until
+from conftest import SCRIPTED, deploy, deployed, until
 from openai import NotFoundError
-
-from cobali_ray.settings import EngineSettings
 
 pytestmark = pytest.mark.ray
 
@@ -15,41 +12,29 @@ NAME = "several"
 SAY = [{"role": "user", "content": "tell me something"}]
 
 
-def deploy(**of_a):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own
-        from ray import serve
-
-        from cobali_ray.actors.app import build
-
-        engines = {
-            "a": {"model_id": "first", "n_slots": 2} | of_a,
-            "b": {"model_id": "second"},
-            "c": {"model_id": "rare", "load": "on_demand", "adapters": {"rarer": "any.gguf"}},
-            "d": {
-                "model_id": "elastic",
-                "n_slots": 1,
-                "replicas": 2,
-                "min_replicas": 1,
-                "scale_up_wait_s": 0.1,
-                "keep_alive_s": 1,
-            },
-        }
-        settings = EngineSettings(**SCRIPTED | {"n_ctx": 2048, "engines": engines})
-        target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
-        serve.run_many([target], wait_for_applications_running=True)
+def settings(**of_a):
+    engines = {
+        "a": {"model_id": "first", "n_slots": 2} | of_a,
+        "b": {"model_id": "second"},
+        "c": {"model_id": "rare", "load": "on_demand", "adapters": {"rarer": "any.gguf"}},
+        "d": {
+            "model_id": "elastic",
+            "n_slots": 1,
+            "replicas": 2,
+            "min_replicas": 1,
+            "scale_up_wait_s": 0.1,
+            "keep_alive_s": 1,
+        },
+    }
+    return SCRIPTED | {"n_ctx": 2048, "engines": engines}
 
 
 @pytest.fixture
 async def several(cluster):
     """Deploy the application for one test."""
-    from ray import serve
-
-    await asyncio.to_thread(deploy)
-    server = type(cluster["main"])(NAME, int(cluster["main"].url.split(":")[2].split("/")[0]))
-    await until(lambda: all_ready(server))
-    yield server
-    await asyncio.to_thread(serve.delete, NAME)
+    async with deployed(cluster, NAME, settings()) as server:
+        await until(lambda: all_ready(server))
+        yield server
 
 
 async def all_ready(server):
@@ -91,7 +76,7 @@ async def test_a_change_of_one_engine_restarts_that_engine_alone(several):
             extra_body={"ignore_eos": True},
         )  # fmt: skip
         await anext(stream)
-        await asyncio.to_thread(deploy, n_slots=3, n_ctx=1024)
+        await deploy(NAME, settings(n_slots=3, n_ctx=1024))
 
         async def renewed():
             listed = (await http.get("/v1/models")).json()["data"]

@@ -2,12 +2,10 @@
 
 import asyncio
 import os
-import warnings
 
 import pytest
-from conftest import SCRIPTED, until
+from conftest import SCRIPTED, deploy, deployed, until
 
-from cobali_ray.settings import EngineSettings
 from tests.chaos.crowd import Report, read
 
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
@@ -21,31 +19,16 @@ ASK = {
 }  # fmt: skip
 
 
-def deploy(**of_a):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own
-        from ray import serve
-
-        from cobali_ray.actors.app import build
-
-        engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
-        settings = EngineSettings(
-            **SCRIPTED | {"scripted_tick_s": 0.01, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
-        )
-        target = serve.RunTarget(build(settings), name=NAME, route_prefix=f"/{NAME}")
-        serve.run_many([target], wait_for_applications_running=True)
+def settings(**of_a):
+    engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
+    return SCRIPTED | {"scripted_tick_s": 0.01, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
 
 
 @pytest.fixture
 async def moving(cluster):
     """Deploy the application for one test."""
-    from ray import serve
-
-    await asyncio.to_thread(deploy)
-    server = type(cluster["main"])(NAME, int(cluster["main"].url.split(":")[2].split("/")[0]))
-    await until(server.is_ready)
-    yield server
-    await asyncio.to_thread(serve.delete, NAME)
+    async with deployed(cluster, NAME, settings()) as server:
+        yield server
 
 
 def lives(pid):
@@ -76,7 +59,7 @@ async def test_the_streams_of_an_engine_that_is_replaced_move(moving, change):
         report = Report()
         stream = asyncio.ensure_future(read(http, ASK, report, alone))
         await until(runs)
-        deploying = asyncio.ensure_future(asyncio.to_thread(deploy, **change))
+        deploying = asyncio.ensure_future(deploy(NAME, settings(**change)))
         await until(gone)
         assert not stream.done(), "nobody waited for its end"
         await stream
