@@ -59,12 +59,16 @@ def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[s
     """Raise ConfigError for what llama.cpp would refuse without telling why, or die of."""
     said, architecture = adapter.metadata, model.metadata.get("general.architecture")
     if said.get("general.type") != "adapter" or said.get("adapter.type") != "lora":
-        raise ConfigError("adapters", f"'{path}' is no LoRA adapter; convert_lora_to_gguf.py makes one")
+        raise ConfigError(
+            "adapters", f"'{path}' is not a LoRA adapter; llama.cpp's convert_lora_to_gguf.py makes one"
+        )
     if said.get("general.architecture") != architecture:
         mine = said.get("general.architecture")
-        raise ConfigError("adapters", f"'{path}' is for models of the kind {mine!r}, not {architecture!r}")
+        raise ConfigError(
+            "adapters", f"'{path}' is for models of the architecture {mine!r}, not {architecture!r}"
+        )
     if adapter.kinds.get("adapter.lora.alpha", FLOAT32) != FLOAT32:
-        raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is no float32")
+        raise ConfigError("adapters", f"'{path}' is damaged: adapter.lora.alpha is not a float32")
     if "adapter.alora.invocation_tokens" in said:
         raise ConfigError("adapters", f"'{path}' is an activated LoRA (aLoRA), which is not supported")
     found: dict[str, _Shapes] = {}
@@ -74,7 +78,8 @@ def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[s
             continue
         if part not in {"lora_a", "lora_b"} or tensor.type_id not in _TYPES:
             raise ConfigError(
-                "adapters", f"'{path}': tensor {tensor.name!r} of type {tensor.type_id} is none of an adapter"
+                "adapters",
+                f"'{path}': tensor {tensor.name!r} of type {tensor.type_id} does not belong in an adapter",
             )
         found.setdefault(name, {})[part] = tensor.shape
     if not found:
@@ -108,10 +113,10 @@ def _synthetic(reference: str, model: GgufHeader, shapes: _Shapes, cache_dir: Pa
     """Return a random adapter for a model of these shapes; the same seed gives the same bytes."""
     parsed = parse_reference(reference)
     if not isinstance(parsed, BuiltinReference) or parsed.name != SYNTHETIC:
-        raise ConfigError("adapters", f"'{reference}': the adapter that is built in is builtin:{SYNTHETIC}")
+        raise ConfigError("adapters", f"'{reference}': the only built-in adapter is builtin:{SYNTHETIC}")
     seed = parsed.quant or "0"
     if not seed.isdecimal():
-        raise ConfigError("adapters", f"'{reference}': {seed!r} is no seed, which is a number")
+        raise ConfigError("adapters", f"'{reference}': the seed must be a number, got {seed!r}")
     architecture = model.metadata["general.architecture"]
     targets = {name: shape for name, shape in shapes.items() if name.endswith(_TARGETS)}
     facts = f"{_RECIPE} {architecture} {sorted(targets.items())}"

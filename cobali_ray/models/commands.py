@@ -1,4 +1,4 @@
-"""List, make and inspect models."""
+"""List, pull, make and show models."""
 
 from __future__ import annotations
 
@@ -7,24 +7,44 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from cobali_ray.errors import CobaliError
-from cobali_ray.models import registry
+from cobali_ray.models.completion import complete_model
+from cobali_ray.models.reference import SOURCES
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+NUMBERS_WIDTH: Final = 40
+"""Kept free beside a model's name in the list: for its quant and size, and a few words."""
 
 # Typer reads help as rich markup: a bracket that is meant has to be escaped.
-_FORMS = r"a path to a GGUF file, hf://owner/repo/file.gguf\[@revision] or builtin:NAME\[:QUANT]"
 app = typer.Typer(
     no_args_is_help=True,
-    help=f"List, make, fetch and inspect models. A reference is {_FORMS}.",
+    add_completion=False,
+    help=r"""List, pull, make and show models.
+
+    A model is one of:
+      ~/models/mine.gguf                    a GGUF file
+      hf://owner/repo:Q4_K_M                that quant of a Hugging Face repository
+      hf://owner/repo/file.gguf@revision    a file of one
+      builtin:NAME                          shipped with this package, or made by it
+      ollama://qwen2.5:0.5b                 a name that `list` shows, or an unambiguous part
+    """,
 )
 
-Reference = Annotated[str, typer.Argument(help=f"Give {_FORMS}.")]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        help=r"A path, hf://owner/repo\[:QUANT], hf://owner/repo/file.gguf\[@revision], "
+        r"builtin:NAME\[:QUANT] or a name that `cobali models list` shows.",
+        metavar="MODEL",
+        autocompletion=complete_model,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 VocabGguf = Annotated[
     Path | None,
@@ -39,19 +59,81 @@ CacheDir = Annotated[
 
 @app.command("list")
 def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
-    """List the built-in models and which of them are made already."""
-    models = registry.available(cache_dir=cache_dir)
+    """List the models here: built in, or downloaded from the Hub or by Ollama, LM Studio or llama.cpp.
+
+    `cobali serve` takes the name in the first column, or an unambiguous part of it.
+
+    Examples:
+      cobali models list
+      cobali serve ollama://qwen2.5:0.5b
+      cobali serve qwen2.5:0.5b
+    """
+    rows = _rows(cache_dir)
     if as_json:
-        _print_json([{"reference": model.reference, **dataclasses.asdict(model)} for model in models])
+        _print_json(rows)
         return
-    table = Table()
-    for heading in ("model", "quant", "made"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "model")
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False)
+    table = Table(box=None, pad_edge=False)
+    longest = max(len(row["reference"]) for row in rows)  # it is to be copied: whole while there is room
+    table.add_column("model", overflow="fold", width=min(longest, max(20, console.width - NUMBERS_WIDTH)))
+    for heading in ("quant", "size"):
+        table.add_column(heading, no_wrap=True)
     table.add_column("what it is")
-    for model in models:
-        size = f"{model.size_bytes / 1e6:.1f} MB" if model.made else "-"
-        table.add_row(model.reference, model.quant, size, model.description if model.default else "")
-    Console().print(table)
+    for row in rows:
+        size = f"{row['size_bytes'] / 1e6:,.1f} MB" if row["made"] else "-"
+        table.add_row(row["reference"], row["quant"] or "-", size, _what(row))
+    console.print(table)
+
+
+def _rows(cache_dir: Path | None) -> list[dict[str, Any]]:
+    """Return what is known of every model, downloads first; of a file that cannot be read, why."""
+    from cobali_ray.models import registry
+    from cobali_ray.models.local import local_models
+
+    rows: list[dict[str, Any]] = []
+    for model in local_models():
+        row = {
+            "reference": model.reference,
+            "source": model.source,
+            "name": model.name,
+            "quant": None,
+            "made": True,
+            "size_bytes": model.size_bytes,
+            "path": str(model.files[0]),
+        }
+        try:
+            row |= registry.summary(model.files)
+        except CobaliError as error:
+            row["error"] = str(error)
+        rows.append(row)
+    builtins = registry.available(cache_dir=cache_dir)
+    return rows + [
+        {"reference": model.reference, "source": "builtin", **dataclasses.asdict(model)} for model in builtins
+    ]
+
+
+def _what(row: dict[str, Any]) -> Text:
+    """Return what a model is, cut to one line; why it cannot be read, on as many as that takes."""
+    from rich.text import Text
+
+    if "error" in row:
+        return Text(row["error"], style="red")
+    if row["source"] == "builtin":
+        said = row["description"] if row["default"] else ""
+    else:
+        source = SOURCES.get(row["source"], "Hugging Face")
+        said = f"{row['architecture']}, {_in_short(row['parameters'])} parameters, from {source}"
+    return Text(said, no_wrap=True, overflow="ellipsis")
+
+
+def _in_short(n: int) -> str:
+    for unit, name in ((1e9, "billion"), (1e6, "million")):
+        if n >= unit:
+            return f"{n / unit:.1f} {name}"
+    return f"{n:,}"
 
 
 @app.command("make")
@@ -61,14 +143,21 @@ def make_model(
     vocab_gguf: VocabGguf = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Make a built-in model and print where its file lies."""
+    """Make a built-in model and print where its file is."""
     reference = f"builtin:{name.removeprefix('builtin:')}"
     typer.echo(str(_resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)))
 
 
-@app.command("fetch")
-def fetch_model(reference: Reference) -> None:
-    """Download a model from the Hub, if it is not here yet, and print where its file lies."""
+@app.command("pull")
+def pull_model(reference: Reference) -> None:
+    r"""Download a model from the Hub, if it is not here yet, and print where its file is.
+
+    An interrupted download continues where it stopped. Without a quant, Q4_K_M is taken if there is one.
+
+    Examples:
+      cobali models pull hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF
+      cobali models pull hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
+    """
     typer.echo(str(_resolve(reference)))
 
 
@@ -82,11 +171,13 @@ def show_model(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model's file says about itself; a model that is not here yet is made or fetched first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from cobali_ray.models import registry
+
     path = _resolve(reference, seed=seed, vocab_gguf=vocab_gguf, cache_dir=cache_dir)
-    try:
-        facts = registry.describe(path)
-    except CobaliError as error:
-        raise _refusal(error) from error
+    facts = registry.describe(path)
     if as_json:
         _print_json(facts)
         return
@@ -101,29 +192,31 @@ def show_model(
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, float], None]]:
     """Show a bar per step of long work on stderr, so that stdout stays clean for pipes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+    tasks: dict[str, Any] = {}
 
-        def progress(what: str, done: float) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=1.0)
-            bars.update(tasks[what], completed=done)
+    def progress(what: str, done: float) -> None:
+        bars.start()  # not before: where there is nothing to do, nothing is drawn
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=1.0)
+        bars.update(tasks[what], completed=done)
 
+    try:
         yield progress
+    finally:
+        if tasks:
+            bars.stop()
 
 
 def _resolve(reference: str, **options: Any) -> Path:
+    from cobali_ray.models import registry
+
     with progress_bars() as progress:
-        try:
-            return registry.resolve(reference, progress=progress, **options)
-        except CobaliError as error:
-            raise _refusal(error) from error
-
-
-def _refusal(error: CobaliError) -> typer.Exit:
-    Console(stderr=True).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-    return typer.Exit(code=2)
+        return registry.resolve(reference, progress=progress, **options)
 
 
 def _print_json(value: object) -> None:

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from cobali_ray.errors import ConfigError
+from cobali_ray.models.files import parts_of
 from cobali_ray.models.store import write_whole
-
-_PART = re.compile(r"(.+)-\d{5}-of-(\d{5}\.gguf)")
 
 
 def model_digest(path: Path, known: Path) -> str:
@@ -24,14 +23,7 @@ def model_digest(path: Path, known: Path) -> str:
 
 def files_of(path: Path) -> list[Path]:
     """Return the files that llama.cpp loads with this one, itself among them."""
-    match = _PART.fullmatch(path.name)
-    if match is None:
-        return [path]
-    return sorted(
-        file
-        for file in path.parent.iterdir()
-        if (other := _PART.fullmatch(file.name)) and other.groups() == match.groups()
-    )
+    return [file for part in parts_of(path.name) if (file := path.with_name(part)).exists()]
 
 
 def _digest(path: Path, known: Path) -> str:

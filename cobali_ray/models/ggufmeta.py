@@ -6,25 +6,35 @@ returned: of a file of many gigabytes only the pages of its header are touched.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.models.files import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 MAGIC = b"GGUF"
+_ALIGNMENT = 32
+"""Of a file's data, where it does not say so itself."""
 FLOAT32, _STRING, _ARRAY = 6, 8, 9
 _NUMBERS = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4",
-    6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i",
+    6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
+"""The kinds of numbers, as `struct` writes them."""
+_FOREIGN = {
+    b"version https://git-lfs": "a Git LFS pointer: run `git lfs pull` in its folder",
+    b"<": "a web page: the download went wrong",
+    b"PK\x03\x04": "a zip archive, such as PyTorch's",
+    b"{": "JSON",
+}
+"""What is often found in place of a GGUF file, by its first bytes."""
 _U64 = struct.Struct("<Q")
 _MOST_NESTING = 4
 _MOST_DIMENSIONS = 4
@@ -49,6 +59,10 @@ class GgufHeader:
     size_bytes: int
     kinds: Mapping[str, int]
     """The types of the values, by GGUF's numbers."""
+    data_at: int
+    """The byte at which the tensors' data begins."""
+    offsets: tuple[int, ...]
+    """Where the data of each tensor begins, counted from there."""
 
 
 def require_gguf(path: Path) -> None:
@@ -65,19 +79,59 @@ def require_gguf(path: Path) -> None:
         )
     try:
         with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
+            start = file.read(max(map(len, _FOREIGN)))
     except FileNotFoundError:
         raise ModelNotFoundError(
             "model",
             f"there is no file '{path}' (looked for {path.absolute()}); "
-            "a file on the Hub is hf://owner/repo/file.gguf, `cobali models list` names what is built in",
+            "a file on the Hub is hf://owner/repo/file.gguf; `cobali models list` shows those here",
         ) from None
     except OSError as error:
         raise ConfigError("model", f"'{path}' cannot be read: {error.strerror}") from error
-    if magic != MAGIC:
+    if not start.startswith(MAGIC):
+        raise ConfigError("model", f"'{path}' is not a GGUF file{_kind(path, start)}")
+
+
+def _kind(path: Path, start: bytes) -> str:
+    """Say what a file is that begins like this, as far as one can tell."""
+    if not start:
+        return ": it is empty"
+    if path.suffix == ".safetensors":
+        return ", but a safetensors file, which llama.cpp's convert_hf_to_gguf.py turns into one"
+    known = next((what for first, what in _FOREIGN.items() if start.startswith(first)), None)
+    return f", but {known}" if known else f": it starts with {start[: len(MAGIC)]!r} instead of {MAGIC!r}"
+
+
+def require_whole(path: Path) -> None:
+    """Check that a GGUF file lies at `path` with all its data, and beside it all files that it is split into.
+
+    Raises:
+        ModelNotFoundError, ConfigError: as `read_header`, and for what llama.cpp would only say "failed" of.
+    """
+    header = skim_header(path)
+    if header.size_bytes < (whole := _least_bytes(header)):
         raise ConfigError(
-            "model", f"'{path}' is not a GGUF file: it starts with {magic!r} instead of {MAGIC!r}"
+            "model",
+            f"'{path}' is truncated: it has {header.size_bytes:,} of {whole:,} bytes; download it again",
         )
+    parts = parts_of(path.name)
+    place = f"'{path}' is one of {len(parts)} parts of a model"
+    if path.name != parts[0]:
+        raise ConfigError("model", f"{place}; name the first, {parts[0]}")
+    for part in parts:
+        if not path.with_name(part).exists():
+            raise ModelNotFoundError("model", f"{place}, and {part} is not in the same folder")
+
+
+def _least_bytes(header: GgufHeader) -> int:
+    """Return how long a file has to be for its last tensor to be whole."""
+    from gguf import GGML_QUANT_SIZES
+
+    ends = [header.data_at]
+    for tensor, offset in zip(header.tensors, header.offsets, strict=True):
+        block, n_bytes = GGML_QUANT_SIZES.get(tensor.type_id, (1, 0))  # of a type we do not know, its start
+        ends.append(header.data_at + offset + math.prod(tensor.shape) // block * n_bytes)
+    return max(ends) if header.tensors else 0
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -86,10 +140,19 @@ def read_header(path: Path) -> GgufHeader:
     Raises:
         ModelNotFoundError, ConfigError: as `require_gguf`, and for a file that is cut short or garbled.
     """
+    return _read(path, _Reader)
+
+
+def skim_header(path: Path) -> GgufHeader:
+    """Read the same without what is in arrays, such as the vocabulary: ten times as fast."""
+    return _read(path, _Skimmer)
+
+
+def _read(path: Path, reader: type[_Reader]) -> GgufHeader:
     require_gguf(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _Reader(data).header()
+            return reader(data).header()
         except (struct.error, ValueError, OverflowError) as error:
             raise ConfigError("model", f"'{path}' is a damaged GGUF file: {error}") from error
 
@@ -101,26 +164,36 @@ class _Reader:
         self._data, self._size, self._at = data, len(data), len(MAGIC)
 
     def header(self) -> GgufHeader:
-        version = self._number("<u4")
+        version = self._number("I")
         if version not in {2, 3}:
-            raise ValueError(f"GGUF version {version} (2 and 3 are read, little endian)")
-        n_tensors, n_keys = self._number("<u8"), self._number("<u8")
+            raise ValueError(f"GGUF version {version} (2 and 3 are supported, little endian)")
+        n_tensors, n_keys = self._number("Q"), self._number("Q")
         metadata, kinds = dict[str, Any](), dict[str, int]()
         for _ in range(n_keys):
             key = self._string()
-            kinds[key] = self._number("<u4")
+            kinds[key] = self._number("I")
             metadata[key] = self._value(kinds[key], nesting=0)
-        tensors = tuple(self._tensor() for _ in range(n_tensors))
-        return GgufHeader(version, metadata, tensors, self._size, kinds)
+        found = [self._tensor() for _ in range(n_tensors)]
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"its data cannot be aligned to {alignment!r} bytes")
+        return GgufHeader(
+            version,
+            metadata,
+            tuple(tensor for tensor, _ in found),
+            self._size,
+            kinds,
+            -(-self._at // alignment) * alignment,
+            tuple(offset for _, offset in found),
+        )
 
-    def _tensor(self) -> TensorEntry:
-        name, n_dimensions = self._string(), self._number("<u4")
+    def _tensor(self) -> tuple[TensorEntry, int]:
+        """Read a tensor's header, and where its data starts."""
+        name, n_dimensions = self._string(), self._number("I")
         if n_dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"tensor {name!r} has {n_dimensions} dimensions")
-        shape = tuple(self._number("<u8") for _ in range(n_dimensions))[::-1]
-        entry = TensorEntry(name, shape, self._number("<u4"))
-        self._number("<u8")  # where its data starts
-        return entry
+        shape = tuple(self._number("Q") for _ in range(n_dimensions))[::-1]
+        return TensorEntry(name, shape, self._number("I")), self._number("Q")
 
     def _value(self, kind: int, nesting: int) -> Any:
         if kind == _STRING:
@@ -132,7 +205,7 @@ class _Reader:
         return self._numbers(_NUMBERS[kind], 1)[0]
 
     def _array(self, nesting: int) -> list[Any]:
-        kind, length = self._number("<u4"), self._number("<u8")
+        kind, length = self._number("I"), self._number("Q")
         if kind == _STRING:
             return self._strings(length)
         if kind in _NUMBERS:
@@ -141,15 +214,14 @@ class _Reader:
             raise ValueError("arrays are nested too deep")
         return [self._value(kind, nesting + 1) for _ in range(length)]
 
-    def _number(self, dtype: str) -> int:
-        value: int = self._numbers(dtype, 1)[0]
+    def _number(self, code: str) -> int:
+        value: int = self._numbers(code, 1)[0]
         return value
 
-    def _numbers(self, dtype: str, length: int) -> list[Any]:
-        kind = np.dtype(dtype)
-        self._require(length * kind.itemsize)
-        values: list[Any] = np.frombuffer(self._data, kind, length, self._at).tolist()
-        self._at += length * kind.itemsize
+    def _numbers(self, code: str, length: int) -> list[Any]:
+        self._require(n_bytes := length * struct.calcsize(f"<{code}"))
+        values = list(struct.unpack_from(f"<{length}{code}", self._data, self._at))
+        self._at += n_bytes
         return values
 
     def _string(self) -> str:
@@ -172,3 +244,29 @@ class _Reader:
     def _require(self, n_bytes: int) -> None:
         if self._at + n_bytes > self._size:
             raise ValueError(f"it ends at byte {self._size}, in the middle of a value")
+
+
+class _Skimmer(_Reader):
+    """Passes over arrays, which it tells as empty ones."""
+
+    def _array(self, nesting: int) -> list[Any]:
+        kind, length = self._number("I"), self._number("Q")
+        if kind == _STRING:
+            self._pass_strings(length)
+        elif kind in _NUMBERS:
+            self._require(n_bytes := length * struct.calcsize(f"<{_NUMBERS[kind]}"))
+            self._at += n_bytes
+        elif nesting == _MOST_NESTING:
+            raise ValueError("arrays are nested too deep")
+        else:
+            for _ in range(length):
+                self._value(kind, nesting + 1)
+        return []
+
+    def _pass_strings(self, length: int) -> None:
+        data, size, at, u64 = self._data, self._size, self._at, _U64.unpack_from
+        for _ in range(length):
+            at += 8 + u64(data, at)[0]
+            if at > size:
+                raise ValueError(f"a string ends at byte {at}, past the end of the file")
+        self._at = at

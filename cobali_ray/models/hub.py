@@ -1,18 +1,26 @@
-"""Fetch one file from the Hugging Face Hub, and say what is at fault when that fails."""
+"""Find and fetch files of the Hugging Face Hub, and say what is at fault when that fails."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.models.files import choose, models_among
+from cobali_ray.models.local import cached_models
+from cobali_ray.models.reference import HubReference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from cobali_ray.models.reference import HubReference
+    from cobali_ray.models.reference import HubRepository
 
 PROBE_TIMEOUT_S = 5.0
+_NO_ROOM = "Not enough free disk space"
+"""How huggingface_hub's warning begins, which is an error here: half a model is of no use."""
 _TRY_LATER_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -69,19 +77,72 @@ def download(
             ) from error
 
 
+def choose_file(
+    repository: HubRepository,
+    *,
+    endpoint: str | None = None,
+    cache_dir: Path | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+) -> HubReference:
+    """Return the file of a repository that has the quant which is meant; of a split model, the first.
+
+    When the hub cannot be reached, what is in the cache decides.
+
+    Raises:
+        ModelNotFoundError: as `download`, and where none or several files are meant; it names those.
+    """
+    from huggingface_hub import HfApi, constants
+
+    host, repo_id, revision = endpoint or constants.ENDPOINT, repository.repo_id, repository.revision
+    of = f"the repository '{repo_id}'"
+    try:
+        with _explained(host, repo_id, revision, f"'{repository}'"):
+            told = HfApi(endpoint=host).model_info(repo_id, revision=revision, timeout=timeout_s)
+    except _UnreachableError as error:
+        models = cached_models(Path(cache_dir or constants.HF_HUB_CACHE), repo_id, revision or "main")
+        if not models:
+            raise ModelNotFoundError(
+                "model", f"'{repository}': {error}, and no copy is in the cache"
+            ) from error
+        of = f"the cache of {of}"
+    else:
+        models = models_among(one.rfilename for one in told.siblings or ())
+    return HubReference(repo_id, choose(models, repository.quant, of)[0], revision)
+
+
 def _probe(reference: HubReference, host: str, timeout_s: float) -> None:
     """Ask once whether the file is there."""
-    import httpx2
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
     repo_id, revision = reference.repo_id, reference.revision
-    at = f" at revision '{revision}'" if revision else ""
     url = hf_hub_url(repo_id, reference.filename, revision=revision, endpoint=host)
     try:
-        answer = get_hf_file_metadata(url, timeout=timeout_s, endpoint=host)
+        with _explained(host, repo_id, revision, f"'{reference}'"):
+            answer = get_hf_file_metadata(url, timeout=timeout_s, endpoint=host)
+    except errors.RemoteEntryNotFoundError as error:
+        at = f" at revision '{revision}'" if revision else ""
+        message = (
+            f"the repository '{repo_id}' has no file '{reference.filename}'{at}: "
+            f"its files are listed at {host}/{repo_id}/tree/{revision or 'main'}"
+        )
+        raise ModelNotFoundError("model", message) from error
+    if answer.commit_hash is None or answer.etag is None:
+        raise _not_a_hub(host)
+
+
+@contextlib.contextmanager
+def _explained(host: str, repo_id: str, revision: str | None, what: str) -> Iterator[None]:
+    """Say in our words why the hub does not answer a question; a file that is not there passes through."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.RemoteEntryNotFoundError:
+        raise
     except errors.GatedRepoError as error:
         message = (
-            f"the repository '{repo_id}' is gated: accept its conditions at {host}/{repo_id} and set HF_TOKEN"
+            f"the repository '{repo_id}' is gated: accept its terms at {host}/{repo_id} and set HF_TOKEN"
         )
         raise ModelNotFoundError("model", message) from error
     except errors.RepositoryNotFoundError as error:
@@ -92,24 +153,22 @@ def _probe(reference: HubReference, host: str, timeout_s: float) -> None:
     except errors.RevisionNotFoundError as error:
         message = f"the repository '{repo_id}' has no revision '{revision}': name a branch, a tag or a commit"
         raise ModelNotFoundError("model", message) from error
-    except errors.RemoteEntryNotFoundError as error:
-        message = (
-            f"the repository '{repo_id}' has no file '{reference.filename}'{at}: "
-            f"its files are listed at {host}/{repo_id}/tree/{revision or 'main'}"
-        )
-        raise ModelNotFoundError("model", message) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in _TRY_LATER_STATUSES:
-            raise _UnreachableError(f"{host} answers {status}; try again later") from error
-        message = (
-            f"{host} refuses '{reference}' with status {status}: check HF_TOKEN and that you may read it"
-        )
+            raise _UnreachableError(f"{host} returned status {status}; try again later") from error
+        message = f"{host} refused {what} with status {status}: check HF_TOKEN and that it has access"
         raise ModelNotFoundError("model", message) from error
+    except errors.HFValidationError as error:
+        raise ConfigError("model", f"{what}: {error}") from error
     except (httpx2.TransportError, OSError) as error:
         raise _unreachable(host, error) from error
-    if answer.commit_hash is None or answer.etag is None:
-        raise _UnreachableError(f"what answers at {host} is not a hub; check HF_ENDPOINT and the proxy")
+    except ValueError as error:  # what came is not JSON
+        raise _not_a_hub(host) from error
+
+
+def _not_a_hub(host: str) -> _UnreachableError:
+    return _UnreachableError(f"what answers at {host} is not a hub; check HF_ENDPOINT and the proxy")
 
 
 def _translated(fetch: Callable[[], Path], host: str) -> Path:
@@ -118,21 +177,33 @@ def _translated(fetch: Callable[[], Path], host: str) -> Path:
     from huggingface_hub import errors
 
     try:
-        return fetch()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", _NO_ROOM)
+            return fetch()
+    except UserWarning as error:
+        raise _disk_full(str(error).partition(". ")[2].rstrip(".")) from error
     except (httpx2.HTTPError, errors.LocalEntryNotFoundError) as error:
         raise _unreachable(host, error) from error
     except OSError as error:
         if error.errno is None:  # huggingface_hub's own: the file came short
             raise _unreachable(host, error) from error
+        if error.errno == errno.ENOSPC:
+            raise _disk_full("the disk is full; what has been downloaded is kept") from error
         raise ConfigError(
-            "HF_HOME", f"the download cannot be kept: {error.strerror}: {error.filename}"
+            "HF_HOME", f"the download cannot be saved: {error.strerror}: {error.filename}"
         ) from error
+
+
+def _disk_full(why: str) -> ConfigError:
+    return ConfigError(
+        "HF_HOME", f"no room for the download: {why}. Free some space, or set it to a folder on another disk"
+    )
 
 
 def _unreachable(host: str, error: Exception) -> _UnreachableError:
     why = " ".join(str(error).split()) or type(error).__name__
     return _UnreachableError(
-        f"{host} cannot be reached or broke off ({why[:200]}); check the network, the proxy and HF_ENDPOINT"
+        f"{host} cannot be reached, or broke off ({why[:200]}); check the network, proxy and HF_ENDPOINT"
     )
 
 

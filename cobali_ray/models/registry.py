@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cobali_ray.errors import ModelNotFoundError
 from cobali_ray.models.builtin import Builtin, Order, Progress
+from cobali_ray.models.digest import files_of
 from cobali_ray.models.encoder import SYNTHETIC_ENCODERS
-from cobali_ray.models.ggufmeta import read_header, require_gguf
-from cobali_ray.models.hub import download
-from cobali_ray.models.reference import BuiltinReference, HubReference, parse_reference
+from cobali_ray.models.files import parts_of
+from cobali_ray.models.ggufmeta import read_header, require_whole, skim_header
+from cobali_ray.models.hub import choose_file, download
+from cobali_ray.models.local import local_models, meant_by, near
+from cobali_ray.models.reference import (
+    SOURCES,
+    BuiltinReference,
+    HubReference,
+    HubRepository,
+    NameReference,
+    PathReference,
+    parse_reference,
+)
 from cobali_ray.models.shipped import SHIPPED_MODELS
 from cobali_ray.models.store import default_cache_dir
 from cobali_ray.models.synthetic import SYNTHETIC_MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS, *SYNTHETIC_ENCODERS)
 BUILTINS: Mapping[str, Builtin] = {row.name: row for row in _ROWS}
@@ -52,7 +63,7 @@ def resolve(
 ) -> Path:
     """Return the GGUF file that `reference` names, made or downloaded first if need be.
 
-    `cache_dir` holds made models (default: `default_cache_dir()`); downloads lie in huggingface_hub's cache.
+    `cache_dir` holds made models (default: `default_cache_dir()`); downloads are in huggingface_hub's cache.
     `vocab_gguf` and `seed` matter to synthetic models only.
 
     Raises:
@@ -60,20 +71,24 @@ def resolve(
         ModelNotFoundError: it leads nowhere.
     """
     parsed = parse_reference(reference)
-    if isinstance(parsed, BuiltinReference):
-        order = Order(
-            cache_dir=cache_dir or default_cache_dir(),
-            vocab_gguf=vocab_gguf,
-            seed=seed,
-            progress=progress or _silent,
-        )
-        return _provide(parsed, order)
-    path = (
-        download(parsed, progress=progress)
-        if isinstance(parsed, HubReference)
-        else Path(parsed.path).expanduser()
+    order = Order(
+        cache_dir=cache_dir or default_cache_dir(),
+        vocab_gguf=vocab_gguf,
+        seed=seed,
+        progress=progress or _silent,
     )
-    require_gguf(path)
+    if isinstance(parsed, BuiltinReference):
+        return _provide(parsed, order)
+    if isinstance(parsed, HubRepository):
+        parsed = choose_file(parsed)
+    if isinstance(parsed, HubReference):
+        parts = [replace(parsed, filename=part) for part in parts_of(parsed.filename)]
+        path, *_ = [download(part, progress=progress) for part in parts]
+    elif isinstance(parsed, PathReference):
+        path = Path(parsed.path).expanduser()
+    else:
+        path = _named(parsed, order)
+    require_whole(path)
     return path
 
 
@@ -83,25 +98,38 @@ def available(*, cache_dir: Path | None = None) -> list[ModelInfo]:
     return [_info(row, quant, row.made(quant, folder)) for row in BUILTINS.values() for quant in row.quants]
 
 
+def summary(files: Sequence[Path]) -> dict[str, Any]:
+    """Read the least that a list tells of a model's files: quant, architecture and how many weights."""
+    from gguf import LlamaFileType
+
+    headers = [skim_header(file) for file in files]
+    said = headers[0].metadata
+    return {
+        "quant": _quant(LlamaFileType, said),
+        "architecture": said.get("general.architecture", "unknown"),
+        "parameters": sum(math.prod(tensor.shape) for header in headers for tensor in header.tensors),
+    }
+
+
 def describe(path: Path) -> dict[str, Any]:
-    """Read what a GGUF file says about itself, as JSON can hold it; `parameters` counts weights."""
+    """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights."""
     from gguf import GGMLQuantizationType, LlamaFileType
 
-    header = read_header(path)
-    said = header.metadata
+    headers = [read_header(path), *(skim_header(file) for file in files_of(path) if file != path)]
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    said = headers[0].metadata
     architecture = said.get("general.architecture", "unknown")
 
     def of_architecture(key: str) -> Any:
         return said.get(f"{architecture}.{key}")
 
-    file_type = said.get("general.file_type")
     return {
         "path": str(path),
-        "size_bytes": header.size_bytes,
+        "size_bytes": sum(header.size_bytes for header in headers),
         "name": said.get("general.name"),
         "description": said.get("general.description"),
         "architecture": architecture,
-        "parameters": sum(math.prod(tensor.shape) for tensor in header.tensors),
+        "parameters": sum(math.prod(tensor.shape) for tensor in tensors),
         "n_layers": of_architecture("block_count"),
         "width": of_architecture("embedding_length"),
         "ffn_width": of_architecture("feed_forward_length"),
@@ -110,17 +138,40 @@ def describe(path: Path) -> dict[str, Any]:
         "n_ctx_train": of_architecture("context_length"),
         "rope_base": of_architecture("rope.freq_base"),
         "n_vocab": len(said.get("tokenizer.ggml.tokens", ())),
-        "quantisation": _name_of(LlamaFileType, file_type).removeprefix("MOSTLY_").removeprefix("ALL_"),
-        "tensor_types": dict(Counter(_name_of(GGMLQuantizationType, t.type_id) for t in header.tensors)),
+        "quantisation": _quant(LlamaFileType, said),
+        "tensor_types": dict(Counter(_name_of(GGMLQuantizationType, t.type_id) for t in tensors)),
         "has_chat_template": "tokenizer.chat_template" in said,
     }
+
+
+def _named(reference: NameReference, order: Order) -> Path:
+    """Return the file of a model that other programs, or this one, know by this name."""
+    if reference.source is None and (path := Path(reference.name)).exists():
+        return path
+    models, builtins = local_models(), [info.reference for info in available(cache_dir=order.cache_dir)]
+    meant = {model.reference: model.files[0] for model in meant_by(reference, models)}
+    own = [name for name in builtins if name == f"builtin:{reference.name}" and reference.source is None]
+    if own and not meant:
+        name, _, quant = reference.name.partition(":")
+        return _provide(BuiltinReference(name, quant or None), order)
+    if len(meant) == 1 and not own:
+        return next(iter(meant.values()))
+    if meant:
+        which = ", ".join([*own, *meant])
+        raise ModelNotFoundError("model", f"'{reference}' matches several models here; name one of {which}")
+    alike = near(reference, models, () if reference.source else builtins)
+    hint = f"did you mean {' or '.join(alike)}? " if alike else ""
+    where = f"{SOURCES[reference.source]} has no model" if reference.source else "there is no file or model"
+    raise ModelNotFoundError(
+        "model", f"{where} '{reference.name}' here; {hint}`cobali models list` shows what there is"
+    )
 
 
 def _provide(reference: BuiltinReference, order: Order) -> Path:
     row = BUILTINS.get(reference.name)
     if row is None:
         raise ModelNotFoundError(
-            "model", f"no model '{reference.name}' is built in; there are {', '.join(BUILTINS)}"
+            "model", f"there is no built-in model '{reference.name}'; there are {', '.join(BUILTINS)}"
         )
     quant = reference.quant or row.quants[0]
     if quant not in row.quants:
@@ -139,6 +190,10 @@ def _info(row: Builtin, quant: str, files: tuple[Path, ...]) -> ModelInfo:
         made=bool(files),
         size_bytes=sum(file.stat().st_size for file in files),
     )
+
+
+def _quant(kinds: Any, said: Mapping[str, Any]) -> str:
+    return _name_of(kinds, said.get("general.file_type")).removeprefix("MOSTLY_").removeprefix("ALL_")
 
 
 def _name_of(kinds: Any, value: int | None) -> str:

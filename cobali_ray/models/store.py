@@ -73,5 +73,5 @@ def _no_room(target: Path, n_bytes: int, room: int) -> ConfigError:
         "cache_dir",
         f"'{target.name}' needs {n_bytes / 1e6:.0f} MB in {target.parent}, "
         f"which has {room / 1e6:.0f} MB free: "
-        "make room or point COBALI_CACHE at another disk",
+        "free some space, or point COBALI_CACHE at another disk",
     )

@@ -69,14 +69,16 @@ Q, EMBEDDING = "blk.0.attn_q.weight", "token_embd.weight"
 @pytest.mark.parametrize(
     ("shapes", "keys", "why"),
     [
-        pytest.param(pair(Q), {"type": "model"}, "is no LoRA adapter", id="a-model"),
-        pytest.param(pair(Q), {"kind": "control"}, "is no LoRA adapter", id="another-kind"),
-        pytest.param(pair(Q), {"architecture": "llama"}, "for models of the kind 'llama'", id="architecture"),
-        pytest.param(pair(Q), {"alpha": (16.0, 12)}, "alpha is no float32", id="alpha-is-a-double"),
+        pytest.param(pair(Q), {"type": "model"}, "is not a LoRA adapter", id="a-model"),
+        pytest.param(pair(Q), {"kind": "control"}, "is not a LoRA adapter", id="another-kind"),
+        pytest.param(
+            pair(Q), {"architecture": "llama"}, "for models of the architecture 'llama'", id="architecture"
+        ),
+        pytest.param(pair(Q), {"alpha": (16.0, 12)}, "alpha is not a float32", id="alpha-is-a-double"),
         pytest.param(pair(Q), {"adapter.alora.invocation_tokens": ([1, 2], 9, 4)}, "aLoRA", id="activated"),
         pytest.param({}, {}, "changes nothing", id="empty"),
-        pytest.param({Q: (8, 8)}, {}, "none of an adapter", id="whole-matrix"),
-        pytest.param(pair(f"{Q}.i32"), {}, "of type 26 is none", id="integers"),
+        pytest.param({Q: (8, 8)}, {}, "does not belong in an adapter", id="whole-matrix"),
+        pytest.param(pair(f"{Q}.i32"), {}, "of type 26 does not belong", id="integers"),
         pytest.param(pair("blk.9.attn_q.weight"), {}, "no matrix of this name", id="layer-is-missing"),
         pytest.param(pair("blk.0.attn_norm"), {}, "no matrix of this name", id="vector"),
         pytest.param({f"{Q}.lora_a": (2, 8)}, {}, "has no lora_b", id="half-a-pair"),
@@ -127,7 +129,7 @@ def test_the_built_in_one_is_made_once_for_a_model_and_a_seed(tmp_path, model):
     assert {name.rpartition(".")[0] for name in shapes} == set(MATRICES)
     assert shapes["blk.0.ffn_up.weight.lora_b"][0] == 12
     for wrong in ("builtin:tiny", "builtin:synthetic-adapter:x"):
-        with pytest.raises(ConfigError, match=r"builtin:synthetic-adapter|is no seed"):
+        with pytest.raises(ConfigError, match=r"builtin:synthetic-adapter|seed must be a number"):
             find_adapter(wrong, model, cache_dir=tmp_path)
 
 
@@ -161,9 +163,9 @@ def test_settings_name_files_and_scales(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        pytest.param({"adapters": {"tiny": "a.gguf"}}, "'tiny' is no name", id="the-models-own"),
-        pytest.param({"adapters": {"x": "a"}, "model_aliases": ["x"]}, "'x' is no name", id="an-alias"),
-        pytest.param({"adapters": {" x": "a"}}, "' x' is no name", id="a-space"),
+        pytest.param({"adapters": {"tiny": "a.gguf"}}, "'tiny' cannot be one's name", id="the-models-own"),
+        pytest.param({"adapters": {"x": "a"}, "model_aliases": ["x"]}, "'x' cannot be", id="an-alias"),
+        pytest.param({"adapters": {" x": "a"}}, "' x' cannot be one's name", id="a-space"),
         pytest.param({"adapters": {"": "a"}}, "at least 1 character", id="no-name"),
         pytest.param({"adapters": {"x": ""}}, "at least 1 character", id="no-file"),
         pytest.param({"adapters": {"x": {"scale": 1.0}}}, "Field required", id="only-a-scale"),
@@ -181,5 +183,5 @@ def test_of_several_engines_each_name_belongs_to_one():
     found = places(read_settings({"engines": {"a": own, "b": {"model": "builtin:synthetic-tiny"}}}))
     assert [one.adapters for one in served_by(found)] == [("law",), ()]
     both = {"a": own, "b": own | {"model_id": "other"}}
-    with pytest.raises(ConfigError, match=r"^engines\.b\.adapters: clients know engines\.a by the name"):
+    with pytest.raises(ConfigError, match=r"^engines\.b\.adapters: the name .* is taken by engines\.a"):
         settings_of_engines(read_settings({"engines": both}))

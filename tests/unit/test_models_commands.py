@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +24,11 @@ def test_list_shows_what_is_made(cobali_models):
     assert "4.6 MB" in cobali_models("list").stdout
 
 
+def test_a_name_is_whole_on_a_narrow_terminal(tmp_path):
+    shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "80"}).stdout
+    assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in shown
+
+
 def test_make_prints_the_path_and_nothing_else_on_stdout(cobali_models, tmp_path):
     made = cobali_models("make", "synthetic-tiny:F16", "--seed", "5")
     (file,) = (tmp_path / "models").iterdir()
@@ -38,19 +44,50 @@ def test_show_says_what_is_in_a_file(cobali_models):
     assert "Q8_0 x 29, F32 x 21" in table
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("show", "builtin:nobody"), ("make", "nobody"), ("make", "hf://owner/repo/m.gguf"), ("fetch", "hf://x")],
-)
-def test_a_mistake_is_one_line_on_stderr(cobali_models, words):
-    result = cobali_models(*words)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.strip().startswith("error: model: ")
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
 def test_help_keeps_its_brackets(cobali_models):
-    shown = " ".join(cobali_models("--help").stdout.split())
+    shown = " ".join(cobali_models("show", "--help").stdout.split())
     assert "[@revision]" in shown
     assert "[:QUANT]" in shown
+
+
+@pytest.fixture
+def ollama(tmp_path):
+    """Put a model where Ollama would, and say where that is."""
+    source = tmp_path / "source"
+    made = CliRunner().invoke(app, ["make", "synthetic-tiny"], env={"COBALI_CACHE": str(source)})
+    folder = tmp_path / "ollama"
+    manifest = folder / "manifests/registry.ollama.ai/library/qwen2.5/0.5b"
+    manifest.parent.mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    shutil.copy(made.stdout.strip(), folder / "blobs/sha256-abc")
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abc"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    return folder
+
+
+def test_models_of_other_programs_are_listed_and_shown_by_name(tmp_path, ollama):
+    env = {"OLLAMA_MODELS": str(ollama), "HOME": str(tmp_path), "COLUMNS": "120"}
+    env |= dict.fromkeys(("LLAMA_CACHE", "HF_HUB_CACHE", "XDG_CACHE_HOME"), str(tmp_path / "none"))
+    row, *_ = json.loads(CliRunner().invoke(app, ["list", "--json"], env=env).stdout)
+    assert row["reference"] == "ollama://qwen2.5:0.5b"
+    assert (row["quant"], row["architecture"], row["parameters"]) == ("Q8_0", "qwen2", 4_198_656)
+    said = CliRunner().invoke(app, ["list"], env=env).stdout.splitlines()[1]
+    what = "qwen2, 4.2 million parameters, from Ollama"
+    assert " ".join(said.split()) == f"ollama://qwen2.5:0.5b Q8_0 4.6 MB {what}"
+    for name in ("ollama://qwen2.5:0.5b", "Qwen2.5:0.5B"):
+        shown = CliRunner().invoke(app, ["show", name, "--json"], env=env)
+        assert json.loads(shown.stdout)["n_layers"] == 4, shown.stderr
+    blob = ollama / "blobs/sha256-abc"
+    studio = tmp_path / ".lmstudio/models/me/[mine]/m-Q8_0.gguf"
+    studio.parent.mkdir(parents=True)
+    studio.symlink_to(blob)
+    said = CliRunner().invoke(app, ["list"], env=env | {"COLUMNS": "80"}).stdout
+    for name in ("lmstudio://me/[mine]/m-Q8_0.gguf", "builtin:synthetic-qwen2.5-0.5b"):
+        assert f"{name} " in said, "a name is whole, and what the model is gives way"
+    studio.unlink()
+    blob.write_bytes(blob.read_bytes()[:-64])
+    cut = CliRunner().invoke(app, ["show", "qwen2.5:0.5b"], env=env)
+    assert "is truncated" in str(cut.exception)
+    blob.write_bytes(b"GGUF\x03\x00")
+    row, *_ = json.loads(CliRunner().invoke(app, ["list", "--json"], env=env).stdout)
+    assert "damaged" in row["error"]

@@ -5,7 +5,7 @@ import pytest
 from gguf import GGUFValueType, GGUFWriter
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import TensorEntry, read_header
+from cobali_ray.models.ggufmeta import TensorEntry, read_header, require_whole
 
 VALUES = {
     "a.u8": (250, GGUFValueType.UINT8),
@@ -49,6 +49,7 @@ def test_every_kind_of_value_reads_as_it_was_written(written):
 def test_tensors_have_their_shape_in_numpys_order(written):
     header = read_header(written)
     assert header.tensors == (TensorEntry("w", (3, 5), 0), TensorEntry("v", (7,), 1))
+    assert header.offsets == (0, 64)
     assert header.size_bytes == written.stat().st_size
 
 
@@ -94,3 +95,30 @@ def test_bytes_that_are_no_utf8_survive(tmp_path):
     )
     (key,) = read_header(tmp_path / "x.gguf").metadata
     assert key.encode("utf-8", "surrogateescape") == b"\xff\xfe"
+
+
+def test_a_file_that_ends_before_its_last_weight_is_found_out(written, tmp_path):
+    whole = written.read_bytes()
+    header = read_header(written)
+    n_bytes = header.data_at + 64 + 7 * 2
+    require_whole(written)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole[:n_bytes])
+    require_whole(cut)
+    cut.write_bytes(whole[: n_bytes - 1])
+    with pytest.raises(ConfigError, match=f"{n_bytes - 1:,} of {n_bytes:,} bytes"):
+        require_whole(cut)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        pytest.param("x.gguf", b"", "it is empty", id="empty"),
+        pytest.param("model.safetensors", bytes(8), "convert_hf_to_gguf.py", id="safetensors"),
+        pytest.param("x.gguf", b"some words", "starts with b'some'", id="text"),
+    ],
+)
+def test_what_is_no_gguf_file_is_called_what_it_is(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        require_whole(tmp_path / name)

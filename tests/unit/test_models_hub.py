@@ -1,23 +1,28 @@
 """Downloads from a stand-in hub on the loopback that speaks the little that huggingface_hub asks for."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
-from cobali_ray.models.hub import download
-from cobali_ray.models.reference import HubReference
+from cobali_ray.models.hub import choose_file, download
+from cobali_ray.models.reference import HubReference, HubRepository
+from cobali_ray.models.registry import resolve
 
 COMMIT = "c0ffee" * 6 + "abcd"
-CONTENT = b"GGUF" + bytes(range(256)) * 512
+CONTENT = b"GGUF\x03" + bytes(19) + bytes(range(256)) * 512  # a model without tensors
 ETAG = '"5a105e8b9d40e1329780d62ea2265d8a"'
 FILE = HubReference("owner/repo", "folder/m.gguf")
+PARTS = tuple(f"m-Q8_0-{i:05d}-of-00002.gguf" for i in (1, 2))
 
 
 class StandInHub(BaseHTTPRequestHandler):
@@ -32,16 +37,18 @@ class StandInHub(BaseHTTPRequestHandler):
     def answer(self):
         hub = self.server
         hub.asked.append((self.command, self.path))
-        _, owner, repo, resolve, revision, *path = self.path.split("/")
         if hub.status is not None:
             return self.refuse(hub.status)
+        if self.path.startswith("/api/models/"):
+            return self.tell()
+        _, owner, repo, resolve, revision, *path = self.path.split("/")
         if repo == "gated":
             return self.refuse(403, "GatedRepo")
         if (owner, repo, resolve) != ("owner", "repo", "resolve"):
             return self.refuse(401, "RepoNotFound")
         if revision not in {"main", "v1", COMMIT}:
             return self.refuse(404, "RevisionNotFound")
-        if "/".join(path) != FILE.filename:
+        if "/".join(path) not in {FILE.filename, *PARTS}:
             return self.refuse(404, "EntryNotFound")
         self.send_response(200)
         if hub.is_a_hub:
@@ -51,6 +58,19 @@ class StandInHub(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(CONTENT[: hub.n_served])
+        return None
+
+    def tell(self):
+        """Say which files a repository has."""
+        if not self.path.startswith("/api/models/owner/repo"):
+            return self.refuse(404, "RepoNotFound")
+        files = [{"rfilename": name} for name in self.server.listed]
+        body = json.dumps({"id": "owner/repo", "siblings": files}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
         return None
 
     def refuse(self, status, code=""):
@@ -67,6 +87,7 @@ class StandInHub(BaseHTTPRequestHandler):
 def hub():
     server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHub)
     server.asked, server.status, server.is_a_hub, server.n_served = [], None, True, len(CONTENT)
+    server.listed = ["README.md", FILE.filename, "m-Q4_K_M.gguf", *PARTS, "mmproj-m-f16.gguf"]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -101,7 +122,7 @@ def test_the_command_fetches_before_anything_is_served(hub, tmp_path):
     command = [
         Path(sys.executable).with_name("cobali"),
         "models",
-        "fetch",
+        "pull",
         f"hf://owner/repo/{FILE.filename}@v1",
     ]
     environ = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path)}
@@ -123,7 +144,7 @@ def test_a_revision_is_asked_for(hub, fetch, revision):
         pytest.param(
             HubReference("owner/nobody", "m.gguf"), "no repository 'owner/nobody'.*HF_TOKEN", id="repository"
         ),
-        pytest.param(HubReference("owner/gated", "m.gguf"), "gated: accept its conditions", id="gated"),
+        pytest.param(HubReference("owner/gated", "m.gguf"), "gated: accept its terms", id="gated"),
         pytest.param(HubReference("owner/repo", "m.gguf", "v9"), "no revision 'v9'", id="revision"),
         pytest.param(
             HubReference("owner/repo", "n.gguf"), r"no file 'n\.gguf': its files are listed", id="file"
@@ -146,8 +167,8 @@ def test_a_name_the_hub_could_not_have_is_refused(fetch):
 @pytest.mark.parametrize(
     ("status", "says", "n_asked"),
     [
-        pytest.param(503, "answers 503; try again later", 1, id="hub-is-down"),
-        pytest.param(418, "refuses .* status 418", 1, id="hub-refuses"),
+        pytest.param(503, "returned status 503; try again later", 1, id="hub-is-down"),
+        pytest.param(418, "refused .* status 418", 1, id="hub-refuses"),
     ],
 )
 def test_a_hub_that_answers_badly_is_asked_once(hub, fetch, status, says, n_asked):
@@ -176,7 +197,7 @@ def free_port():
 
 
 def test_a_port_where_nobody_listens_is_a_network_fault(fetch):
-    with pytest.raises(ModelNotFoundError, match=r"cannot be reached .* and no copy is in the cache"):
+    with pytest.raises(ModelNotFoundError, match=r"cannot be reached, .* and no copy is in the cache"):
         fetch(endpoint=f"http://127.0.0.1:{free_port()}")
 
 
@@ -189,6 +210,75 @@ def test_a_hub_that_never_answers_is_given_up(fetch):
 
 def test_a_cache_that_cannot_be_written_is_not_called_a_network_fault(fetch, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ConfigError, match="cannot be kept") as caught:
+    with pytest.raises(ConfigError, match="cannot be saved") as caught:
         fetch(cache_dir=tmp_path / "file")
     assert caught.value.setting == "HF_HOME"
+
+
+@pytest.fixture
+def choose(hub, tmp_path):
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
+
+    def choose(quant=None, repo="owner/repo", revision=None, **changes):
+        settings = {"endpoint": endpoint, "cache_dir": tmp_path, "timeout_s": 5.0, **changes}
+        return choose_file(HubRepository(repo, quant, revision), **settings).filename
+
+    return choose
+
+
+def test_a_quant_picks_the_file_of_a_repository(hub, choose):
+    assert choose("q4_k_m") == "m-Q4_K_M.gguf"
+    assert choose("Q8_0") == PARTS[0]
+    assert choose() == "m-Q4_K_M.gguf", "the usual quant"
+    hub.listed = [FILE.filename]
+    assert choose() == FILE.filename, "the only one"
+    with pytest.raises(ModelNotFoundError, match=r"has no Q9_9; it has folder/m\.gguf"):
+        choose("Q9_9")
+    hub.listed = ["README.md", "mmproj-m-f16.gguf"]
+    with pytest.raises(ModelNotFoundError, match="has no GGUF model file"):
+        choose()
+    with pytest.raises(ModelNotFoundError, match="no repository 'owner/nobody'"):
+        choose(repo="owner/nobody")
+
+
+def test_without_a_network_the_cache_tells_which_files_there_are(hub, choose, fetch, tmp_path):
+    hub.status = 503
+    with pytest.raises(ModelNotFoundError, match="try again later, and no copy is in the cache"):
+        choose()
+    hub.status = None
+    fetch()
+    hub.status = 503
+    assert choose() == FILE.filename
+    refs = tmp_path / "models--owner--repo/refs"
+    (refs / "v1").write_text((refs / "main").read_text())
+    assert choose() == choose(revision="main") == choose(revision="v1") == FILE.filename, (
+        "all mean one commit"
+    )
+    with pytest.raises(ModelNotFoundError, match="no copy is in the cache"):
+        choose(revision="v2")
+
+
+def test_all_parts_of_a_split_model_are_fetched(monkeypatch, tmp_path):
+    asked = []
+
+    def download(reference, **_):
+        asked.append(reference.filename)
+        (tmp_path / reference.filename).write_bytes(b"GGUF\x03\x00\x00\x00" + bytes(16))
+        return tmp_path / reference.filename
+
+    monkeypatch.setattr("cobali_ray.models.registry.download", download)
+    assert resolve(f"hf://owner/repo/{PARTS[1]}").name == PARTS[0]
+    assert asked == list(PARTS)
+
+
+def test_a_full_disk_is_found_out_before_the_download(fetch, monkeypatch, hub):
+    from huggingface_hub import file_download
+
+    monkeypatch.setattr(file_download.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with (
+        warnings.catch_warnings(action="default"),
+        pytest.raises(ConfigError, match=r"no room .*Free some space, or set it to") as caught,
+    ):
+        fetch()
+    assert caught.value.setting == "HF_HOME"
+    assert "GET" not in [method for method, _ in hub.asked]

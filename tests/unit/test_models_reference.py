@@ -2,7 +2,14 @@ import pytest
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
 from cobali_ray.models.ggufmeta import require_gguf
-from cobali_ray.models.reference import BuiltinReference, HubReference, PathReference, parse_reference
+from cobali_ray.models.reference import (
+    BuiltinReference,
+    HubReference,
+    HubRepository,
+    NameReference,
+    PathReference,
+    parse_reference,
+)
 
 
 @pytest.mark.parametrize(
@@ -10,7 +17,14 @@ from cobali_ray.models.reference import BuiltinReference, HubReference, PathRefe
     [
         pytest.param("model.gguf", PathReference("model.gguf"), id="relative-path"),
         pytest.param("/data/a b.gguf", PathReference("/data/a b.gguf"), id="absolute-path"),
-        pytest.param("owner/repo", PathReference("owner/repo"), id="a-bare-repository-is-a-path"),
+        pytest.param("./owner/repo", PathReference("./owner/repo"), id="path-that-says-so"),
+        pytest.param("owner/repo", NameReference("owner/repo"), id="name-with-a-folder"),
+        pytest.param("qwen2.5:0.5b", NameReference("qwen2.5:0.5b"), id="name"),
+        pytest.param("ollama://a/b:c", NameReference("a/b:c", "ollama"), id="name-of-ollama"),
+        pytest.param("lmstudio://o/r/m.gguf", NameReference("o/r/m.gguf", "lmstudio"), id="of-lm-studio"),
+        pytest.param("hf://o/r", HubRepository("o/r"), id="hub-repository"),
+        pytest.param("hf://o/r:q4_k_m", HubRepository("o/r", "q4_k_m"), id="hub-quant"),
+        pytest.param("hf://o/r:UD-Q4_K_XL@v1", HubRepository("o/r", "UD-Q4_K_XL", "v1"), id="hub-all"),
         pytest.param("hf://o/r/m.gguf", HubReference("o/r", "m.gguf"), id="hub"),
         pytest.param("hf://o/r/q4/m.gguf", HubReference("o/r", "q4/m.gguf"), id="hub-folder"),
         pytest.param("hf://o/r/m.gguf@v1.0", HubReference("o/r", "m.gguf", "v1.0"), id="hub-revision"),
@@ -31,7 +45,9 @@ def test_a_reference_parses(text, expected):
         pytest.param("", "is empty", id="empty"),
         pytest.param("  ", "is empty", id="blank"),
         pytest.param("hf://", "hf://owner/repo/file.gguf", id="hub-nothing"),
-        pytest.param("hf://o/r", "hf://owner/repo/file.gguf", id="hub-no-file"),
+        pytest.param("hf://o", "hf://owner/repo/file.gguf", id="hub-no-repository"),
+        pytest.param("hf://o/r:", "hf://owner/repo", id="hub-empty-quant"),
+        pytest.param("ollama://", "names no model", id="no-name"),
         pytest.param("hf://o/r/model.safetensors", "hf://owner/repo/file.gguf", id="hub-other-format"),
         pytest.param("hf://o/r/m.gguf@", "hf://owner/repo/file.gguf", id="hub-empty-revision"),
         pytest.param("hf://o/r@v1/m.gguf@v2", "hf://owner/repo/file.gguf", id="hub-two-revisions"),
@@ -49,7 +65,9 @@ def test_what_is_no_reference_is_refused_by_name_of_the_setting(text, says):
     assert not isinstance(caught.value, ModelNotFoundError), "unreadable is not the same as absent"
 
 
-@pytest.mark.parametrize("text", ["hf://o/r/d/m.gguf@v1", "hf://o/r/m.gguf"])
+@pytest.mark.parametrize(
+    "text", ["hf://o/r/d/m.gguf@v1", "hf://o/r/m.gguf", "hf://o/r:Q4_0@v1", "ollama://a:b"]
+)
 def test_a_hub_reference_prints_as_it_was_written(text):
     assert str(parse_reference(text)) == text
 
@@ -69,4 +87,18 @@ def test_a_directory_says_which_files_it_has(tmp_path):
 def test_another_file_is_refused_by_its_first_bytes(tmp_path, content):
     (tmp_path / "x.gguf").write_bytes(content)
     with pytest.raises(ConfigError, match="is not a GGUF file"):
+        require_gguf(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"<!DOCTYPE html>", "a web page"),
+        (b"PK\x03\x04....", "a zip archive"),
+    ],
+)
+def test_what_came_in_place_of_a_model_is_named(tmp_path, content, says):
+    (tmp_path / "x.gguf").write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
         require_gguf(tmp_path / "x.gguf")
