@@ -9,24 +9,35 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-import yaml
 
 from cobali_ray import __version__
-from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.errors import CobaliError, ConfigError, StartError
 from cobali_ray.extras import require_extra
-from cobali_ray.lazy import LazyGroup
+from cobali_ray.lazy import LazyGroup, mend_completion
+from cobali_ray.models.completion import complete_model
 
 CONFIG = Path("serve_config.yaml")
 
 
+USE, MODELS, MEASURE = "Serve and talk", "Models", "Measure and look inside"
+"""Panels of `cobali --help`."""
+
+
 class _Commands(LazyGroup):
     places = {  # noqa: RUF012
-        "models": "cobali_ray.models.commands:app",
-        "trace": "cobali_ray.trace.command:trace",
+        "chat": "cobali_ray.terminal.chat:chat",
+        "complete": "cobali_ray.terminal.complete:complete",
+        "ps": "cobali_ray.actors.servers:ps",
         "env": "cobali_ray.actors.cluster:env",
-        "ps": "cobali_ray.actors.listening:ps",
+        "models": "cobali_ray.models.commands:app",
         "bench": "cobali_ray.bench.commands:app",
         "simulate": "cobali_ray.bench.commands.simulate:simulate",
+        "trace": "cobali_ray.trace.command:trace",
+    }
+    panels = {  # noqa: RUF012
+        **dict.fromkeys(("chat", "complete", "ps", "env"), USE),
+        "models": MODELS,
+        **dict.fromkeys(("bench", "simulate", "trace"), MEASURE),
     }
 
     def load(self, name: str) -> Any:
@@ -36,28 +47,55 @@ class _Commands(LazyGroup):
         return super().load(name)
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Serve GGUF models with continuous batching on llama.cpp and Ray Serve."""
+    """Serve GGUF models with continuous batching on llama.cpp and Ray Serve.
+
+    Examples:
+    cobali serve
+
+    cobali serve hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
+
+    cobali chat
+
+    cobali models list
+    """
     if version:
         typer.echo(f"cobali_ray {__version__}")
         raise typer.Exit
 
 
-Model = Annotated[str | None, typer.Option(help="GGUF path, hf://owner/repo/file.gguf, or builtin:NAME.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name of `cobali models list`.",
+        autocompletion=complete_model,
+    ),
+]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the README's table; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of docs/settings.md; repeatable."),
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def serve(
+    model_argument: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name of `cobali models list`; "
+            "else the config's, else builtin:tiny.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    *,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -65,7 +103,10 @@ def serve(
             f"Default: {CONFIG} in this folder, if there is one."
         ),
     ] = None,
-    model: Model = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; else the config's.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; else the config's.")] = None,
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard (more memory).")] = False,
@@ -74,36 +115,48 @@ def serve(
     """Start Ray and Serve on the fast front end and serve until Ctrl-C.
 
     SIGUSR1 reads the config again and restarts what has changed.
+
+    Examples:
+      cobali serve
+      cobali serve ~/models/mine.gguf --port 8001
+      cobali serve ollama://qwen2.5:0.5b --set n_slots=8 --set n_ctx=8192
+      cobali serve hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
     """
     from cobali_ray.actors.layout import places
+    from cobali_ray.actors.output import failing_as_event
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
-    from cobali_ray.engine.opening import model_path
-    from cobali_ray.models.commands import progress_bars
+    from cobali_ray.engine.opening import find_model
+    from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings
 
-    said = _said(setting, model=model)
+    said: dict[str, Any] = {}
 
-    def reread() -> EngineSettings:
+    def read(progress: Progress) -> EngineSettings:
         settings = read_settings(_read_config(config)[0] | said)
         require_tracing(settings)
-        with progress_bars() as progress:
-            for place in places(settings):
-                model_path(place.settings, progress)
+        for place in places(settings):
+            find_model(place.settings, progress)
         return settings
 
-    http = _read_config(config)[1]
-    serve_forever(
-        reread(),
-        host=host or http.get("host", "127.0.0.1"),
-        port=port or int(http.get("port", 8000)),
-        dashboard=dashboard,
-        reread=reread,
-    )
+    with failing_as_event():
+        if model is not None and model_argument is not None:
+            both = f"the model is given twice, {model_argument} and {model}: leave one out"
+            raise ConfigError("--model", both)
+        said = _said(setting, model=model or model_argument)
+        http = _read_config(config)[1]
+        serve_forever(
+            read,
+            host=host or http.get("host", "127.0.0.1"),
+            port=port or int(http.get("port", 8000)),
+            dashboard=dashboard,
+        )
 
 
 def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the first application's args and the http_options of a Serve config file, if there is one."""
+    import yaml
+
     if path is None and not CONFIG.exists():
         return {}, {}
     path = path or CONFIG
@@ -114,10 +167,10 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(content["applications"][0].get("args") or {}), dict(content.get("http_options") or {})
     except OSError as error:
         raise ConfigError("config", f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # the latter: no UTF-8, or a date that is none
-        raise ConfigError("config", f"{path} is no YAML{_line_of(error)}") from error
+    except (yaml.YAMLError, ValueError) as error:  # the latter: not UTF-8, or an impossible date
+        raise ConfigError("config", f"{path} is not valid YAML{_line_of(error)}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ConfigError("config", f"{path} is no Serve config: {error}") from error
+        raise ConfigError("config", f"{path} is not a Serve config: it has no `applications` list") from error
 
 
 def _line_of(error: Exception) -> str:
@@ -136,16 +189,18 @@ def _said(settings: list[str] | None, **options: Any) -> dict[str, Any]:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
+    import yaml
+
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError("--set", "expected NAME=VALUE, and there is no =")
+        raise ConfigError("--set", "expected NAME=VALUE, but there is no =")
     try:
         return name.strip(), yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(name.strip(), f"the value is no YAML{_line_of(error)}") from error
+        raise ConfigError(name.strip(), f"the value is not valid YAML{_line_of(error)}") from error
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def run(
     prompts: Annotated[
         Path, typer.Option(help="File of prompts, separated by blank lines.", exists=True, dir_okay=False)
@@ -173,7 +228,12 @@ def run(
         bool, typer.Option("--json", help="Print one JSON object; tables go to stderr.")
     ] = False,
 ) -> None:
-    """Run a prompts file through the engine in process, greedily, and report times."""
+    """Run a prompts file through the engine in process, greedily, and report times.
+
+    Examples:
+      cobali run --prompts workloads/prompts_16.txt --baseline --ignore-eos
+      cobali run --prompts mine.txt --model qwen2.5:0.5b --max-new 32 --show
+    """
     from rich.console import Console
 
     from cobali_ray.run import RunOptions, run_command
@@ -202,12 +262,21 @@ def _log_to_stderr() -> None:
 
 
 def main() -> None:
-    """Run the command; a CobaliError becomes one line and exit code 2."""
+    """Run the command; an error becomes one line and exit code 2, or 1 where no setting is at fault."""
+    if any(word.endswith("-completion") for word in sys.argv[1:2]):
+        mend_completion()
+    code = 2
     try:
-        app(obj=_log_to_stderr)
+        sys.exit(app(obj=_log_to_stderr, standalone_mode=False))
     except CobaliError as error:
+        said, code = str(error), 1 if isinstance(error, StartError) else 2
+    except typer.TyperException as error:
+        said = " ".join(error.format_message().split())
+    except typer.Abort:
+        said = "stopped"
+    if said:  # a command without arguments has shown its help instead
         from rich.console import Console
         from rich.markup import escape
 
-        Console(stderr=True).print(f"[red]Error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        Console(stderr=True).print(f"[red]Error:[/red] {escape(said)}", highlight=False, soft_wrap=True)
+    sys.exit(code)

@@ -173,7 +173,7 @@ class BodyTimeoutError(BadRequestError):
         self.timeout_s = timeout_s
 
     def __str__(self) -> str:
-        return f"The request body did not go on for {self.timeout_s:g} s."
+        return f"No more of the request body arrived for {self.timeout_s:g} s."
 
 
 class UnsupportedEncodingError(BadRequestError):
@@ -187,7 +187,7 @@ class UnsupportedEncodingError(BadRequestError):
         self.encoding, self.known = encoding, known
 
     def __str__(self) -> str:
-        return f"Bodies with the content encoding {self.encoding!r} are not read; send {self.known} or none."
+        return f"The content encoding {self.encoding!r} is not supported; send {self.known} or none."
 
 
 class MalformedBodyError(BadRequestError):
@@ -319,7 +319,7 @@ class ModelBusyError(BadRequestError):
         self.n_open = n_open
 
     def __str__(self) -> str:
-        return f"The model works on {self.n_open} requests; try again when they have ended."
+        return f"The model is still working on {self.n_open} requests; try again when they have finished."
 
 
 class UnknownStreamError(BadRequestError):
@@ -329,7 +329,7 @@ class UnknownStreamError(BadRequestError):
     code = "stream_not_found"
 
     def __str__(self) -> str:
-        return "No such stream is kept here for this key: not resumable, or left for too long."
+        return "This key has no such stream: it was not resumable, or nobody read it for too long."
 
 
 class SlotFileError(BadRequestError):
@@ -374,7 +374,7 @@ class NotOfferedError(BadRequestError):
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.what} is not done by this server: its models are named in its settings."
+        return f"This server does not support {self.what}: its models are named in its settings."
 
 
 class SlotFilesOffError(BadRequestError):
@@ -385,8 +385,8 @@ class SlotFilesOffError(BadRequestError):
 
     def __str__(self) -> str:
         return (
-            "This server does not save slots: the setting slot_save_path names no folder, "
-            "or the model's cache cannot be taken apart."
+            "This server does not save slots: the setting slot_save_path is not set, "
+            "or the model's cache cannot be split by slot."
         )
 
 
@@ -398,8 +398,8 @@ class FixedScalesError(BadRequestError):
 
     def __str__(self) -> str:
         return (
-            "Scales stand in the setting adapters and are not changed while the server runs: "
-            "ask for an adapter by its name as the model, or with the field lora."
+            "Scales are set in the setting adapters and cannot change while the server runs: "
+            "name an adapter as the model, or in the field lora."
         )
 
 
@@ -507,8 +507,8 @@ class NoRoomError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"The model needs {self.n_bytes >> 20} MiB and {self.n_free_bytes >> 20} MiB are free; "
-            "no model that may be unloaded is idle."
+            f"The model needs {self.n_bytes >> 20} MiB, but only {self.n_free_bytes >> 20} MiB are free, "
+            "and no idle model can be unloaded."
         )
 
 
@@ -524,8 +524,8 @@ class ModelTooLargeError(CobaliError):
 
     def __str__(self) -> str:
         return (
-            f"The model needs {self.n_bytes >> 20} MiB for weights and KV cells, and there are "
-            f"{self.most_bytes >> 20} MiB in all; fewer n_slots or a smaller n_ctx need less."
+            f"The model needs {self.n_bytes >> 20} MiB for weights and KV cells, but this machine has "
+            f"{self.most_bytes >> 20} MiB; lower n_slots or n_ctx."
         )
 
 
@@ -617,7 +617,7 @@ class EventsLostError(InternalError):
     code = "events_lost"
 
     def __str__(self) -> str:
-        return "Part of this answer was lost on its way from the engine, which goes on; send it again."
+        return "Part of this answer was lost on its way from the engine; send the request again."
 
 
 class ConfigError(CobaliError):
@@ -644,6 +644,14 @@ class StartError(CobaliError):
 
 class ModelNotFoundError(ConfigError):
     """The model reference leads nowhere."""
+
+
+class NoServerError(ConfigError):
+    """Nobody answers at an address."""
+
+
+class NoAnswerError(CobaliError):
+    """A server that was asked did not answer, or not to the end; its words say why."""
 
 
 class FrontEndError(CobaliError):

@@ -18,18 +18,21 @@ class LazyGroup(TyperGroup):
 
     places: ClassVar[Mapping[str, str]] = {}
     """By name of the command: `module:function`, or `module:app` for a group."""
+    panels: ClassVar[Mapping[str, str]] = {}
+    """By name of the command: under which heading help shows it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, place in self.places.items():
-            self.add_command(TyperCommand(name, help=_docstring(*place.split(":"))))
+            panel = self.panels.get(name)
+            self.add_command(TyperCommand(name, help=_docstring(*place.split(":")), rich_help_panel=panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is to run, import it, and do what the process does before any command."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and name in self.places:
             command = self.load(name)
-        if ctx.obj is not None and not isinstance(command, LazyGroup):
+        if ctx.obj is not None and not ctx.resilient_parsing and not isinstance(command, LazyGroup):
             ctx.obj()
         return name, command, rest
 
@@ -42,6 +45,14 @@ class LazyGroup(TyperGroup):
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)
         return typer.main.get_command(alone)
+
+
+def mend_completion() -> None:
+    """Have the script that typer writes for bash take builtin:tiny, and all with colons, as one word."""
+    from typer import _completion_shared
+
+    scripts = _completion_shared._completion_scripts  # noqa: SLF001 typer has no public word for it
+    scripts["bash"] = f"COMP_WORDBREAKS=${{COMP_WORDBREAKS//:}}\n{scripts['bash'].strip()}"
 
 
 def _docstring(module: str, attribute: str) -> str:

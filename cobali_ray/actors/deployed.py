@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from cobali_ray.actors.layout import places, versions
 from cobali_ray.actors.node import one_line
-from cobali_ray.errors import CobaliError, ConfigError
+from cobali_ray.actors.output import Output
+from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 APP_NAME = "cobali"
 POLL_S = 0.1
+DIED = "its process died"
 
 
 def deploy(settings: EngineSettings, *, listens: str) -> None:
@@ -37,7 +38,7 @@ def deploy(settings: EngineSettings, *, listens: str) -> None:
 def wait_loaded(settings: EngineSettings, look: Callable[[], None]) -> None:
     """Wait until the engines are open; `look` at what else may fail.
 
-    Raises ConfigError with its own words if one does not open.
+    Raises StartError with its own words if one does not open.
     """
     awaited = [place.deployment for place in places(settings)]
     while True:
@@ -50,23 +51,30 @@ def wait_loaded(settings: EngineSettings, look: Callable[[], None]) -> None:
 
 
 def _overview() -> ApplicationStatusOverview | None:
-    """Return how the application is. Raises ConfigError if a part of it does not start."""
+    """Return how the application is. Raises StartError if a part of it does not start."""
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
     app = serve.status().applications.get(APP_NAME)
     if app is not None and app.status is ApplicationStatus.DEPLOY_FAILED:
-        messages = [d.message.strip() for d in app.deployments.values()] or [app.message.strip()]
-        # The last lines, below the tracebacks.
-        reasons = [message.splitlines()[-1] for message in messages if message]
-        raise ConfigError("model", "the engine did not start: " + " ".join(reasons))
+        messages = {name: d.message.strip() for name, d in app.deployments.items() if d.message.strip()}
+        name, message = next(iter(messages.items()), ("The application", app.message.strip()))
+        raise StartError(name.capitalize(), reason(message))
     return app
+
+
+def reason(message: str) -> str:
+    """Return why a part of the application did not start: the last line, below the tracebacks of Serve's."""
+    last = message.strip().splitlines()[-1]
+    if "ActorDiedError" in last:
+        return DIED
+    return re.sub(r"^(\w+\.)+\w+: ", "", last)
 
 
 def renewed(
     settings: EngineSettings,
     reread: Callable[[], EngineSettings],
-    console: Console,
+    output: Output,
     *,
     listens: str,
     in_time: Callable[[EngineSettings], contextlib.AbstractContextManager[None]],
@@ -88,16 +96,16 @@ def renewed(
                 _wait_running(goes_on)
     except Exception as error:
         why = str(error) if isinstance(error, CobaliError) else one_line(error)
-        console.print(f"The settings stay as they were: {why}", soft_wrap=True, markup=False)
+        output.say("settings_kept", level="warning", error=why)
         if different:
-            _put_back(settings, console, listens=listens)
+            _put_back(settings, output, listens=listens)
         return settings
-    console.print(f"The settings were read again; changed: {', '.join(different) or 'nothing'}.")
+    output.say("settings_read", changed=different)
     return news
 
 
 def _wait_running(goes_on: Callable[[], bool]) -> None:
-    """Wait until what was deployed has taken its place. Raises ConfigError if it does not start."""
+    """Wait until what was deployed has taken its place. Raises StartError if it does not start."""
     while goes_on():
         app = _overview()
         if app is not None and app.status == "RUNNING":
@@ -105,9 +113,10 @@ def _wait_running(goes_on: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
-def _put_back(settings: EngineSettings, console: Console, *, listens: str) -> None:
+def _put_back(settings: EngineSettings, output: Output, *, listens: str) -> None:
     """Deploy what there was. Where that does not work either, what still runs goes on."""
     try:
         deploy(settings, listens=listens)
     except Exception as error:
-        console.print(f"They could not be put back: {one_line(error)}", soft_wrap=True, markup=False)
+        detail = f"They could not be put back: {one_line(error)}"
+        output.say("notice", level="error", detail=detail)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 import structlog
 
@@ -43,6 +44,7 @@ from cobali_ray.engine.opening import (
     model_path,
     open_engine,
     projector_path,
+    runs_on,
 )
 from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
@@ -65,6 +67,7 @@ from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 from cobali_ray.telemetry.observer import Telemetry
 from cobali_ray.telemetry.onlooker import Onlooker
 from cobali_ray.telemetry.snapshot import Snapshot
+from cobali_ray.telemetry.usage import usage_of
 
 _log = structlog.get_logger(__name__)
 
@@ -124,6 +127,8 @@ class EngineServer:
         self._slot_pool = ThreadPoolExecutor(1, thread_name_prefix="slots")
         self._load_pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._card: ModelCard | None = None
+        self._runs: dict[str, Any] = {}
+        """What a person who starts it wants to know, once the model is loaded."""
         self._ray_metrics: RayMetrics | None = None
         self._loop = self._new_loop()
         self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
@@ -219,6 +224,11 @@ class EngineServer:
             itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
             words=backend.words if self._settings.log_prompts else None,
         )
+        self._runs = {
+            "n_ctx": limits.n_ctx_slot,
+            "n_slots": limits.n_slots,
+            "runs_on": runs_on(self._settings, self._path),
+        }
         _log.info(
             "engine_open",
             model=self._card.model_id,
@@ -346,6 +356,7 @@ class EngineServer:
             "chat_template": self._chat_template,
             "pid": os.getpid(),
             "n_readers": self._pusher.n_readers,
+            "runs": self._runs,
         }
 
     async def attend(
@@ -404,7 +415,8 @@ class EngineServer:
             return None
         # The loop knows of a tick under way; the collector hears of it when it is over.
         age_s = self._loop.state().last_tick_age_s
-        return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s)
+        usage = usage_of(psutil.Process(), "engine")
+        return replace(self._telemetry.collector.snapshot(), last_tick_age_s=age_s, usage=usage)
 
     async def cache(self) -> CacheView | None:
         """Return what slots and host memory hold, and what it was good for; None without a model."""

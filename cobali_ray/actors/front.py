@@ -8,6 +8,7 @@ silence. The launcher runs this file on a bare Python, so nothing heavy is impor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
-from cobali_ray.actors.ports import free_blocks, free_port
+from cobali_ray.actors.ports import free_blocks
 from cobali_ray.api.ids import SANE_ID
 from cobali_ray.errors import FrontEndError
 
@@ -68,6 +69,8 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
 }
 """What HAProxy says on its own: status to type, code and message."""
 
+_ALERT = re.compile(r"^\[ALERT\][^:]*: (.*\S)", re.MULTILINE)
+_ENDED = re.compile(r"Exiting|Fatal errors")
 _CLOSE = "hdr connection close"
 _MARK = "# mended by cobali_ray"
 _LAUNCHER = """#!/bin/sh
@@ -89,7 +92,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
     words = {"python": sys.executable, "root": root, "binary": binary, "folder": folder, "host": host}
     launcher.write_text(_LAUNCHER.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
-    http, grpc = free_blocks(2)
+    http, grpc, (metrics, stats, fallback, *_) = free_blocks(3)
     flags = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
@@ -100,9 +103,10 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+        # Bound seconds from now: no outgoing connection may take them until then.
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(stats),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_TIMEOUT_S),
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
@@ -148,6 +152,19 @@ def launch(binary: str, folder: str, host: str, *words: str) -> None:
 def failure_path(folder: Path) -> Path:
     """Where the launcher says why it did not start HAProxy."""
     return folder / "front-failure"
+
+
+def last_words(folder: Path) -> str | None:
+    """Return why the last HAProxy that Serve started ended at once, as it said itself; None if it did not.
+
+    Serve has each write its stderr to a file beside the admin socket, and removes those of earlier proxies.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        newest = max(folder.rglob("admin.sock.*.stderr.log"), key=lambda path: path.stat().st_mtime)
+        text = newest.read_text(errors="replace")
+        if _ENDED.search(text) and (alert := _ALERT.search(text)):
+            return alert[1]
+    return None
 
 
 def page_paths(folder: Path) -> dict[int, Path]:

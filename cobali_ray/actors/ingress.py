@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import Served
 from cobali_ray.actors.tracing import open_tracing
+from cobali_ray.actors.usage import beside
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
@@ -50,7 +51,7 @@ class Ingress:
         models: dict[tuple[str, ...], list[Served]] = {}
         for one in served:
             models.setdefault(one.names, []).append(one)
-        self._fleet = Fleet(
+        served_models = (
             Model(
                 {one.engine_id: self._clients[one.engine_id] for one in engines},
                 names,
@@ -62,6 +63,7 @@ class Ingress:
             )
             for names, engines in models.items()
         )
+        self._fleet = Fleet(served_models, beside)
         self._tracing = open_tracing(settings, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:

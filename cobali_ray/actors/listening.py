@@ -1,4 +1,4 @@
-"""`cobali ps`: the processes of servers on this machine, and every TCP port on which they listen."""
+"""The processes of servers on this machine, and every TCP port on which they listen."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import psutil
-import typer
-from rich.console import Console
-from rich.table import Table
 
-from cobali_ray.actors.ports import FIRST, LAST, authority
+from cobali_ray.actors.ports import FIRST, LAST
 
 ROOTS: Final = re.compile(r"cobali serve|/raylet/raylet |/gcs/gcs_server |/ray start ")
 """Commands below which everything belongs to a server, or to Ray's node that it runs on."""
+SERVE: Final = re.compile(r"cobali serve")
 PARTS: Final = (
     (re.compile(r"haproxy .*-f (\S+)"), "front end"),
     (re.compile(r"ray::ServeReplica:(\S+)"), "replica"),
@@ -60,32 +58,6 @@ class Listener(NamedTuple):
         return "all networks" if address.is_unspecified else "the network of this address"
 
 
-def ps(
-    ports: Annotated[bool, typer.Option("--ports", help="Show the ports they listen on.")] = False,
-) -> None:
-    """Show the processes of servers on this machine; with --ports where each listens, and for whom."""
-    console = Console()
-    processes = server_processes()
-    if not processes:
-        console.print("No server runs here, as far as this account may see.")
-        return
-    table = Table(box=None, pad_edge=False)
-    if ports:
-        for name in ("address", "process", "what", "reached from", "used by"):
-            table.add_column(name, overflow="fold")
-        for found in sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port)):
-            whose = f"{found.process} ({found.pid})"
-            table.add_row(authority(found.host, found.port), whose, found.what, found.reach, found.who)
-    else:
-        for name in ("pid", "process", "MiB"):
-            table.add_column(name)
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                mib = process.memory_info().rss >> 20
-                table.add_row(str(process.pid), _part(process).name, str(mib))
-    console.print(table)
-
-
 def server_processes() -> list[psutil.Process]:
     """Return the processes of all servers here and of Ray's nodes, as far as this account may see them."""
     found: dict[int, psutil.Process] = {}
@@ -107,6 +79,11 @@ def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
                     host, port = found.laddr
                     what, who = _purpose(process, part, host, port)
                     yield Listener(host, port, process.pid, part.name, what, who)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return what a process of a server is called; of a replica, its application and deployment."""
+    return _part(process).name
 
 
 def _command(process: psutil.Process) -> str:

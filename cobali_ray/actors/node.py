@@ -11,7 +11,9 @@ import contextlib
 import functools
 import inspect
 import os
+import resource
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -19,9 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from cobali_ray.actors import fork_worker
+from cobali_ray.actors.output import Output
 from cobali_ray.actors.ports import free_port, socket_dir
 from cobali_ray.actors.processes import descendants, end
 from cobali_ray.errors import StartError
@@ -37,6 +38,7 @@ LONGEST_TEMP = 40
 
 RAY_FLAGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",  # else it prints, at the very end, what it held back
     "RAY_AUTH_MODE": "token",  # what Ray would choose, without a warning
     "RAY_worker_niceness": "0",  # Ray's own is 15: any other process would go first
     # Not only for the systems it names: otherwise Ray replaces 127.0.0.1 by an address that others reach.
@@ -53,13 +55,21 @@ RAY_FLAGS = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",  # an agent's input ends with its node
 }
 
+ROOM_BYTES = 64 << 20
+"""What must be free for Ray's logs and sockets."""
+N_FILES = 10_300
+"""Files that HAProxy wants to be able to open for its 4,096 connections; it refuses to start with fewer."""
+
 NO_AGENT = "/bin/sh -c 'exec cat'"
 """Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
 AGENTS = ("dashboard_agent", "runtime_env_agent")
 
 
-def guard_token(console: Console) -> None:
-    """Make the file of Ray's token private: whoever reads it may run code in the cluster."""
+def guard_token(output: Output) -> None:
+    """Make the file of Ray's token private: whoever reads it may run code in the cluster.
+
+    Raises StartError where there is none and none can be written: Ray would not start.
+    """
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if "RAY_AUTH_TOKEN" in os.environ or os.environ.get("RAY_AUTH_MODE") != "token":
         return
@@ -70,12 +80,19 @@ def guard_token(console: Console) -> None:
                 file.write(secrets.token_hex(32))
         elif path.stat().st_mode & 0o077:
             path.chmod(0o600)
-            console.print(f"{path} could be read by other users; now it is yours alone.", soft_wrap=True)
+            output.say("notice", detail=f"{path} could be read by other users; now it is yours alone.")
     except OSError as error:
-        console.print(f"Make sure that only you can read {path}: {error.strerror}.", soft_wrap=True)
+        if not path.exists():
+            raise StartError(
+                "Ray",
+                f"its token cannot be written to {path} ({error.strerror}); set RAY_AUTH_TOKEN_PATH to a "
+                "file that you may write",
+            ) from error
+        detail = f"Make sure that only you can read {path}: {error.strerror}."
+        output.say("notice", level="warning", detail=detail)
 
 
-def start_ray(console: Console, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
+def start_ray(output: Output, *, dashboard: bool, meanwhile: Callable[[], None], spare: int) -> None:
     """Start Ray; a start that fails is tried once more, when all but `spare` that we started has ended.
 
     `meanwhile` is called in a thread once Ray's processes have their environment, and has ended on return.
@@ -83,7 +100,8 @@ def start_ray(console: Console, *, dashboard: bool, meanwhile: Callable[[], None
     try:
         _init_ray(dashboard=dashboard, meanwhile=meanwhile)
     except Exception as error:
-        console.print(f"Ray did not start ({one_line(error)}); trying once more.", soft_wrap=True)
+        detail = f"Ray did not start ({one_line(error)}); trying once more."
+        output.say("notice", level="warning", detail=detail)
         end(descendants(os.getpid()) - {spare})
         try:
             _init_ray(dashboard=dashboard, meanwhile=meanwhile)
@@ -93,6 +111,49 @@ def start_ray(console: Console, *, dashboard: bool, meanwhile: Callable[[], None
                 f"{one_line(again)} Is the machine very busy, or out of memory? "
                 "What Ray logged is in /tmp/ray/session_latest/logs.",
             ) from again
+
+
+def temp_folder() -> Path:
+    """Return the folder in which Ray has its own: sockets, logs, and objects that memory has no room for."""
+    if len(tempfile.gettempdir()) > LONGEST_TEMP:
+        return Path(socket_dir())
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
+def require_room(folder: Path) -> None:
+    """Check that Ray can write there. Raises StartError."""
+    try:
+        free = shutil.disk_usage(folder).free
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StartError(
+            "Ray", f"{folder} cannot be written ({error.strerror}); set TMPDIR to a folder of yours"
+        ) from error
+    if free < ROOM_BYTES:
+        raise StartError(
+            "Ray",
+            f"{folder} has {free >> 20} MiB free, and logs and sockets need {ROOM_BYTES >> 20}; "
+            "make room, or set TMPDIR to a folder on another disk",
+        )
+
+
+def require_files() -> None:
+    """Check that HAProxy may open a file for both ends of every connection. Raises StartError."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < N_FILES:
+        raise StartError(
+            "HAProxy",
+            f"a process may open {most:,} files here, and it needs {N_FILES:,}; raise the hard limit "
+            "(`ulimit -Hn`, LimitNOFILE= in a systemd unit, `docker run --ulimit nofile=65536`)",
+        )
+
+
+def logs_folder() -> Path:
+    """Return the folder of the logs of Ray, of Serve and of every engine."""
+    from ray._private import worker
+
+    return Path(worker._global_node.get_logs_dir_path())  # noqa: SLF001 Ray has no public word for it
 
 
 def one_line(error: Exception) -> str:
@@ -114,7 +175,7 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             log_to_driver=True,
             logging_level="warning",
             # Else Ray's own choice, which may have the better disk.
-            _temp_dir=f"{socket_dir()}/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP else None,
+            _temp_dir=f"{temp_folder()}/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP else None,
         )
     threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
     thread.join()

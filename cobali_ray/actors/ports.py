@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import secrets
 import socket
 import tempfile
+from ipaddress import ip_address
 
 from cobali_ray.errors import ConfigError
 
@@ -49,19 +52,52 @@ def free_blocks(n: int) -> list[range]:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise ConfigError if the address is taken."""
+    """Raise ConfigError if the address is taken, or cannot be had for another reason."""
+    if not 0 < port < 1 << 16:
+        raise ConfigError("port", f"must be from 1 to 65535, got {port}")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            address = authority(host, port)
-            raise ConfigError("port", f"cannot listen on {address}: {error.strerror}") from error
+            raise _not_ours(host, port, error) from error
+
+
+def _not_ours(host: str, port: int, error: OSError) -> ConfigError:
+    """Say why an address cannot be had, and what to change."""
+    address = authority(host, port)
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError("port", f"{address} is in use{_user_of(port)}; choose another with --port")
+    if error.errno == errno.EACCES:
+        return ConfigError("port", f"only root may listen on {address}; choose one above 1023 with --port")
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return ConfigError("host", f"this machine has no address {host}; 0.0.0.0 means all of its addresses")
+    return ConfigError("port", f"cannot listen on {address}: {error.strerror}")
+
+
+def _user_of(port: int) -> str:
+    """Say who listens on a port, if this account may know."""
+    import psutil  # not above: the front end's launcher reads this file, on a bare Python
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for found in psutil.net_connections(kind="tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
+                return f" by {psutil.Process(found.pid).name()} (process {found.pid})"
+    return ""
 
 
 def authority(host: str, port: int) -> str:
     """Return host and port as URLs have them, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reached_at(host: str) -> str:
+    """Return where this machine reaches a server that listens on `host`, which may mean all addresses."""
+    try:
+        address = ip_address(host)
+    except ValueError:  # a name
+        return host
+    return {4: "127.0.0.1", 6: "::1"}[address.version] if address.is_unspecified else host
 
 
 def _is_free(port: int) -> bool:

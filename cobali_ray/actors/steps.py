@@ -1,4 +1,4 @@
-"""What `cobali serve` says while it starts: a line for each step with its seconds, and a spinner."""
+"""The steps of a start: each is shown while it goes on, and said with its seconds once it is done."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
+from cobali_ray.actors.output import Output
+from cobali_ray.models.builtin import Progress
 
 
 class Steps:
     """Says what is being waited for. `now` is a monotonic clock."""
 
-    def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._now = console, now
+    def __init__(self, output: Output, now: Callable[[], float] = time.monotonic) -> None:
+        self._output, self._now = output, now
         self._began_s = now()
 
     @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, what: str) -> Iterator[Progress]:
         """Show `what` while inside, and how long it took once it is done; nothing of one that fails."""
         began_s = self._now()
-        with self._console.status(f"{what} ...") if self._console.is_terminal else contextlib.nullcontext():
-            yield
-        self._say(what, self._now() - began_s)
+        with self._output.working(what) as progress:
+            yield progress
+        self._output.say("start_step", step=what, seconds=round(self._now() - began_s, 3))
 
-    def ready(self) -> None:
-        """Say what the whole of it took."""
-        self._say("ready after", self._now() - self._began_s)
-
-    def _say(self, what: str, seconds: float) -> None:
-        self._console.print(f"{what:<24}{seconds:6.1f} s", highlight=False)
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return round(self._now() - self._began_s, 3)

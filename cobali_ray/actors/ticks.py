@@ -33,11 +33,15 @@ class TickFeeder:
         itl_target_s: float | None,
         words: Words | None = None,
     ) -> None:
-        """`limits` is what readers are told of the engine; `words`, if given, shows prompts."""
+        """`limits` is what readers are told of the engine; `words`, if given, shows prompts.
+
+        `itl_target_s` is None where there is no target, and 0 where it is automatic.
+        """
         self.incarnation_id = uuid.uuid4().hex
         self._collector, self._clock, self._limits = collector, clock, limits
         self._itl_target_s, self._words = itl_target_s, words
         self._learns_target = itl_target_s == 0
+        self._itl_target = "off" if itl_target_s is None else "auto" if itl_target_s == 0 else "fixed"
         self._prompts: OrderedDict[str, str] = OrderedDict()
 
     def note(self, request: Request) -> None:
@@ -68,6 +72,7 @@ class TickFeeder:
                 "node": self._collector.node,
                 "incarnation_id": self.incarnation_id,
                 **self._limits,
+                "itl_target": self._itl_target,
                 "itl_target_s": self._itl_target_s or None,
             },
             "now_s": now_s,

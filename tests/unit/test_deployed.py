@@ -3,10 +3,11 @@
 import contextlib
 import io
 
+import orjson
 import pytest
-from rich.console import Console
 
 from cobali_ray.actors import deployed
+from cobali_ray.actors.output import JsonLines
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 
@@ -30,16 +31,16 @@ def renew(monkeypatch):
     def go(serve, reread=lambda: NEW, wait=lambda goes_on: None):
         monkeypatch.setattr(deployed, "deploy", serve.deploy)
         monkeypatch.setattr(deployed, "_wait_running", wait)
-        console = Console(file=io.StringIO(), width=200)
+        said = io.StringIO()
         settings = deployed.renewed(
             OLD,
             reread,
-            console,
+            JsonLines(said),
             listens="127.0.0.1",
             in_time=lambda _: contextlib.nullcontext(),
             goes_on=lambda: True,
         )
-        return settings, console.file.getvalue()
+        return settings, [orjson.loads(line) for line in said.getvalue().splitlines()]
 
     return go
 
@@ -48,14 +49,14 @@ def test_new_settings_are_deployed(renew):
     serve = Serve()
     settings, said = renew(serve)
     assert (settings, serve.deployed) == (NEW, [NEW])
-    assert "changed: engine." in said
+    assert [(line["event"], line["changed"]) for line in said] == [("settings_read", ["engine"])]
 
 
 def test_what_ray_raises_leaves_all_as_it_was(renew):
     serve = Serve(RuntimeError("the controller is gone\nand a traceback"))
     settings, said = renew(serve)
     assert (settings, serve.deployed) == (OLD, [NEW, OLD])
-    assert said == "The settings stay as they were: the controller is gone\n"
+    assert [(line["event"], line["error"]) for line in said] == [("settings_kept", "the controller is gone")]
 
 
 def test_what_does_not_start_is_undone(renew):
@@ -65,13 +66,13 @@ def test_what_does_not_start_is_undone(renew):
     serve = Serve()
     settings, said = renew(serve, wait=fail)
     assert (settings, serve.deployed) == (OLD, [NEW, OLD])
-    assert "the engine did not start" in said
+    assert "the engine did not start" in said[0]["error"]
 
 
 def test_a_ray_that_takes_nothing_any_longer_ends_no_server(renew):
     settings, said = renew(Serve(RuntimeError("gone"), RuntimeError("still gone")))
     assert settings == OLD
-    assert "They could not be put back: still gone" in said
+    assert said[-1]["detail"] == "They could not be put back: still gone"
 
 
 def test_a_file_that_cannot_be_used_deploys_nothing(renew):
@@ -81,4 +82,4 @@ def test_a_file_that_cannot_be_used_deploys_nothing(renew):
     serve = Serve()
     settings, said = renew(serve, reread)
     assert (settings, serve.deployed) == (OLD, [])
-    assert "n_slots: must be a number" in said
+    assert "n_slots: must be a number" in said[0]["error"]

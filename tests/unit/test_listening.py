@@ -1,15 +1,19 @@
 """`cobali ps`: what listens, from where it is reached, and who may use it."""
 
+import json
 import os
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from cobali_ray.actors import listening
+from cobali_ray.actors import servers
 from cobali_ray.actors.cluster import cluster_environment, env
-from cobali_ray.actors.listening import ADMITTED, ALL, KEYS, OWNERS, listeners, ps
+from cobali_ray.actors.listening import ADMITTED, ALL, KEYS, OWNERS, Listener, listeners
+from cobali_ray.actors.servers import ps
 
 HAPROXY = """
 frontend prometheus
@@ -103,17 +107,122 @@ def test_a_process_that_has_ended_has_no_ports():
     assert list(listeners([Gone("", "::", 1)])) == []
 
 
-def test_the_command_shows_processes_and_ports(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(listening, "server_processes", lambda: [psutil.Process()])
-    with socket.create_server(("127.0.0.1", 0)) as near:
-        ps(ports=True)
-        assert f"127.0.0.1:{near.getsockname()[1]} " in capsys.readouterr().out
+class Told(BaseHTTPRequestHandler):
+    """A server with two engines that has written ten tokens more each time it is asked."""
+
+    def do_GET(self):
+        body = b"{}"
+        if self.path == "/ready":
+            names = ("status", "n_running", "n_slots", "n_queued", "engine_id")
+            engines = [
+                dict(zip(names, row, strict=True))
+                for row in (("ready", 2, 16, 3, "a"), ("loading", 0, 0, 0, "b"))
+            ]
+            body = json.dumps({"engines": engines}).encode()
+        known = self.headers["authorization"] == "Bearer secret"
+        if self.path == "/metrics":
+            self.server.n_written += 10
+            body = (
+                '# TYPE cobali_info gauge\ncobali_info{engine="a",model="m",node="10.0.0.1"} 1\n'
+                "# TYPE cobali_output_tokens counter\n"
+                f'cobali_output_tokens_total{{engine="a"}} {self.server.n_written}\n'
+            ).encode()
+        self.send_response(200 if known or self.path == "/ready" else 401)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Let `cobali ps` find one server: this process, with a port that tells of engines."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as http:
+        http.n_written = 0
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        found = Listener("0.0.0.0", http.server_port, os.getpid(), "HAProxy", "HTTP", KEYS)
+        monkeypatch.setattr(servers, "server_processes", lambda: [psutil.Process()])
+        monkeypatch.setattr(servers, "listeners", lambda _: [found, found._replace(what="other", port=1)])
+        monkeypatch.setattr(servers, "name_of", lambda _: "cobali:engine-a")
+        monkeypatch.setattr(servers, "WATCH_S", 0.01)
+        monkeypatch.setenv("COLUMNS", "120")
+        yield http
+        http.shutdown()
+        thread.join()
+
+
+def test_servers_are_shown_with_their_engines(server, capsys):
+    ps(key="secret", as_json=True)
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["url"] == f"http://127.0.0.1:{server.server_port}"
+    assert told["memory_bytes"] >= told["engines"][0]["memory_bytes"] > 1 << 20
+    first, second = told["engines"]
+    shown = {
+        "engine_id": "a",
+        "model": "m",
+        "status": "ready",
+        "node": "10.0.0.1",
+        "n_running": 2,
+        "n_slots": 16,
+    }
+    assert shown.items() <= first.items()
+    assert (first["n_queued"], first["tokens_per_second"]) == (3, 1000.0)
+    assert (second["status"], second["tokens_per_second"]) == ("loading", None)
+    ps(key="secret")
+    head, _, row, _ = capsys.readouterr().out.splitlines()
+    assert f"{told['url']}  pid {os.getpid()}, up " in head
+    assert row.split()[:7] == ["a", "m", "ready", "10.0.0.1", "2/16", "3", "1000.0"]
+
+
+def test_without_a_key_the_engines_are_shown_all_the_same(server, capsys):
     ps()
-    assert str(os.getpid()) in capsys.readouterr().out
-    monkeypatch.setattr(listening, "server_processes", list)
+    said = capsys.readouterr().out
+    assert "it needs a key to show more: --key, or COBALI_API_KEY" in said
+    assert "2/16" in said
+
+
+def test_a_server_that_does_not_answer_is_shown(server, monkeypatch, capsys):
+    def gone(_):
+        return [Listener("127.0.0.1", 1, os.getpid(), "HAProxy", "HTTP", KEYS)]
+
+    monkeypatch.setattr(servers, "listeners", gone)
+    ps()
+    assert "it does not answer" in capsys.readouterr().out
+
+
+def test_the_command_shows_ports(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(servers, "server_processes", lambda: [psutil.Process()])
+    with socket.create_server(("127.0.0.1", 0)) as near:
+        port = near.getsockname()[1]
+        ps(ports=True)
+        assert f"127.0.0.1:{port} " in capsys.readouterr().out
+        ps(ports=True, as_json=True)
+        told = {one["port"]: one for one in json.loads(capsys.readouterr().out)}
+        assert told[port]["reach"] == "this machine"
+    v6 = Listener("fd00::1", 80, os.getpid(), "HAProxy", "HTTP", KEYS)
+    with monkeypatch.context() as patched:
+        patched.setattr(servers, "listeners", lambda _: [v6])
+        ps(ports=True)
+    assert "[fd00::1]:80" in capsys.readouterr().out, "its brackets are not markup"
+    ps()
+    assert (
+        "No server takes requests here; there are processes of one, or of Ray: 1." in capsys.readouterr().out
+    )
+    monkeypatch.setattr(servers, "server_processes", list)
     ps()
     assert "No server runs here" in capsys.readouterr().out
+    ps(as_json=True)
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (61, "1 min 1 s"), (3600, "1 h"), (90061, "1 d 1 h")]
+)
+def test_a_time_is_told_in_two_units(seconds, said):
+    assert servers._span(seconds) == said
 
 
 def test_the_environment_of_a_cluster_is_for_several_machines_and_their_token(tmp_path, capsys):

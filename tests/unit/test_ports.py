@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from cobali_ray.actors import ports
+from cobali_ray.actors import front, ports
 from cobali_ray.actors.front import fast_front
 from cobali_ray.errors import ConfigError
 
@@ -42,9 +42,23 @@ def test_an_address_of_either_kind_is_free_or_taken(host, shown):
             pytest.skip(f"this machine has no {host}")
         port = taken.getsockname()[1]
         taken.listen()
-        with pytest.raises(ConfigError, match=f"cannot listen on {shown}:{port}"):
+        with pytest.raises(ConfigError, match=f"{shown}:{port} is in use by .* choose another"):
             ports.require_free(host, port)
     ports.require_free(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "setting", "words"),
+    [
+        pytest.param("127.0.0.1", 99999, "port", "from 1 to 65535", id="no-port"),
+        pytest.param("192.0.2.7", 8931, "host", "no address 192.0.2.7", id="another-machine"),
+        pytest.param("no such host", 8931, "host", "no address no such host", id="no-host"),
+    ],
+)
+def test_an_address_that_cannot_be_had_names_what_to_change(host, port, setting, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        ports.require_free(host, port)
+    assert refused.value.setting == setting
 
 
 def test_two_servers_get_ports_of_their_own(tmp_path):
@@ -60,3 +74,19 @@ def test_two_servers_get_ports_of_their_own(tmp_path):
     for sock in taken:
         sock.close()
     assert one != two
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("192.0.2.1", "192.0.2.1"), ("::1", "::1"), ("box", "box")],
+)
+def test_all_addresses_are_reached_at_the_loopback(host, reached):
+    assert ports.reached_at(host) == reached
+
+
+def test_no_outgoing_connection_takes_a_port_before_haproxy_binds_it(tmp_path):
+    environ = {}
+    front.fast_front(environ, tmp_path, "haproxy")
+    found = {int(value) for name, value in environ.items() if name.endswith("_PORT")}
+    assert len(found) == 7
+    assert ports.FIRST <= min(found) <= max(found) < ports.LAST

@@ -1,0 +1,328 @@
+"""What `cobali serve` writes, whoever says it: lines for a person on a terminal, else JSON objects.
+
+Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
+(`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both (`Apart`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol, TextIO
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from cobali_ray.actors.banner import banner
+from cobali_ray.errors import CobaliError, StartError
+from cobali_ray.models.builtin import Progress as Told
+from cobali_ray.telemetry.lines import more_line, readable
+
+MOST_LINES: Final = 20
+"""Lines that a terminal shows in a second; of the others it says how many they were."""
+_AT_CTRL_C: Final = frozenset({"draining", "drain_skipped", "broken_off"})
+_CRY: Final = re.compile(r"ASSERT|terminate called|what\(\):|[Oo]ut of memory|CUDA error")
+SAME_S: Final = 2.0
+"""How long the same words are not said again: several ingresses notice the same thing."""
+
+
+class Output(Protocol):
+    """Where events go."""
+
+    def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
+        """Tell an event of this process."""
+
+    def take(self, line: str, source: str) -> None:
+        """Tell what another process wrote; `source` says which."""
+
+    def working(self, what: str) -> contextlib.AbstractContextManager[Told]:
+        """Show that `what` goes on while inside; what is yielded hears of its parts, 0 to 1."""
+
+    def close(self) -> None:
+        """Tell what is still to be told, and nothing after that."""
+
+
+def open_output(stream: TextIO, *, verbose: Callable[[], bool]) -> Output:
+    """Return the output for a stream; with `verbose` it also has lines that are no events."""
+    return Screen(stream, verbose=verbose) if stream.isatty() else JsonLines(stream, verbose=verbose)
+
+
+def event_of(name: str, level: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return an event of this process in the shape that those of others have."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return {"timestamp": now, "level": level, "event": name} | facts
+
+
+def parsed(line: str) -> dict[str, Any] | None:
+    """Return the event that a line is; None if it is none."""
+    if not line.startswith("{"):
+        return None
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
+
+
+class JsonLines:
+    """One JSON object a line, for files, pipes and journals."""
+
+    def __init__(self, stream: TextIO, *, verbose: Callable[[], bool] = bool) -> None:
+        self._stream, self._verbose = stream, verbose
+        self._lock = threading.Lock()
+
+    def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
+        """Write an event of this process."""
+        self._write(orjson.dumps(event_of(event, level, facts), default=str).decode())
+
+    def take(self, line: str, source: str) -> None:
+        """Write an event as it came."""
+        if parsed(line) is not None:
+            self._write(line)
+        elif self._verbose() and line.strip():
+            self.say("output", level="debug", source=source, line=line)
+
+    @contextlib.contextmanager
+    def working(self, what: str) -> Iterator[Told]:
+        """Say each part of it when it begins."""
+        begun = set[str]()
+
+        def told(part: str, _done: float) -> None:
+            if part not in begun:
+                begun.add(part)
+                self.say("start_part", step=what, part=part)
+
+        yield told
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def _write(self, line: str) -> None:
+        # A reader that is gone, or a full disk, does not end the server.
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+class Screen:
+    """Lines for a person: at most some a second, never the same twice at once."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        verbose: Callable[[], bool] = bool,
+        now: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] | None = None,
+    ) -> None:
+        """`later` calls a function after some seconds; a thread's timer, if nothing is said."""
+        self._console = _Terminal(file=stream, highlight=False, markup=False, emoji=False)
+        self._verbose, self._now, self._later = verbose, now, later or _later
+        self._lock = threading.RLock()
+        self._ready = self._stopping = self._closed = False
+        self._second_s, self._n_shown = now(), 0
+        self._more, self._n_more = Counter[Any](), 0
+        self._said: dict[str, float] = {}
+
+    def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
+        """Show an event of this process at once."""
+        with self._lock:
+            if event in _AT_CTRL_C:
+                self._stopping = True
+                self._cover_ctrl_c()
+            if event == "ready":
+                self._ready = True
+                self._print(banner(facts, self._console.width))
+            else:
+                self._print(readable(event_of(event, level, facts), self._console.width))
+
+    def take(self, line: str, source: str) -> None:
+        """Show an event of another process.
+
+        Of a start only what is wrong, for its steps are shown; of the end only requests: that parts of the
+        server are away is what was asked for.
+        """
+        event = parsed(line)
+        with self._lock:
+            if self._stopping and (event is None or event["event"] != "http_request"):
+                return
+            if event is None:
+                if self._verbose() and line.strip():
+                    self._print(f"{source}: {line}")
+            elif self._ready or event.get("level") != "info" or event.get("n_prompt") is not None:
+                self._show(event)
+
+    @contextlib.contextmanager
+    def working(self, what: str) -> Iterator[Told]:
+        """Turn a wheel, with a bar for each part."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        bars = Progress(*columns, console=self._console, transient=True, redirect_stderr=False)
+        bars.add_task(what, total=None)
+        tasks: dict[str, TaskID] = {}
+
+        def told(part: str, done: float) -> None:
+            if not tasks:
+                bars.columns = (*columns, BarColumn())
+            if part not in tasks:
+                tasks[part] = bars.add_task(part, total=1.0)
+            bars.update(tasks[part], completed=done)
+
+        with bars:
+            yield told
+
+    def close(self) -> None:
+        """Say what was left out, and show the cursor, whatever turned last."""
+        with self._lock:
+            self._tell_more()
+            self._closed = True
+            with contextlib.suppress(OSError, ValueError):
+                self._console.show_cursor()
+
+    def _show(self, event: dict[str, Any]) -> None:
+        """Show an event unless there are too many in this second."""
+        line = readable(event, self._console.width)
+        now_s = self._now()
+        if line is None or (event["event"] != "http_request" and self._is_known(line.plain[8:], now_s)):
+            return
+        if now_s - self._second_s >= 1.0:
+            self._tell_more()
+            self._second_s, self._n_shown = now_s, 0
+        if self._n_shown < MOST_LINES:
+            self._n_shown += 1
+            self._print(line)
+            return
+        if not self._n_more:
+            self._later(1.0 - (now_s - self._second_s), self._tell_more)
+        self._n_more += 1
+        if "status" in event:
+            self._more[event["status"]] += 1
+
+    def _cover_ctrl_c(self) -> None:
+        """Go to the line's beginning, for the terminal wrote ^C there."""
+        with contextlib.suppress(OSError, ValueError):
+            self._console.file.write("\r")
+
+    def _is_known(self, words: str, now_s: float) -> bool:
+        """Say whether these words were said a moment ago."""
+        self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < SAME_S}
+        known = words in self._said
+        self._said[words] = now_s
+        return known
+
+    def _tell_more(self) -> None:
+        with self._lock:
+            if self._n_more:
+                line = more_line(self._n_more, self._more)
+                self._n_more = 0
+                self._more.clear()
+                self._print(line)
+
+    def _print(self, what: Any) -> None:
+        # A terminal that is gone does not end the server.
+        with contextlib.suppress(OSError, ValueError):
+            if what is not None and not self._closed:
+                self._console.print(what)
+
+
+class _Terminal(Console):
+    """A console whose reader may go."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on; rich's own would end the process."""
+
+
+def _later(delay_s: float, act: Callable[[], None]) -> None:
+    timer = threading.Timer(delay_s, act)
+    timer.daemon = True
+    timer.start()
+
+
+class Apart:
+    """Where what is printed to this process's stdout and stderr goes meanwhile: a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._own = os.dup(1), os.dup(2)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for number in (1, 2):
+            os.dup2(file, number)
+        os.close(file)
+        self.terminal = os.fdopen(os.dup(self._own[0]), "w", encoding="utf-8", errors="replace")
+        """What stdout was."""
+
+    def move(self, path: Path) -> None:
+        """Have the file lie elsewhere, if that is on the same disk."""
+        with contextlib.suppress(OSError):
+            self._path = self._path.rename(path)
+
+    def undo(self) -> None:
+        """Let everything be printed where it was before."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        for number, own in zip((1, 2), self._own, strict=True):
+            os.dup2(own, number)
+
+    def close(self) -> None:
+        """Undo it for good."""
+        self.undo()
+        with contextlib.suppress(OSError):  # whoever read it may be gone
+            self.terminal.close()
+        for own in self._own:
+            os.close(own)
+
+
+class Workers:
+    """What the other processes write."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._cries = deque[str](maxlen=1)
+
+    def hear(self) -> None:
+        """Take their lines, which Ray would print; Ray must have been started."""
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+
+        dispatcher.remove_handler("ray_print_logs")
+        dispatcher.add_handler("cobali", self.take)
+
+    def take(self, data: dict[str, Any]) -> None:
+        """Take some lines of one of them, as Ray has them."""
+        source = f"{data.get('actor_name') or data.get('task_name') or 'Ray'} {data.get('pid')}"
+        for line in data["lines"]:
+            self._output.take(line, source)
+            if parsed(line) is None and _CRY.search(line):
+                self._cries.append(f"{line.strip():.300}")
+
+    @property
+    def cry(self) -> str:
+        """What one of them said last that sounds like the cause of a death; "" for nothing."""
+        return self._cries[-1] if self._cries else ""
+
+
+@contextlib.contextmanager
+def failing_as_event() -> Iterator[None]:
+    """Where stdout is no terminal, tell there, too, why the server did not start.
+
+    The line for people goes to stderr, unless that is the same file.
+    """
+    try:
+        yield
+    except CobaliError as error:
+        if sys.stdout.isatty():
+            raise
+        JsonLines(sys.stdout).say("start_failed", level="error", error=str(error))
+        if not os.path.sameopenfile(1, 2):
+            raise
+        sys.exit(1 if isinstance(error, StartError) else 2)

@@ -1,0 +1,228 @@
+"""`cobali ps`: the servers on this machine, what their engines do, and where they listen."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final
+
+import httpx2
+import orjson
+import psutil
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cobali_ray.actors.listening import SERVE, Listener, listeners, name_of, server_processes
+from cobali_ray.actors.ports import authority, reached_at
+
+WATCH_S: Final = 0.5
+"""How long tokens are counted for a rate."""
+TIMEOUT_S: Final = 5.0
+PROXY: Final = "ProxyActor"
+"""Where there is no HAProxy, one of the ports of Serve's own proxy takes requests."""
+_Counts = dict[str, float]
+
+
+@dataclass(slots=True)
+class Engine:
+    """An engine of a server, as far as the server tells."""
+
+    engine_id: str
+    model: str
+    status: str
+    node: str
+    n_running: int
+    n_slots: int
+    n_queued: int
+    tokens_per_second: float | None
+    memory_bytes: int | None
+    """Of its process, where that runs on this machine."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A server that listens here."""
+
+    url: str
+    pid: int
+    up_s: float
+    memory_bytes: int
+    """Of all its processes here; what they share counts for each."""
+    engines: list[Engine] = field(default_factory=list)
+    trouble: str = ""
+    """Why not everything is known."""
+
+
+def ps(
+    ports: Annotated[bool, typer.Option("--ports", help="Show every port on which they listen.")] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(help="An API key, if a server needs one.", envvar=["COBALI_API_KEY", "COBALI_KEY"]),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show the servers on this machine and what their engines do; with --ports where they listen.
+
+    Examples:
+      cobali ps
+      cobali ps --json
+      cobali ps --ports
+    """
+    processes = server_processes()
+    console = Console(markup=False, highlight=False)
+    if ports:
+        found = sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port))
+        if as_json:
+            typer.echo(orjson.dumps([one._asdict() | {"reach": one.reach} for one in found]).decode())
+        else:
+            console.print(_ports(found) if found else _none(processes))
+        return
+    servers = list(running(processes, key))
+    if as_json:
+        typer.echo(orjson.dumps([asdict(one) for one in servers], option=orjson.OPT_INDENT_2).decode())
+        return
+    for server in servers:
+        about = f"  pid {server.pid}, up {_span(server.up_s)}, {_mib(server.memory_bytes)} MiB in all"
+        trouble = f"; {server.trouble}" if server.trouble else ""
+        console.print(Text.assemble((server.url, "bold"), about, trouble), soft_wrap=True)
+        console.print(_engines(server.engines))
+    if not servers:
+        console.print(_none(processes))
+
+
+def running(
+    processes: list[psutil.Process], key: str | None, *, wait: Callable[[float], None] = time.sleep
+) -> Iterator[Server]:
+    """Yield every server whose HTTP port one of these processes has."""
+    found = {(one.pid, one.port): one for one in listeners(processes)}.values()
+    fronts = [one for one in found if one.what == "HTTP"]
+    for one in fronts or [one for one in found if one.process == PROXY]:
+        with contextlib.suppress(psutil.Error):
+            server = _server(one, key, wait)
+            if fronts or server.engines:
+                yield server
+
+
+def _server(found: Listener, key: str | None, wait: Callable[[float], None]) -> Server:
+    front = psutil.Process(found.pid)
+    owner = next((one for one in front.parents() if SERVE.search(" ".join(one.cmdline()))), front)
+    parts = [owner, *owner.children(recursive=True)]
+    memory: dict[str, int] = {}
+    for part in parts:
+        with contextlib.suppress(psutil.Error):
+            memory[name_of(part)] = memory.get(name_of(part), 0) + part.memory_info().rss
+    server = Server(
+        url=f"http://{authority(reached_at(found.host), found.port)}",
+        pid=owner.pid,
+        up_s=time.time() - owner.create_time(),
+        memory_bytes=sum(memory.values()),
+    )
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx2.Client(base_url=server.url, headers=headers, timeout=TIMEOUT_S) as http:
+            server.engines, server.trouble = _engines_of(http, memory, wait)
+    except (httpx2.TransportError, ValueError, LookupError, TypeError):
+        server.trouble = "it does not answer"
+    return server
+
+
+def _engines_of(
+    http: httpx2.Client, memory: dict[str, int], wait: Callable[[float], None]
+) -> tuple[list[Engine], str]:
+    """Return what a server tells of its engines, and what it does not without a key."""
+    states = orjson.loads(http.get("/ready").content)["engines"]
+    about, before = _counted(http)
+    trouble = ""
+    rates: _Counts = {}
+    if about is None:
+        trouble = "it needs a key to show more: --key, or COBALI_API_KEY"
+    else:
+        wait(WATCH_S)
+        after = _counted(http)[1]
+        rates = {engine: (n - before.get(engine, n)) / WATCH_S for engine, n in after.items()}
+    return [_engine(state, about or {}, rates, memory) for state in states], trouble
+
+
+def _counted(http: httpx2.Client) -> tuple[dict[str, dict[str, str]] | None, _Counts]:
+    """Return the labels of each engine, and how many tokens it has written; None where a key is missing."""
+    answer = http.get("/metrics")
+    if answer.status_code != httpx2.codes.OK:
+        return None, {}
+    about: dict[str, dict[str, str]] = {}
+    written: _Counts = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            if sample.name == "cobali_info":
+                about[sample.labels["engine"]] = sample.labels
+            elif sample.name == "cobali_output_tokens_total":
+                written[sample.labels["engine"]] = sample.value
+    return about, written
+
+
+def _engine(
+    state: dict[str, Any], about: dict[str, dict[str, str]], rates: _Counts, memory: dict[str, int]
+) -> Engine:
+    engine_id = state["engine_id"]
+    labels = about.get(engine_id, {})
+    names = (f"engine-{engine_id}", "engine")
+    own = [size for name, size in memory.items() if name.rpartition(":")[2] in names and ":" in name]
+    return Engine(
+        engine_id=engine_id,
+        model=labels.get("model", ""),
+        status=state["status"],
+        node=labels.get("node", ""),
+        n_running=state["n_running"],
+        n_slots=state["n_slots"],
+        n_queued=state["n_queued"],
+        tokens_per_second=rates.get(engine_id),
+        memory_bytes=own[0] if own else None,
+    )
+
+
+def _engines(engines: list[Engine]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("  engine", "model", "state", "node", "slots", "queue", "tok/s", "MiB"):
+        table.add_column(name, overflow="fold")
+    for one in engines:
+        rate = "" if one.tokens_per_second is None else f"{one.tokens_per_second:.1f}"
+        size = "" if one.memory_bytes is None else _mib(one.memory_bytes)
+        slots = f"{one.n_running}/{one.n_slots}"
+        words = (one.engine_id, one.model, one.status, one.node, slots, str(one.n_queued), rate, size)
+        table.add_row(f"  {words[0]}", *words[1:])
+    return table
+
+
+def _ports(found: list[Listener]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("address", "process", "what", "reached from", "used by"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        whose = f"{one.process} ({one.pid})"
+        table.add_row(authority(one.host, one.port), whose, one.what, one.reach, one.who)
+    return table
+
+
+def _none(processes: list[psutil.Process]) -> str:
+    if processes:
+        return f"No server takes requests here; there are processes of one, or of Ray: {len(processes)}."
+    return "No server runs here, as far as this account may see; `cobali serve` starts one."
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes >> 20:,}"
+
+
+def _span(seconds: float) -> str:
+    """Write a time in its largest two units."""
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        n, seconds = divmod(int(seconds), size)
+        if n or (name == "s" and not parts):
+            parts.append(f"{n} {name}")
+    return " ".join(parts[:2])

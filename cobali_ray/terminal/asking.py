@@ -1,0 +1,148 @@
+"""Questions to a server over HTTP, and its answers as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+import orjson
+
+from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
+
+TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
+"""An answer may take as long as it takes; that somebody is there shows at once."""
+WRITES: Final = "completion"
+"""The capability of models that write text; one that is not loaded yet tells none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an answer: what it says, or what was thought before."""
+
+    text: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer ended, and the server's own numbers of it."""
+
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, Any] = field(default_factory=dict)
+    ignored: str = ""
+    """Fields of the request that the server does not know."""
+
+
+class Asker:
+    """A server at an address, and the key it is asked with."""
+
+    def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
+        """`transport` is in place of the network."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        """Say whether the server takes requests."""
+        try:
+            return self._http.get("/ready", timeout=5.0).status_code == httpx2.codes.OK
+        except httpx2.TransportError:
+            return False
+
+    def models(self) -> list[str]:
+        """Return the names of the models that write text. Raises ConfigError, NoAnswerError."""
+        with self._explained():
+            answer = self._http.get("/v1/models", timeout=10.0)
+            self._require_good(answer)
+            try:
+                listed = orjson.loads(answer.content)["data"]
+                writers = [one["id"] for one in listed if WRITES in one.get("capabilities", [WRITES])]
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise ConfigError("--url", f"what answers at {self.url} does not serve models") from None
+        if not writers:
+            raise ConfigError("--url", f"the server at {self.url} has no model that writes text")
+        return writers
+
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask, and return the whole answer."""
+        with self._explained():
+            answer = self._http.post(path, json=body)
+            self._require_good(answer)
+            found: dict[str, Any] = orjson.loads(answer.content)
+        return found
+
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[Piece | Ending]:
+        """Ask for a chat or a completion, and yield its pieces as they come and an Ending after them.
+
+        Closing this iterator tells the server to stop.
+
+        Raises:
+            NoServerError, ConfigError, NoAnswerError: with messages for the user.
+        """
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        reason, usage, timings = None, dict[str, Any](), dict[str, Any]()
+        with self._explained(), self._http.stream("POST", path, json=body) as answer:
+            if answer.status_code != httpx2.codes.OK:
+                answer.read()
+            self._require_good(answer)
+            for chunk in _events(answer.iter_lines()):
+                if "error" in chunk:
+                    raise NoAnswerError(_message(chunk) or "the server broke off")
+                usage, timings = chunk.get("usage") or usage, chunk.get("timings") or timings
+                for choice in chunk.get("choices", []):
+                    reason = choice.get("finish_reason") or reason
+                    said = choice.get("delta") or {}
+                    thought = said.get("reasoning_content") or said.get("reasoning") or ""
+                    text = said.get("content") or choice.get("text") or ""
+                    if text or thought:
+                        yield Piece(text, thought)
+            yield Ending(reason, usage, timings, answer.headers.get("x-cobali-ignored-fields", ""))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in our words that nobody answers."""
+        try:
+            yield
+        except httpx2.ConnectError as error:
+            raise NoServerError(
+                "--url", f"no server answers at {self.url}; start one with `cobali serve`"
+            ) from error
+        except (httpx2.TransportError, httpx2.InvalidURL, ValueError) as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise NoAnswerError(f"the server at {self.url} broke off: {why}") from error
+
+    def _require_good(self, answer: httpx2.Response) -> None:
+        if answer.status_code == httpx2.codes.OK:
+            return
+        if answer.status_code == httpx2.codes.UNAUTHORIZED:
+            raise ConfigError("--key", f"{self.url} needs a valid API key: give --key, or set COBALI_API_KEY")
+        try:
+            said = _message(orjson.loads(answer.content))
+        except ValueError:
+            said = ""
+        raise NoAnswerError(said or f"{answer.url} answers {answer.status_code}: is that a cobali server?")
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith("data:") and (data := line.removeprefix("data:").strip()) != "[DONE]":
+            chunk = orjson.loads(data)
+            if isinstance(chunk, dict):
+                yield chunk
+
+
+def _message(body: Any) -> str:
+    """Return what an error says; OpenAI's shape."""
+    error = body.get("error") if isinstance(body, dict) else None
+    said = error.get("message") if isinstance(error, dict) else error
+    return " ".join(said.split()) if isinstance(said, str) else ""

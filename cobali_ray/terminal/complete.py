@@ -1,0 +1,71 @@
+"""`cobali complete`: have a model go on with a text."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.completion import complete_model
+from cobali_ray.terminal.chat import print_answer
+from cobali_ray.terminal.servers import Key, Url, server_for
+
+PATH = "/v1/completions"
+
+
+def complete(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="The text to go on with; else it is read from stdin.", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A model of the running server, or one to start a server for.",
+            autocompletion=complete_model,
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens to write; else the server's limit.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0 is greedy; else the server's default.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same tokens.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A text to stop before; repeatable.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the server's whole answer, with its numbers, as JSON.")
+    ] = False,
+) -> None:
+    """Have a model go on with a text, and print what it adds as it comes.
+
+    The text goes to the model as it is, without a chat template; `cobali chat` asks questions.
+
+    Examples:
+      cobali complete "Once upon a time" --max-tokens 40
+      cobali complete --temperature 0 --stop "." < begun.txt
+      cobali complete "def fib(n):" --model qwen2.5-coder:0.5b --json
+    """
+    if prompt is None:
+        if sys.stdin.isatty():
+            raise ConfigError("PROMPT", "give a text to go on with, or pipe one in")
+        prompt = sys.stdin.read()
+    if not prompt:
+        raise ConfigError("PROMPT", "is empty; give a text to go on with")
+    own = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop or None}
+    with server_for(model, url=url, key=key, console=Console(stderr=True)) as (asker, name):
+        body: dict[str, Any] = {"model": name, "prompt": prompt}
+        body |= {field: value for field, value in own.items() if value is not None}
+        if as_json:
+            typer.echo(orjson.dumps(asker.answer(PATH, body), option=orjson.OPT_INDENT_2).decode())
+        else:
+            print_answer(asker, PATH, body)

@@ -1,0 +1,73 @@
+"""A conversation: what was said, with which settings. Pure, but for the file it is kept in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cobali_ray.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Messages in order, the system prompt apart, and what is sent with each request."""
+
+    model: str
+    system: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def body(self) -> dict[str, Any]:
+        """Return the request for the next answer."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return self.settings | {"model": self.model, "messages": [*system, *self.messages]}
+
+    def ask(self, text: str) -> None:
+        """Add what the user says."""
+        self.messages.append({"role": "user", "content": text})
+
+    def take(self, text: str) -> None:
+        """Add the answer, as far as it came."""
+        self.messages.append({"role": "assistant", "content": text})
+
+    def take_back(self) -> str | None:
+        """Remove the last question, and its answer if there is one, and return it."""
+        while self.messages:
+            last = self.messages.pop()
+            if last["role"] == "user":
+                return last["content"]
+        return None
+
+    def save(self, path: Path) -> None:
+        """Write all of it as JSON. Raises ConfigError."""
+        try:
+            path.expanduser().write_text(
+                json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
+        except OSError as error:
+            raise ConfigError("/save", f"cannot write {path}: {error.strerror}") from error
+
+    def load(self, path: Path) -> None:
+        """Take system prompt, settings and messages of a file; the model stays. Raises ConfigError."""
+        try:
+            told = json.loads(path.expanduser().read_text(encoding="utf-8"))
+            system, settings, messages = str(told["system"]), dict(told["settings"]), told["messages"]
+            read = [{"role": str(one["role"]), "content": str(one["content"])} for one in messages]
+        except OSError as error:
+            raise ConfigError("/load", f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError("/load", f"{path} is not a conversation written by /save") from error
+        self.system, self.settings, self.messages = system, settings, read
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE, a value in JSON or else a text; nothing is None. Raises ConfigError."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name.isidentifier():
+        raise ConfigError("--set", f"expected NAME=VALUE such as temperature=0.2, and got '{text}'")
+    try:
+        return name, json.loads(value) if value else None
+    except ValueError:
+        return name, value
