@@ -49,18 +49,25 @@ class Account:
     """Whether the quota counts it."""
     ticket: int | None = None
     """As what; see Meter."""
+    method: str = ""
     route: str = "unmatched"
+    model: str | None = None
+    """By the name that the settings give it, once it is known which."""
     status: int | None = None
     stream: bool = False
     n_prompt: int | None = None
     n_rows: int = 0
     """Prompt tokens that images came to, which were not counted when the request came."""
+    n_cached: int | None = None
+    """Of the prompt tokens, those that the cache held; of several answers, of the slowest."""
     n_output: int | None = None
     finish_reasons: list[str] = field(default_factory=list)
     intake_s: float | None = None
     queue_s: float | None = None
     ttft_s: float | None = None
     e2e_s: float | None = None
+    tokens_per_second: float | None = None
+    """The pace after the first token, as in `timings`; of several answers, of the slowest."""
     error: str | None = None
     cancelled: bool = False
     ignored: tuple[str, ...] = ()
@@ -128,6 +135,8 @@ class Account:
                 self.e2e_s = times.e2e_s
             slowest = slowest_of([end.stats for end in closed])
             self.intake_s, self.queue_s = slowest.intake_s, slowest.queue_s
+            self.n_cached = slowest.n_cached
+            self.tokens_per_second = 1 / slowest.tpot_s if slowest.tpot_s else None
 
     def blame(self, error: BaseException) -> Fault:
         """Return what the client is told; what operators must know goes to the log."""
@@ -144,10 +153,14 @@ class Account:
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
         line: dict[str, Any] = {
             "request_id": self.request_id,
+            "method": self.method,
             "route": self.route,
+            "model": self.model,
+            "tenant": self.holder.tenant or None,
             "status": status,
             "stream": self.stream,
             "n_prompt": self.n_prompt,
+            "n_cached": self.n_cached,
             "n_output": self.n_output,
             "finish_reasons": self.finish_reasons,
             "intake_s": self.intake_s,
@@ -155,6 +168,7 @@ class Account:
             "ttft_s": self.ttft_s,
             "e2e_s": self.e2e_s,
             "http_s": round(http_s, 6),
+            "tokens_per_second": self.tokens_per_second,
             "cancelled": self.cancelled,
             "error": self.error,
         }

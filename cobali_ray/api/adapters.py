@@ -31,12 +31,12 @@ class Adapters:
         return router
 
     async def tell(self, http: HttpRequest, model: str | None = None) -> Response:
-        """List the adapters of a model, which need not be named where there is but one."""
+        """List the adapters of a model; naming it is optional if there is only one."""
         card = (await loaded_model(self._fleet, model, account_of(http))).card
         return json_response([_told(i, one) for i, one in enumerate(card.adapters)])
 
     async def change(self) -> Response:
-        """Refuse: a scale that changes would change the answers of all others."""
+        """Refuse: another scale would change the answers of other clients."""
         raise FixedScalesError
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobs, WholeLogprobs
+from cobali_ray.api.pace import Pace
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, message_of, turns_of
 from cobali_ray.chat.splitter import Answer as TakenApart
@@ -21,6 +22,8 @@ class Times(NamedTuple):
     """To the first text: ready to be sent, or here for an answer in one piece; None before."""
     e2e_s: float
     """To now, or to the end of the answer."""
+    paces: Sequence[Pace] = ()
+    """One per choice; none where no text is generated."""
 
 
 @dataclass(slots=True)
@@ -217,23 +220,38 @@ def prompt_tokens(call: Call, stats: Sequence[RequestStats]) -> int:
     return sum(one.n_prompt for one in stats[:: call.n])
 
 
-def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, float | None]:
-    """Return the whole way in seconds and its parts; of several choices, the parts of the slowest.
+def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
+    """Return the whole way in seconds and its parts; of several choices those of the slowest, then of each.
 
     What `intake_s`, `queue_s` and `prefill_s` leave of `ttft_s`, and these and `decode_s` of `e2e_s`, is the
     way from the engine to the client. `tokens_per_second` is 1 / TPOT: the pace after the first token, None
-    for answers of one token.
+    for answers of one token. ITLs are gaps between pieces of text as they leave the server.
     """
-    slowest = slowest_of(stats)
-    tpot_s = slowest.tpot_s
+    each = list(zip(stats, times.paces, strict=True))
+    slowest, pace = max(each, key=lambda pair: pair[0].e2e_s)
+    told: dict[str, Any] = _times(slowest, pace, times.ttft_s, times.e2e_s)
+    return told if len(each) == 1 else told | {"choices": [_choice_times(*one) for one in each]}
+
+
+def _choice_times(one: RequestStats, pace: Pace) -> dict[str, Any]:
+    """Return the times of one of several choices, and its tokens, which `usage` has in one sum."""
+    counts = {"completion_tokens": one.n_output, "cached_tokens": one.n_cached}
+    return counts | _times(one, pace, pace.ttft_s, pace.e2e_s)
+
+
+def _times(
+    one: RequestStats, pace: Pace, ttft_s: float | None, e2e_s: float | None
+) -> dict[str, float | None]:
+    tpot_s = one.tpot_s
     return {
-        "intake_s": slowest.intake_s,
-        "queue_s": slowest.queue_s,
-        "prefill_s": slowest.prefill_s,
-        "ttft_s": times.ttft_s,
-        "decode_s": slowest.decode_s,
-        "e2e_s": times.e2e_s,
+        "intake_s": one.intake_s,
+        "queue_s": one.queue_s,
+        "prefill_s": one.prefill_s,
+        "ttft_s": ttft_s,
+        "decode_s": one.decode_s,
+        "e2e_s": e2e_s,
         "tokens_per_second": 1 / tpot_s if tpot_s else None,
+        **pace.itl(),
     }
 
 

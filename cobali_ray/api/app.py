@@ -46,7 +46,7 @@ def build_api(
 ) -> FastAPI:
     """Build the OpenAI-compatible ASGI app over a fleet. `ledger` counts requests of all ingresses."""
     clock = clock or SystemClock()
-    app = FastAPI(title="cobali_ray", redirect_slashes=False)
+    app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
     intake = Intake(settings.max_body_bytes)
     app.state.streams = Streams(clock)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)

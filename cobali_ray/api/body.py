@@ -89,9 +89,9 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         # The parser's own message may quote the body, so only the place is told.
-        raise MalformedBodyError(f"no valid JSON at line {error.lineno} column {error.colno}") from None
+        raise MalformedBodyError(f"invalid JSON at line {error.lineno} column {error.colno}") from None
     if not isinstance(value, dict):
-        raise MalformedBodyError("the outermost value is something else")
+        raise MalformedBodyError("the top-level value is not an object")
     return model_of(shape, value)
 
 

@@ -60,7 +60,7 @@ class Cache:
         return router
 
     async def cache(self, http: HttpRequest) -> Response:
-        """Return what is held, where prompts found their beginnings so far, and what bounds it."""
+        """Return what the prefix cache holds, where prompts found their prefixes, and its limits."""
         return json_response(_described(await self._engine(http).cache()))
 
     async def slots(self, http: HttpRequest) -> Response:

@@ -120,7 +120,7 @@ def _schema(param: str, schema: Any, *, strict: bool = False, compact: bool = Fa
         try:
             schema = orjson.loads(schema)
         except orjson.JSONDecodeError:
-            raise InvalidParameterError(param, f"{param} is no valid JSON") from None
+            raise InvalidParameterError(param, f"{param} is not valid JSON") from None
     if not isinstance(schema, dict | bool):
         raise InvalidParameterError(param, f"{param} must be a JSON schema: an object")
     try:

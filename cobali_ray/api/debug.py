@@ -75,7 +75,7 @@ class Debug:
         return router
 
     async def ticks(self, http: HttpRequest) -> Response:
-        """Return what the last ticks computed for whom, and the requests of that time."""
+        """Return what the last ticks computed for which requests, and those requests."""
         last = _whole(http, "last", low=1, high=MOST, default=AT_FIRST)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))
@@ -83,7 +83,7 @@ class Debug:
         return Response(feed.body, media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
-        """Send the same as server-sent events: at most four a second, and fewer the more look."""
+        """Send the same as server-sent events: at most four a second, fewer with many viewers."""
         engine_id = http.query_params.get("engine", next(iter(self._viewers)))
         self._fleet.engine(engine_id)
         return ViewerReply(self._viewers[engine_id], account_of(http))

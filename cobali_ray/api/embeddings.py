@@ -114,11 +114,11 @@ class Embeddings:
         return await self._answer(http, partial(self._embed, read))
 
     async def rerank(self, http: HttpRequest) -> Response:
-        """Say which documents go best with a query."""
+        """Rank documents by how well they match a query."""
         return await self._answer(http, self._rerank)
 
     async def score(self, http: HttpRequest) -> Response:
-        """Say how well texts go together, pair by pair."""
+        """Score how well texts match, pair by pair."""
         return await self._answer(http, self._score)
 
     async def _answer(self, http: HttpRequest, translate: Translate) -> Response:
@@ -237,7 +237,7 @@ class _Pairs:
         n, names = max(len(first), len(second)), params
         if min(len(first), len(second)) not in {1, n}:
             raise InvalidParameterError(
-                names[0], f"{names[0]} and {names[1]} must be as many, or one of them one"
+                names[0], f"{names[0]} and {names[1]} must have equally many texts, or one of them just one"
             )
         self._kind, self._n_first = kind, len(first)
         if kind.pooling != "rank":

@@ -83,7 +83,7 @@ class Facts:
         return router
 
     async def models(self) -> Response:
-        """List every model under each of its names, and say how it is."""
+        """List every model under each of its names, with its state."""
         data = [
             _described(name, model, status)
             for model in self._fleet.models
@@ -98,13 +98,13 @@ class Facts:
         return json_response(_described(model_id, model, status_of(await model.states())))
 
     async def load(self, http: HttpRequest) -> Response:
-        """Load a model, and answer when it is there."""
+        """Load a model, and answer when it is loaded."""
         model = await self._named(http)
         await self._fleet.loader.load(model, len(model.engines))
         return await self._moved(model)
 
     async def unload(self, http: HttpRequest) -> Response:
-        """Give a model's memory back, and answer when that is done."""
+        """Unload a model, and answer when its memory is free."""
         model = await self._named(http)
         await self._fleet.loader.unload(model)
         return await self._moved(model)
@@ -178,11 +178,11 @@ class Facts:
         return orjson.dumps({"content": text, "prompt": text})  # llama-server's name, and vLLM's
 
     async def health(self) -> Response:
-        """Say that this process answers, and how the engines are; always 200."""
+        """Report that this process is alive, and the state of the engines; always 200."""
         return json_response({"status": "ok"} | _engines(await self._fleet.states()))
 
     async def ready(self) -> Response:
-        """Say whether new requests are taken: 200 or 503."""
+        """Report whether new requests are accepted: 200 or 503."""
         states = await self._fleet.states()
         status = overall(states).status
         response = json_response({"status": status} | _engines(states))

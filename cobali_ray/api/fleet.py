@@ -34,6 +34,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.telemetry.exposition import render_all
 from cobali_ray.telemetry.names import HttpTime
+from cobali_ray.telemetry.usage import Usage
 
 ResultT = TypeVar("ResultT")
 
@@ -297,10 +298,15 @@ def _to(engine_id: str) -> Route:
 
 
 class Fleet:
-    """All models by name, and all engines by id. Neither changes while the process lives."""
+    """All models by name, and all engines by id. Neither changes while the process lives.
 
-    def __init__(self, models: Iterable[Model]) -> None:
-        self.models = tuple(models)
+    `processes` tells, called by a thread, what the server takes beside its engines.
+    """
+
+    def __init__(
+        self, models: Iterable[Model], processes: Callable[[], Sequence[Usage]] = tuple[Usage, ...]
+    ) -> None:
+        self.models, self._processes = tuple(models), processes
         self.loader = Loader(self.models)
         for model in self.models:
             model.loader = self.loader
@@ -331,7 +337,7 @@ class Fleet:
             return next(iter(self.engines.values()))
         if (engine := self.engines.get(engine_id)) is None:
             known = ", ".join(self.engines)
-            raise InvalidParameterError("engine", f"there is no engine of this id; there are: {known}")
+            raise InvalidParameterError("engine", f"there is no engine with this id; the ids are: {known}")
         return engine
 
     async def states(self) -> list[EngineState]:
@@ -343,7 +349,7 @@ class Fleet:
     async def metrics(self) -> str:
         """Return the Prometheus exposition of all engines."""
         counts = await asyncio.gather(*(engine.counts() for engine in self.engines.values()))
-        return await asyncio.get_running_loop().run_in_executor(None, render_all, counts)
+        return await asyncio.to_thread(lambda: render_all(counts, self._processes()))
 
 
 def overall(states: Sequence[EngineState]) -> EngineState:

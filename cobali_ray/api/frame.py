@@ -20,9 +20,10 @@ from cobali_ray.api.origins import Origins, is_loopback
 from cobali_ray.api.spans import HttpTracer, route_traced
 from cobali_ray.errors import ForeignHostError, ForeignOriginError, WrongKeyError
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/", "/ui", "/docs", "/openapi.json"})
 OPEN_FOLDER = "/ui/"
-"""Probes have no keys, and the page asks for one itself, once its data is refused."""
+"""Probes have no keys, the page asks for one itself once its data is refused, and the API is no secret."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 def is_open(path: str) -> bool:
@@ -81,6 +82,7 @@ class Frame:
         account = Account(
             request_id=request_id_of(headers.get("x-request-id", "")),
             received_s=self._clock.now(),
+            method=scope["method"] if scope["method"] in METHODS else "other",
             error_shape=error_shape(_path_in_app(scope)),
         )
         scope[SCOPE_KEY] = account

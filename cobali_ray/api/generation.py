@@ -142,7 +142,7 @@ class Generation:
         return await self.answer(http, self._read_completion)
 
     async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
-        """Go on with a resumable stream behind the last event that came."""
+        """Resume a resumable stream after the last event received."""
         account = account_of(http)
         account.stream = True
         recording = self._streams.find(stream_id, account.holder.tenant)
@@ -205,7 +205,9 @@ class Generation:
         found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
         source.account.ignore(found.ignored)
         if found.images and body.prompt_logprobs is not None:
-            raise UnsupportedParameterError("prompt_logprobs", "prompts with images have no prompt_logprobs")
+            raise UnsupportedParameterError(
+                "prompt_logprobs", "prompt_logprobs is not supported for prompts with images"
+            )
         # The template writes the model's opening tokens itself.
         tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
         return found, tokens_of(found.text, found.images, tokenize)

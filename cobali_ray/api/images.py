@@ -92,7 +92,7 @@ def shown(text: str) -> str:
 def _data_of(url: str, param: str) -> bytes:
     if url.startswith(("http://", "https://")):
         raise UnsupportedParameterError(
-            param, f"{param}: images are not fetched from elsewhere; send a data URL"
+            param, f"{param}: images are not fetched from other servers; send a data URL"
         )
     head = _DATA_URL.match(url[:256])
     if head is None or ";base64" not in head[2]:
@@ -102,7 +102,7 @@ def _data_of(url: str, param: str) -> bytes:
     try:
         return b64decode(url[head.end() :], validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidImageError(param, f"{param} is no valid base64") from None
+        raise InvalidImageError(param, f"{param} is not valid base64") from None
 
 
 def _checked_size(data: bytes, param: str) -> tuple[int, int]:

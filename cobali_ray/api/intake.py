@@ -79,7 +79,9 @@ def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
     """
     model = asked_model(fleet, asked, account)
     try:
-        return Source(model.card.under(asked), model.words, account)
+        card = model.card.under(asked)
+        account.model = card.model_id
+        return Source(card, model.words, account)
     except UnloadedError:
         raise _Wanted(model) from None
 

@@ -84,4 +84,5 @@ def read_keys(file: Path) -> Ring:
     try:
         return parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("api_keys_file", f"{file} cannot be read: {type(error).__name__}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError("api_keys_file", f"{file} cannot be read: {why}") from None

@@ -129,7 +129,7 @@ def parse(text: str) -> Ring:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none is a ValueError
         mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark else ""
-        raise ConfigError("api_keys_file", f"is no YAML{where}") from None
+        raise ConfigError("api_keys_file", f"is not valid YAML{where}") from None
     ring = Ring(tuple((e.digest, name, Terms(**_terms(e))) for name, e in file.keys.items()))
     if len({digest for digest, _, _ in ring.holders}) < len(ring.holders):
         raise ConfigError("api_keys_file", "two names have the same key")

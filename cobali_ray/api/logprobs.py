@@ -17,8 +17,8 @@ LEAST_LOGPROB = -9999.0
 def chat_logprob_items(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
     """Return what stands in `logprobs.content` of a chat choice, one item per token."""
     return [
-        _chat_item(item.piece, item.logprob)
-        | {"top_logprobs": [_chat_item(piece, logprob) for _, piece, logprob in item.top]}
+        chat_item(item.piece, item.logprob)
+        | {"top_logprobs": [chat_item(piece, logprob) for _, piece, logprob in item.top]}
         for item in logprobs
     ]
 
@@ -61,12 +61,12 @@ class CompletionLogprobs:
                 token_logprobs.append(None)
                 tops.append(None)
                 continue
-            logprob = finite(item.logprob)
+            logprob = _finite(item.logprob)
             token_logprobs.append(logprob)
             top: dict[str, float] = {}
             for _, piece, other in item.top[: self._n_top]:
                 # Halves of characters may share a spelling; the likeliest keeps it.
-                top.setdefault(_text(piece), finite(other))
+                top.setdefault(_text(piece), _finite(other))
             top.setdefault(tokens[-1], logprob)
             tops.append(top)
         return {
@@ -129,20 +129,20 @@ class WholeLogprobs:
         return {name: orjson.Fragment(b"[%b]" % b",".join(parts)) for name, parts in self._lists.items()}
 
 
-def _chat_item(piece: bytes, logprob: float | None) -> dict[str, Any]:
-    wire = None if logprob is None else finite(logprob)
+def chat_item(piece: bytes, logprob: float | None) -> dict[str, Any]:
+    """Return one token and its logprob, as chats have them."""
+    wire = None if logprob is None else _finite(logprob)
     return {"token": _text(piece), "logprob": wire, "bytes": list(piece)}
 
 
 def _ranked(piece: bytes, logprob: float, rank: int | None) -> dict[str, Any]:
-    return {"logprob": finite(logprob), "rank": rank, "decoded_token": _text(piece)}
+    return {"logprob": _finite(logprob), "rank": rank, "decoded_token": _text(piece)}
 
 
 def _text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def finite(logprob: float) -> float:
-    """Return a logprob as JSON can have it."""
+def _finite(logprob: float) -> float:
     # In this order a NaN loses as well.
     return max(LEAST_LOGPROB, logprob)

@@ -80,7 +80,7 @@ def ending_of(body: ChatBody) -> Ending:
         )
     if body.messages[-1].get("role") != "assistant":
         raise InvalidParameterError(
-            "continue_final_message", "continue_final_message wants an assistant's message as the last"
+            "continue_final_message", "continue_final_message needs an assistant message at the end"
         )
     return {"continue_final_message": True}
 

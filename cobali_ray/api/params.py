@@ -61,7 +61,9 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
     wanted: dict[int, float] = {}
     for i, one in enumerate(body.lora):
         if not 0 <= one.id < len(card.adapters):
-            raise InvalidParameterError(f"lora[{i}].id", f"there is no adapter {one.id}; GET /lora-adapters")
+            raise InvalidParameterError(
+                f"lora[{i}].id", f"there is no adapter {one.id}; GET /lora-adapters lists them"
+            )
         own = card.adapters[one.id]
         if one.scale not in {0.0, own.scale}:
             raise InvalidParameterError(
@@ -71,7 +73,7 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
         wanted[one.id] = one.scale
     chosen = [card.adapters[adapter_id] for adapter_id, scale in wanted.items() if scale]
     if len(chosen) > 1:
-        raise InvalidParameterError("lora", "a request is computed under one adapter at most")
+        raise InvalidParameterError("lora", "a request can use at most one adapter")
     if chosen and terms.models and chosen[0].name not in terms.models:
         raise ModelNotAllowedError(chosen[0].name)
     return chosen[0] if chosen else None
@@ -134,7 +136,7 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
         message = f"{n_prompts} prompts times n={n} is more than {MAX_CHOICES} answers"
         raise InvalidParameterError(param, message)
     if isinstance(body, CompletionBody) and body.best_of not in (None, n):
-        raise UnsupportedParameterError("best_of", f"best_of is only supported equal to n ({n})")
+        raise UnsupportedParameterError("best_of", f"best_of must equal n ({n})")
     return n
 
 

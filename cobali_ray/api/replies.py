@@ -12,7 +12,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Answer, Times, prompt_tokens
+from cobali_ray.api.answer import Answer, prompt_tokens
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import events_of, unless_gone
@@ -55,7 +55,7 @@ class Reply(Response):
         try:
             await unless_gone(receive, self._reply(send))
         finally:
-            times = Times(self._tally.ttft_s, self._since_s())
+            times = self._tally.times(self._since_s())
             ends, n_tokens = self._tally.ends, self._tally.n_tokens
             if (stats := self._tally.stats()) is not None:
                 self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
@@ -98,7 +98,7 @@ class WholeReply(Reply):
             if silent:
                 self._tell_first()
             self._tally.check()
-        body = orjson.dumps(self._whole.body(Times(self._tally.ttft_s, self._since_s())))
+        body = orjson.dumps(self._whole.body(self._tally.times(self._since_s())))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

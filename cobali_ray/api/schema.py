@@ -132,7 +132,7 @@ class StreamOptions(Shape):
     """What a stream may add."""
 
     include_usage: bool | None = Field(None, description="Close with a chunk of counts and timings.")
-    include_obfuscation: bool | None = Field(None, description="Changes nothing.")
+    include_obfuscation: bool | None = Field(None, description="No effect.")
 
 
 class LoraScale(Shape):
@@ -145,26 +145,28 @@ class LoraScale(Shape):
 class SampledBody(Shape):
     """The fields of all bodies that ask for tokens."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     temperature: float | None = Field(
         None, description="0 to 100, default 1 or the model's own; 0 takes the likeliest token."
     )
-    top_p: float | None = Field(None, description="Keep the likeliest tokens that add up to it; 1 keeps all.")
+    top_p: float | None = Field(
+        None, description="Keep the likeliest tokens up to this total probability; 1 keeps all."
+    )
     top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     min_p: float | None = Field(
-        None, description="Keep tokens at least so likely, as a part of the likeliest; 0 keeps all."
+        None, description="Keep tokens at least this likely, relative to the likeliest; 0 keeps all."
     )
     typical_p: float | None = Field(
-        None, description="Keep the most typical tokens that add up to it; 1 keeps all."
+        None, description="Keep the most typical tokens up to this total probability; 1 keeps all."
     )
     frequency_penalty: float | None = Field(
-        None, description="-2 to 2: taken off a logit for each time that the output has the token."
+        None, description="-2 to 2: subtracted from a token's logit each time it is in the output."
     )
     presence_penalty: float | None = Field(
-        None, description="-2 to 2: taken off once if the output has the token."
+        None, description="-2 to 2: subtracted once if the token is in the output."
     )
     repetition_penalty: float | None = Field(
-        None, description="0.01 to 100: divides logits of tokens in prompt or output; 1 is off."
+        None, description="0.01 to 100: divides the logits of tokens in the prompt or output; 1 is off."
     )
     repeat_penalty: float | None = Field(None, description="Another spelling of repetition_penalty.")
     logit_bias: Annotated[
@@ -173,47 +175,47 @@ class SampledBody(Shape):
         Field(description="Token id to a bias of -100 to 100, for at most 4,096 tokens."),
     ] = None
     top_n_sigma: float | None = Field(
-        None, description="Keep tokens within so many standard deviations of the best; 0 or less keeps all."
+        None, description="Keep tokens within this many standard deviations of the best; 0 or less keeps all."
     )
     stop_token_ids: Annotated[
         list[TokenId] | None,
         BeforeValidator(_few),
-        Field(description="At most 128 further tokens that end the answer, also with ignore_eos."),
+        Field(description="Up to 128 more tokens that end the answer, even with ignore_eos."),
     ] = None
     bad_words: Annotated[
         list[str] | None,
         BeforeValidator(_few),
-        Field(description="At most 128 texts that the answer must not hold."),
+        Field(description="Up to 128 texts that the answer must not contain."),
     ] = None
     allowed_token_ids: Annotated[
         list[TokenId] | None,
         BeforeValidator(_few),
-        Field(description="Draw no others, end tokens included; at most 4,096; absent: all."),
+        Field(description="Draw only these (list end tokens too); at most 4,096; absent: all."),
     ] = None
     include_stop_str_in_output: bool | None = Field(
         None, description="Show the stop string or stop token that ended the answer; default false."
     )
     seed: int | None = Field(None, description="Same request, same draws; answer i of n draws with seed + i.")
-    ignore_eos: bool | None = Field(None, description="Never end by an end token; default false.")
-    min_tokens: int | None = Field(None, description="Do not end by a token before this many.")
-    stop: Annotated[Stop, Field(description="A string or up to 16, of at most 1,000 characters each.")] = ()
-    stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
+    ignore_eos: bool | None = Field(None, description="Never end at an end token; default false.")
+    min_tokens: int | None = Field(None, description="Let no token end the answer before this many.")
+    stop: Annotated[Stop, Field(description="One string or up to 16, of at most 1,000 characters each.")] = ()
+    stream: bool | None = Field(None, description="Send the answer as it is generated; default false.")
     timeout_s: float | None = Field(
         None, description="Deadline in seconds from arrival at the engine, queue included."
     )
     priority: int | None = Field(
-        None, description="Class of the request: the lower number goes first, as far as the key allows."
+        None, description="Class of the request: lower numbers go first, within what the key allows."
     )
     cache_salt: Annotated[
         str | None,
         Field(
             min_length=1,
             max_length=MOST_CHARS,
-            description="Share computed prefixes only with requests of the same key that say the same.",
+            description="Share computed prefixes only with requests of the same key and the same salt.",
         ),
     ] = None
     cache_prompt: bool | None = Field(
-        None, description="Begin with computed prefixes, and let others begin with this one; default true."
+        None, description="Reuse computed prefixes, and let other requests reuse this one; default true."
     )
     lora: Annotated[
         list[LoraScale] | None,
@@ -229,23 +231,24 @@ class SampledBody(Shape):
     ebnf: str | None = Field(None, description="The same as grammar.")
     regex: str | None = Field(None, description="What the whole answer must match.")
     guided_regex: str | None = Field(None, description="The same as regex.")
-    guided_choice: Many[str] | None = Field(None, description="The texts of which the answer must be one.")
+    guided_choice: Many[str] | None = Field(None, description="The answer must be one of these texts.")
 
 
 class GenerationBody(SampledBody):
     """The fields that chat and plain completions share."""
 
     max_tokens: int | None = Field(
-        None, description="Most output tokens; more than fits into the context is what fits."
+        None, description="Most output tokens, limited to what fits into the context."
     )
     max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
     stream_options: StreamOptions | None = Field(None, description="include_usage.")
     resumable: bool | None = Field(
-        None, description="Go on without a reader for a while: GET /v1/streams/{id} reads on."
+        None, description="Keep going for a while without a reader; GET /v1/streams/{id} resumes."
     )
     prompt_logprobs: int | None = Field(
-        None, description="Tell how likely the prompt's tokens are, and so many of the likeliest; no stream."
+        None,
+        description="Return logprobs of the prompt's tokens and of this many alternatives; not in streams.",
     )
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
@@ -314,26 +317,28 @@ class ChatBody(GenerationBody):
         Field(description="At most 512 functions that the model may call: type, function."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
-        None, description="none, auto, required, one function, or allowed_tools; auto where there are tools."
+        None, description="none, auto, required, one function, or allowed_tools; auto if there are tools."
     )
-    parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
-    reasoning_effort: str | None = Field(None, description="For the chat template; none turns it off.")
+    parallel_tool_calls: bool | None = Field(
+        None, description="Allow several calls in one turn; default true."
+    )
+    reasoning_effort: str | None = Field(None, description="For the chat template; none turns reasoning off.")
     reasoning_format: str | None = Field(
         None,
         description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",
     )
     include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
     reasoning_budget: Annotated[
-        int | None, Field(ge=-1, description="Tokens of reasoning before it is made to end; -1: any.")
+        int | None, Field(ge=-1, description="Tokens of reasoning before it is cut off; -1: no limit.")
     ] = None
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
     )
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; default true.")
     continue_final_message: bool | None = Field(
-        None, description="Leave the last message open, for the answer to go on from; default false."
+        None, description="Leave the last message open and continue it; default false."
     )
-    logprobs: bool | None = Field(None, description="Tell the logprob of each token; default false.")
+    logprobs: bool | None = Field(None, description="Return the logprob of each token; default false.")
     top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
 
 
@@ -347,13 +352,13 @@ class CompletionBody(GenerationBody):
     ]
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
     logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
-    best_of: int | None = Field(None, description="Only equal to n.")
+    best_of: int | None = Field(None, description="Must equal n.")
 
 
 class EmbeddingBody(Shape):
     """POST /v1/embeddings."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         Prompt,
         PlainValidator(_prompt, json_schema_input_type=Prompt),
@@ -363,29 +368,29 @@ class EmbeddingBody(Shape):
         None, description="float (default), or base64: 32-bit floats, little-endian."
     )
     dimensions: Annotated[
-        int | None, Field(ge=1, description="Keep the first so many numbers, and bring them to length 1.")
+        int | None, Field(ge=1, description="Keep this many numbers from the front, rescaled to length 1.")
     ] = None
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
     priority: int | None = Field(
-        None, description="Class of the request: the lower number goes first, as far as the key allows."
+        None, description="Class of the request: lower numbers go first, within what the key allows."
     )
 
 
 class ScoringBody(Shape):
     """What bodies share that ask how well texts go together."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last score.")
     priority: int | None = Field(
-        None, description="Class of the request: the lower number goes first, as far as the key allows."
+        None, description="Class of the request: lower numbers go first, within what the key allows."
     )
-    raw_scores: bool | None = Field(None, description="Scores as the head gives them, not in 0 to 1.")
+    raw_scores: bool | None = Field(None, description="Return raw scores, not scaled to 0 to 1.")
 
 
 class RerankBody(ScoringBody):
     """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
 
-    query: Annotated[str, Field(description="What the documents are to go with.")]
+    query: Annotated[str, Field(description="What the documents are compared with.")]
     documents: Annotated[
         list[str] | None,
         PlainValidator(_documents_if_any, json_schema_input_type=list[str] | list[dict[str, str]] | None),
@@ -396,10 +401,10 @@ class RerankBody(ScoringBody):
         PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None),
         Field(description="TEI's name for documents."),
     ] = None
-    top_n: Annotated[
-        int | None, Field(ge=1, description="How many are named, the best first; absent: all.")
-    ] = None
-    return_documents: bool | None = Field(None, description="Give each text back; default false.")
+    top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
+        None
+    )
+    return_documents: bool | None = Field(None, description="Return each text; default false.")
     return_text: bool | None = Field(None, description="TEI's name for that.")
 
 
@@ -414,7 +419,7 @@ class ScoreBody(ScoringBody):
     text_2: Annotated[
         list[str],
         PlainValidator(_documents, json_schema_input_type=str | list[str]),
-        Field(description="One text, or several, as many as of the first."),
+        Field(description="One text, or as many as in text_1."),
     ]
 
 
@@ -422,13 +427,13 @@ class TokenizeBody(Shape):
     """POST /tokenize; exactly one of content, text and prompt."""
 
     model: str | None = Field(None, description="One of the served names.")
-    content: str | None = Field(None, description="The text; one of the next two instead is the same.")
+    content: str | None = Field(None, description="The text; text and prompt are other names for it.")
     text: str | None = Field(None, description="See content.")
     prompt: str | None = Field(None, description="See content.")
-    add_special: bool | None = Field(None, description="Add what the model wants in front; default false.")
+    add_special: bool | None = Field(None, description="Add the model's own leading tokens; default false.")
     add_special_tokens: bool | None = Field(None, description="Another spelling of add_special.")
     parse_special: bool | None = Field(None, description="Read control tokens in the text; default true.")
-    with_pieces: bool | None = Field(None, description="Tell the text of each token; default false.")
+    with_pieces: bool | None = Field(None, description="Return the text of each token; default false.")
 
 
 class DetokenizeBody(Shape):
@@ -441,7 +446,7 @@ class DetokenizeBody(Shape):
 class SlotBody(Shape):
     """POST /slots/{id_slot} with action=save or action=restore."""
 
-    filename: Annotated[str, Field(description="A plain name, in the folder that slot_save_path names.")]
+    filename: Annotated[str, Field(description="A plain file name, in the folder slot_save_path.")]
 
 
 class ModelBody(Shape):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cobali_ray.api.answer import Times
+from cobali_ray.api.pace import Pace
 from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
@@ -23,6 +24,7 @@ class Tally:
         self.failure: CobaliError | None = None
         self.ttft_s: float | None = None
         """From the arrival of the HTTP request to the first text of any choice; None before."""
+        self._paces = [Pace() for _ in call.requests]
 
     def sort(self, batch: Sequence[Event], now_s: float) -> Iterator[News]:
         """Book a batch and yield its news per choice. Raises InvariantError for an event after an end.
@@ -43,10 +45,19 @@ class Tally:
             elif isinstance(event, Delta):
                 said.append(event)
                 self.n_tokens += event.n_tokens
-        if self.ttft_s is None and _speaks(deltas, ended):
-            self.ttft_s = now_s
         for index, said in deltas.items():
-            yield News(index, said, ended.get(index))
+            end, pace = ended.get(index), self._paces[index]
+            if any(delta.text for delta in said):
+                pace.speak(now_s)
+            if end is not None:
+                pace.end(now_s, spoke=end.stats.n_output > 0)
+            if self.ttft_s is None:
+                self.ttft_s = pace.ttft_s
+            yield News(index, said, end)
+
+    def times(self, now_s: float) -> Times:
+        """Return what the client has waited for so far."""
+        return Times(self.ttft_s, now_s, self._paces)
 
     def check(self) -> None:
         """Raise the error that ended a choice, if one did."""
@@ -58,13 +69,6 @@ class Tally:
         if self.n_open or self.failure is not None:
             return None
         return [end.stats for end in self.ends if end is not None]
-
-
-def _speaks(deltas: dict[int, list[Delta]], ended: dict[int, End]) -> bool:
-    """Whether a batch shows text, or ends an answer whose tokens have none."""
-    return any(delta.text for said in deltas.values() for delta in said) or any(
-        end.stats.n_output for end in ended.values()
-    )
 
 
 class StreamWriter:
@@ -83,7 +87,7 @@ class StreamWriter:
             return b""
         news = list(self._tally.sort(batch, now_s))
         stats = self._tally.stats()
-        times = Times(self._tally.ttft_s, now_s)
+        times = self._tally.times(now_s)
         last = max((i for i, one in enumerate(news) if one.end), default=None)
         wire: list[bytes] = []
         for i, one in enumerate(news):

@@ -56,7 +56,9 @@ def offer_of(body: ChatBody) -> Offer:
     known = {tool["function"]["name"] for tool in tools}
     for name in choice.names:
         if name not in known:
-            raise InvalidParameterError("tool_choice", f"tool_choice names {name[:64]!r}, which is no tool")
+            raise InvalidParameterError(
+                "tool_choice", f"tool_choice names {name[:64]!r}, which is not one of the tools"
+            )
     chosen = tuple(tool for tool in tools if not choice.names or tool["function"]["name"] in choice.names)
     parallel = body.parallel_tool_calls is not False and not choice.one
     return Offer(tools, chosen, required=choice.required, parallel=parallel)

@@ -92,7 +92,7 @@ async def test_usage_counts_what_the_engine_counted(openai, client):
     ("url", "says_what"),
     [
         pytest.param("data:image/png,abc", "must be a data URL", id="not-base64"),
-        pytest.param("data:image/png;base64,@@@", "no valid base64", id="bad-base64"),
+        pytest.param("data:image/png;base64,@@@", "not valid base64", id="bad-base64"),
         pytest.param(url_of(png(), "text/plain"), "'text/plain' is not supported", id="wrong-mime"),
         pytest.param(url_of(b"RIFF1234WEBP", "image/webp"), "'image/webp' is not supported", id="webp"),
         pytest.param(url_of(b"RIFF1234WAVE" * 9), "cannot be read as an image", id="sound"),

@@ -85,7 +85,7 @@ HEAVY = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def frozen():
     """Spare the garbage collector what this process is made of, as Serve does in every replica."""
     gc.collect()

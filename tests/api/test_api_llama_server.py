@@ -1,10 +1,9 @@
 """llama-server's own routes, as its clients call them."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_client import BOS, Wire, ends_with, says, stats
+from fake_client import BOS, ends_with, says, stats
 
 from cobali_ray.api.llama_server.answer import stop_type
 from cobali_ray.backend.port import InfillMarks
@@ -188,20 +187,6 @@ async def test_a_stream_that_fails_says_so_and_ends(complete, client):
     events = (await complete(prompt="a", stream=True)).events
     assert events[0]["content"] == "Hello"
     assert events[-1]["error"]["code"] == "engine_died"
-
-
-async def test_a_client_that_leaves_frees_its_slot(app, client):
-    def script(request):
-        yield [Delta(request.request_id, "Hello", (1,))]
-        yield asyncio.Event()
-
-    client.script = script
-    wire = Wire(app, "/completion", {"prompt": "a", "stream": True})
-    task = wire.start()
-    await wire.got_body.wait()
-    wire.hang_up()
-    await task
-    assert len(client.cancelled) == 1
 
 
 async def test_infill_puts_files_first_and_the_place_last(complete, client):

@@ -1,5 +1,6 @@
 """How the page is served: types, caching, guards, and without a key."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ OWN = sorted(path for path in UI.iterdir() if path.is_file())
 async def test_the_document_is_served_with_its_guards(get, path):
     wire = await get(path)
     assert (wire.status, wire.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert wire.body == (UI / "index.html").read_bytes()
+    assert re.sub(rb'    <link rel="modulepreload".*\n', b"", wire.body) == (UI / "index.html").read_bytes()
     policy = wire.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -37,6 +38,9 @@ async def test_the_document_is_served_with_its_guards(get, path):
             "text/javascript; charset=utf-8",
             "public, max-age=31536000, immutable",
             id="versioned",
+        ),
+        pytest.param(
+            "vendor/inter-5.3.0.woff2", "font/woff2", "public, max-age=31536000, immutable", id="font"
         ),
         pytest.param("vendor/uplot-LICENSE.txt", "text/plain; charset=utf-8", "no-cache", id="licence"),
     ],
@@ -64,7 +68,41 @@ async def test_head_says_what_get_would(app, get, path):
     assert head.headers["content-length"] == whole.headers["content-length"]
 
 
-@pytest.mark.parametrize("path", ["/ui/none.js", "/ui/index.html", "/ui/../api/app.py", "/ui/vendor"])
+async def test_files_are_packed_for_who_takes_that(get):
+    plain = await get("/ui/app.js")
+    packed = await get("/ui/app.js", headers=[("accept-encoding", "br, gzip;q=0.5")])
+    assert (packed.status, packed.headers["content-encoding"]) == (200, "gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    assert all("accept-encoding" in wire.headers["vary"] for wire in (packed, plain))
+    assert packed.headers["etag"] != plain.headers["etag"]
+    known = [("accept-encoding", "gzip"), ("if-none-match", packed.headers["etag"])]
+    assert (await get("/ui/app.js", headers=known)).status == 304
+    font = "/ui/vendor/inter-5.3.0.woff2"
+    for path, accepted in (("/ui/app.js", "gzip;q=0, br"), ("/ui/app.js", "identity"), (font, "gzip")):
+        wire = await get(path, headers=[("accept-encoding", accepted)])
+        assert "content-encoding" not in wire.headers
+
+
+async def test_the_document_names_each_module_of_its_first_view(get):
+    named = re.findall(r'modulepreload" href="ui/([^"]+)"', (await get("/")).body.decode())
+    assert {"app.js", "chatview.js", "preact.js", "vendor/htm-preact-3.1.1.js"} <= set(named)
+    assert len(named) == len(set(named))
+    assert not {"ticks.js", "compare.js"} & set(named), "they come when they are opened"
+
+
+async def test_the_api_is_described_without_a_key_and_without_another_host(get, make_app):
+    app = make_app(api_keys=("one",))
+    page = await get("/docs", app=app)
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert not re.findall(rb"https?://", page.body)
+    assert (await get("/openapi.json", app=app)).json["info"]["title"] == "cobali_ray"
+    assert (await get("/redoc")).status == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/ui/none.js", "/ui/index.html", "/ui/docs.html", "/ui/../api/app.py", "/ui/vendor"]
+)
 async def test_unknown_files_are_404_in_openais_shape(get, path):
     wire = await get(path)
     assert (wire.status, wire.json["error"]["code"]) == (404, "unknown_path")
@@ -103,15 +141,16 @@ def test_every_import_and_link_leads_to_a_file():
     linked = set()
     for path in OWN:
         text = path.read_text(encoding="utf-8")
-        linked |= set(re.findall(r'from "\./([^"]+)"', text))
-        linked |= {name.removeprefix("ui/") for name in re.findall(r'(?:href|src)="(ui/[^"]+)"', text)}
+        linked |= set(re.findall(r'(?:from |import\()"\./([^"]+)"', text))
+        linked |= set(re.findall(r'url\("([^"]+)"\)', text))
+        linked |= {name.removeprefix("ui/") for name in re.findall(r'"(ui/[^"]+)"', text)}
     assert linked <= set(assets())
     unused = {name for name in assets() if not name.endswith(".txt")} - linked
-    assert unused == {"index.html"}
+    assert unused == {"index.html", "docs.html"}
 
 
 def test_vendored_files_have_their_licences():
-    for name in ("htm", "preact", "uplot"):
+    for name in ("highlight", "htm", "inter", "marked", "preact", "swagger-ui", "uplot"):
         assert assets()[f"vendor/{name}-LICENSE.txt"].body
 
 

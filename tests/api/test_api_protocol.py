@@ -180,12 +180,15 @@ async def test_one_log_line_per_request_without_its_text(post):
         await post(CHAT, ASK | {"messages": [{"role": "user", "content": "top secret"}], "stream": True})
     assert len(logs) == 1
     line = logs[0]
-    assert (line["event"], line["log_level"], line["route"], line["status"]) == (
+    assert (line["event"], line["log_level"], line["method"], line["route"], line["status"]) == (
         "http_request",
         "info",
+        "POST",
         CHAT,
         200,
     )
+    assert (line["model"], line["tenant"], line["n_cached"]) == ("fake", None, 1)
+    assert line["tokens_per_second"] == pytest.approx(2 / 0.4)
     assert (line["stream"], line["n_output"], line["finish_reasons"]) == (True, 3, ["stop"])
     assert (line["queue_s"], line["ttft_s"], line["e2e_s"]) == (0.01, 0, 0), "its clock stood still"
     assert line["cancelled"] is False

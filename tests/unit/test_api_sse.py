@@ -1,15 +1,17 @@
 """Events -> bytes."""
 
 import json
+from itertools import pairwise
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import Times, timings, usage
+from cobali_ray.api.answer import timings, usage
 from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
+from cobali_ray.api.pace import Pace
 from cobali_ray.api.sse import ChatFrames, CompletionFrames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -156,19 +158,58 @@ def test_usage_counts_a_prompt_once():
     assert usage(call(n=2, n_prompts=2), stats, 7) == told | reasoned
 
 
-def test_timings_are_of_the_slowest_choice():
-    slowest = numbers(e2e_s=3.0, n_output=11)._replace(intake_s=0.7)
-    told = timings([numbers(e2e_s=1.0), slowest, numbers(e2e_s=2.0)], Times(1.1, 3.9))
-    assert told == {
-        "intake_s": 0.7,
+SILENT = {"itl_p50_s": None, "itl_p99_s": None, "itl_max_s": None}
+
+
+def test_timings_are_of_the_slowest_choice_then_of_each():
+    tally, n_outputs = Tally(call(n=3)), (2, 11, 1)
+    list(tally.sort([Delta("0", "a", (1,)), Delta("1", "b", (1,))], 1.0))
+    list(tally.sort([Delta("0", "c", (1,)), end("0", n_output=2)], 1.5))
+    list(tally.sort([Delta("1", "d", (1,)), Delta("2", "e", (1,)), end("2", n_output=1)], 1.75))
+    list(tally.sort([Delta("1", "f", (1,)), end("1", e2e_s=3.0, n_output=11)], 2.0))
+    slowest = {
+        "intake_s": None,
         "queue_s": 0.1,
         "prefill_s": 0.2,
-        "ttft_s": 1.1,
+        "ttft_s": 1.0,
         "decode_s": 0.5,
-        "e2e_s": 3.9,
+        "e2e_s": 2.25,
         "tokens_per_second": 20.0,
+        "itl_p50_s": 0.25,
+        "itl_p99_s": 0.75,
+        "itl_max_s": 0.75,
     }
-    assert timings([numbers(n_output=1)], Times(1.1, 3.9))["tokens_per_second"] is None
+    told = timings(tally.stats(), tally.times(2.25))
+    choices = told.pop("choices")
+    assert told == slowest
+    assert choices[1] == slowest | {"completion_tokens": 11, "cached_tokens": 0, "e2e_s": 2.0}
+    assert [one["completion_tokens"] for one in choices] == list(n_outputs)
+    assert [(one["ttft_s"], one["e2e_s"]) for one in choices] == [(1.0, 1.5), (1.0, 2.0), (1.75, 1.75)]
+    assert [one["itl_max_s"] for one in choices] == [0.5, 0.75, None]
+    assert choices[2]["tokens_per_second"] is None
+
+
+def test_one_choice_has_no_list_of_choices():
+    tally = Tally(call())
+    list(tally.sort([end(n_output=1)], 1.5))  # its one token has no text
+    told = timings(tally.stats(), tally.times(3.9))
+    assert "choices" not in told
+    assert (told["ttft_s"], told["e2e_s"]) == (1.5, 3.9)
+    assert told.items() >= SILENT.items()
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=200))
+def test_itls_are_gaps_that_there_were(times):
+    pace, times = Pace(), sorted(times)
+    for at in times:
+        pace.speak(at)
+    gaps = sorted(b - a for a, b in pairwise(times))
+    told = pace.itl()
+    assert set(told.values()) <= set(gaps)
+    assert told["itl_max_s"] == gaps[-1]
+    for name, share in (("itl_p50_s", 0.5), ("itl_p99_s", 0.99)):
+        assert sum(gap <= told[name] for gap in gaps) >= share * len(gaps)
+        assert sum(gap < told[name] for gap in gaps) < share * len(gaps)
 
 
 def test_offsets_count_a_character_once_however_many_tokens_it_took():

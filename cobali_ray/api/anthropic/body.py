@@ -58,7 +58,7 @@ class OutputConfig(Shape):
 class CountBody(Shape):
     """POST /v1/messages/count_tokens."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     messages: Annotated[
         Many[dict[str, Any]],
         Field(min_length=1, description="The turns: role, and content as text or blocks."),
@@ -68,7 +68,7 @@ class CountBody(Shape):
         None, description="Functions: name, description, input_schema."
     )
     tool_choice: ToolChoice | None = Field(None, description="auto, any, tool with a name, or none.")
-    thinking: Thinking | None = Field(None, description="Absent: the model is told not to reason.")
+    thinking: Thinking | None = Field(None, description="Absent: no reasoning is asked for.")
     output_config: OutputConfig | None = Field(None, description="effort, and format: a schema.")
     output_format: OutputFormat | None = Field(None, description="The same as output_config.format.")
 
@@ -78,10 +78,10 @@ class MessagesBody(CountBody):
 
     max_tokens: Annotated[int, Field(ge=1, description="Most output tokens.")]
     temperature: float | None = Field(None, description="0 to 100; 0 takes the likeliest token.")
-    top_p: float | None = Field(None, description="Keep the likeliest tokens that add up to it.")
+    top_p: float | None = Field(None, description="Keep the likeliest tokens up to this total probability.")
     top_k: int | None = Field(None, description="Keep the k likeliest tokens.")
     stop_sequences: Many[str] | None = Field(None, description="Texts that end the answer, at most 16.")
-    stream: bool | None = Field(None, description="Send the answer as it comes; default false.")
+    stream: bool | None = Field(None, description="Send the answer as it is generated; default false.")
 
 
 class AnthropicErrorDetail(BaseModel):

@@ -132,7 +132,7 @@ class Turns:
             self._take(model_of(OneMessage, raw, f"messages[{index}]"), f"messages[{index}].content")
         self._flush()
         if not self.messages:
-            raise InvalidParameterError("messages", "messages say nothing")
+            raise InvalidParameterError("messages", "messages have no content")
         last = self.messages[-1]
         if "tool_calls" in last:
             place = self.places[-1][0]

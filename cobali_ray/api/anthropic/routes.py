@@ -46,11 +46,11 @@ class Messages:
         return router
 
     async def messages(self, http: HttpRequest) -> Response:
-        """Answer with a message."""
+        """Create a message."""
         return await self._generation.answer(http, self._read)
 
     async def count(self, http: HttpRequest) -> Response:
-        """Count the tokens that the same body would be charged for as input."""
+        """Count the input tokens of a message."""
         prompted = await self._generation.prompt(http, self._read_to_count)
         return json_response({"input_tokens": len(prompted.tokens)})
 

@@ -10,7 +10,7 @@ import orjson
 from cobali_ray.api.answer import Choice, Choices, Times
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.llama_server.body import SAMPLERS, Native
-from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, finite
+from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_item
 from cobali_ray.api.sse import Frames, event
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
@@ -227,10 +227,4 @@ def _probability(one: TokenLogprob) -> dict[str, Any]:
 
 
 def _alternative(token: int, piece: bytes, logprob: float | None) -> dict[str, Any]:
-    text = piece.decode("utf-8", "replace")
-    return {
-        "id": token,
-        "token": text,
-        "bytes": list(piece),
-        "logprob": None if logprob is None else finite(logprob),
-    }
+    return {"id": token} | chat_item(piece, logprob)

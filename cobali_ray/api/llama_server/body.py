@@ -77,9 +77,9 @@ class NativeBody(GenerationBody):
         ),
         Field(description="Text, tokens, a list that mixes both, {prompt_string}, or a list of these."),
     ] = None
-    n_predict: int | None = Field(None, description="Most tokens; -1 and -2: as many as there is room for.")
+    n_predict: int | None = Field(None, description="Most tokens; -1 and -2: as many as fit.")
     n_cmpl: int | None = Field(None, description="Answers per prompt.")
-    n_probs: int | None = Field(None, description="Alternatives told per token; 0: none.")
+    n_probs: int | None = Field(None, description="Alternatives per token; 0: none.")
     logit_bias: Annotated[
         Any,
         PlainValidator(
@@ -88,13 +88,14 @@ class NativeBody(GenerationBody):
         ),
         Field(description="[[token or text, bias or false], ...], or an object."),
     ] = None
-    samplers: Many[str] | None = Field(None, description="Those that are to be used; their order is fixed.")
+    samplers: Many[str] | None = Field(None, description="The samplers to use; their order is fixed.")
     response_fields: Annotated[
-        list[str] | None, Field(max_length=MOST_FIELDS, description="Leave out all others; a/b is b of a.")
+        list[str] | None,
+        Field(max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."),
     ] = None
-    return_tokens: bool | None = Field(None, description="Tell the tokens of the answer; default false.")
-    post_sampling_probs: bool | None = Field(None, description="Only false.")
-    id_slot: int | None = Field(None, description="Only -1: the scheduler chooses slots.")
+    return_tokens: bool | None = Field(None, description="Return the tokens of the answer; default false.")
+    post_sampling_probs: bool | None = Field(None, description="Must be false.")
+    id_slot: int | None = Field(None, description="Must be -1: the scheduler chooses slots.")
 
 
 class InfillExtra(Shape):
@@ -107,8 +108,8 @@ class InfillExtra(Shape):
 class InfillBody(NativeBody):
     """POST /infill."""
 
-    input_prefix: str = Field("", description="What is in front of the place.")
-    input_suffix: str = Field("", description="What is behind it.")
+    input_prefix: str = Field("", description="The text before the gap.")
+    input_suffix: str = Field("", description="The text after the gap.")
     input_extra: Annotated[
         list[dict[str, Any]] | None, Field(max_length=1024, description="Other files: {filename, text}.")
     ] = None
@@ -117,7 +118,7 @@ class InfillBody(NativeBody):
 class NativeEmbeddingBody(Shape):
     """POST /embedding and /embeddings."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         Prompt | None,
         PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
@@ -128,7 +129,7 @@ class NativeEmbeddingBody(Shape):
         PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
         Field(description="Another name for input."),
     ] = None
-    embd_normalize: int | None = Field(None, description="Only 2: vectors have length 1.")
+    embd_normalize: int | None = Field(None, description="Must be 2: vectors have length 1.")
 
 
 class Native(NamedTuple):
@@ -169,7 +170,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
     n_probs = body.n_probs or 0
     if n_probs and body.post_sampling_probs:
         raise UnsupportedParameterError(
-            "post_sampling_probs", "post_sampling_probs is not supported: n_probs tells the model's own"
+            "post_sampling_probs", "post_sampling_probs is not supported: n_probs returns the model's own"
         )
     if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
         raise InvalidParameterError("n_probs", f"n_probs must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
@@ -208,7 +209,7 @@ def _only(samplers: list[str]) -> dict[str, Any]:
     known = [name for name in named if name in SAMPLERS]
     if known != sorted(set(known), key=SAMPLERS.index):
         raise UnsupportedParameterError(
-            "samplers", f"samplers: their order is {', '.join(SAMPLERS)}, each of them once"
+            "samplers", f"samplers must be in this order, each at most once: {', '.join(SAMPLERS)}"
         )
     off: dict[str, Any] = {}
     for name in SAMPLERS:

@@ -69,7 +69,7 @@ class LlamaServer:
         return await self._generation.answer(http, partial(self._read, NativeBody))
 
     async def infill(self, http: HttpRequest) -> Response:
-        """Write what is missing between two texts."""
+        """Fill the gap between two texts."""
         return await self._generation.answer(http, partial(self._read, InfillBody))
 
     async def embed(self, http: HttpRequest) -> Response:
@@ -77,7 +77,7 @@ class LlamaServer:
         return await self._embeddings.vectors(http, self._read_texts)
 
     async def apply_template(self, http: HttpRequest) -> Response:
-        """Return a chat as the text that the model would continue."""
+        """Render a chat as the text that the model continues."""
         prompted = await self._generation.prompt(http, self._generation.read_chat)
         return json_response({"prompt": prompted.text})
 
@@ -87,7 +87,7 @@ class LlamaServer:
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
     async def props(self, http: HttpRequest) -> Response:
-        """Say what is served, and what holds where a request says nothing."""
+        """Describe what is served, and the defaults of requests."""
         model = await loaded_model(self._fleet, http.query_params.get("model"), account_of(http))
         card, words, states = model.card, model.words, await model.states()
         unasked = Request(

@@ -29,17 +29,17 @@ class Options(Shape):
 class AskedBody(Shape):
     """The fields that /api/chat and /api/generate share."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     stream: bool | None = Field(None, description="Default true.")
     format: str | dict[str, Any] | None = Field(None, description="json, or a schema.")
     options: Options | None = Field(
-        None, description="How tokens are drawn: temperature, num_predict and others."
+        None, description="Sampling options: temperature, num_predict and others."
     )
     think: bool | Literal["low", "medium", "high", "max"] | None = Field(
         None, description="Whether, or how much, the model reasons."
     )
     keep_alive: float | str | None = Field(None, description="0 without a prompt unloads the model.")
-    logprobs: bool | None = Field(None, description="Tell the logprob of each token; default false.")
+    logprobs: bool | None = Field(None, description="Return the logprob of each token; default false.")
     top_logprobs: int | None = Field(None, description="Alternatives per token, at most 20.")
 
 
@@ -72,35 +72,35 @@ class OllamaChatBody(AskedBody):
 class OllamaGenerateBody(AskedBody):
     """POST /api/generate."""
 
-    prompt: str | None = Field(None, description="What is asked.")
-    system: str | None = Field(None, description="A system text in front.")
+    prompt: str | None = Field(None, description="The prompt.")
+    system: str | None = Field(None, description="A system text.")
     images: Many[str] | None = Field(None, description="Data in base64.")
-    raw: bool | None = Field(None, description="The prompt is what the model continues, without a template.")
+    raw: bool | None = Field(None, description="Continue the prompt as it is, without a template.")
     context: Many[TokenId] | None = Field(
-        None, description="What an earlier answer came back with, to go on from."
+        None, description="The context of an earlier answer, to continue from."
     )
 
 
 class OllamaEmbedBody(Shape):
     """POST /api/embed, and /api/embeddings with `prompt`."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         str | Many[str] | None, Field(max_length=MAX_INPUTS, description="One text, or up to 2,048.")
     ] = None
     prompt: str | None = Field(None, description="The text of /api/embeddings.")
-    truncate: bool | None = Field(None, description="Changes nothing: texts that are too long are refused.")
+    truncate: bool | None = Field(None, description="No effect: texts that are too long are refused.")
     dimensions: Annotated[
-        int | None, Field(ge=1, description="Keep the first so many numbers, and bring them to length 1.")
+        int | None, Field(ge=1, description="Keep this many numbers from the front, rescaled to length 1.")
     ] = None
-    options: dict[str, Any] | None = Field(None, description="Changes nothing.")
-    keep_alive: float | str | None = Field(None, description="Changes nothing: the settings decide.")
+    options: dict[str, Any] | None = Field(None, description="No effect.")
+    keep_alive: float | str | None = Field(None, description="No effect: the settings decide.")
 
 
 class OllamaModelBody(Shape):
     """POST /api/show."""
 
-    model: str | None = Field(None, description="One of the served names; optional where there is but one.")
+    model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     name: str | None = Field(None, description="An older name of model.")
 
 

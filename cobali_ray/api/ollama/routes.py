@@ -149,7 +149,7 @@ class Ollama:
             return json_response(moves.told | reason)
 
     async def show(self, http: HttpRequest) -> Response:
-        """Say what a model is."""
+        """Describe a model."""
         source, model = await self._intake.take(http, partial(self._read_name, account_of(http)))
         card, words = source.card, source.words
         capabilities = ["completion", "tools"] if card.generates else []
@@ -186,11 +186,11 @@ class Ollama:
         return json_response({"models": [_listed(model.names[0], model) for model in models]})
 
     async def version(self) -> Response:
-        """Say whose API this is, and whose server."""
+        """Return the version of Ollama's API, and the server's own."""
         return json_response({"version": SPEAKS, "server": f"cobali_ray {__version__}"})
 
     async def refuse(self, http: HttpRequest) -> Response:
-        """Say that models are the operator's to choose."""
+        """Refuse: the operator chooses the models."""
         raise NotOfferedError(http.url.path.rpartition("/")[2])
 
     # -- in a thread of the intake

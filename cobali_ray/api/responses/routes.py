@@ -50,11 +50,11 @@ class Responses:
         return router
 
     async def create(self, http: HttpRequest) -> Response:
-        """Answer with a response, whole or as its events."""
+        """Create a response, in one piece or as events."""
         return await self._generation.answer(http, self._read)
 
     async def count(self, http: HttpRequest) -> Response:
-        """Count the tokens of the input, with all that the model reads besides."""
+        """Count the input tokens, with everything else the model reads."""
         prompted = await self._generation.prompt(http, self._read)
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 

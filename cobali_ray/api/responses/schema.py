@@ -113,7 +113,7 @@ class TextConfig(Shape):
 class Reasoning(Shape):
     """How the model is to reason."""
 
-    effort: str | None = Field(None, description="For the chat template; none turns it off.")
+    effort: str | None = Field(None, description="For the chat template; none turns reasoning off.")
     summary: str | None = Field(None, description="Reasoning is told as it is, so there is none.")
     generate_summary: str | None = None
 
@@ -131,21 +131,23 @@ class ResponsesBody(SampledBody):
         PlainValidator(
             _input, json_schema_input_type=str | list[MessageItem | CallItem | OutputItem | ReasoningItem]
         ),
-        Field(description="A text, or what was said, reasoned, called and found so far."),
+        Field(description="A text, or the items of the conversation so far."),
     ]
-    instructions: str | None = Field(None, description="A system message in front of the input.")
+    instructions: str | None = Field(None, description="A system message before the input.")
     max_output_tokens: int | None = Field(
         None,
-        description="Most output tokens, reasoning included; more than fits into the context is what fits.",
+        description="Most output tokens, reasoning included, limited to what fits into the context.",
     )
     tools: Annotated[
         Many[dict[str, Any]] | None,
         Field(description="What the model may call: function, custom, namespace; hosted ones are left out."),
     ] = None
     tool_choice: str | dict[str, Any] | None = Field(
-        None, description="none, auto, required, one tool, or allowed_tools; auto where there are tools."
+        None, description="none, auto, required, one tool, or allowed_tools; auto if there are tools."
     )
-    parallel_tool_calls: bool | None = Field(None, description="Several calls in one turn; default true.")
+    parallel_tool_calls: bool | None = Field(
+        None, description="Allow several calls in one turn; default true."
+    )
     text: TextConfig | None = Field(None, description="format: what the answer must look like.")
     reasoning: Reasoning | None = Field(None, description="effort: for templates that know it.")
     include: Annotated[
@@ -153,11 +155,11 @@ class ResponsesBody(SampledBody):
     ] = None
     top_logprobs: int | None = Field(None, description="How many alternatives per token, at most 20.")
     metadata: Annotated[
-        dict[MetadataKey, MetadataValue] | None, Field(max_length=16, description="Comes back.")
+        dict[MetadataKey, MetadataValue] | None, Field(max_length=16, description="Returned unchanged.")
     ] = None
-    store: bool | None = Field(None, description="Nothing is stored, whatever it says.")
-    max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools, which are none.")
-    prompt_cache_key: Name = Field(None, description="Comes back.")
-    safety_identifier: Name = Field(None, description="Comes back.")
-    service_tier: str | None = Field(None, description="No answer differs by it.")
-    user: Name = Field(None, description="Comes back.")
+    store: bool | None = Field(None, description="No effect: nothing is stored.")
+    max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools; there are none.")
+    prompt_cache_key: Name = Field(None, description="Returned unchanged.")
+    safety_identifier: Name = Field(None, description="Returned unchanged.")
+    service_tier: str | None = Field(None, description="No effect.")
+    user: Name = Field(None, description="Returned unchanged.")

@@ -114,7 +114,7 @@ def _custom(
     if tool.format is not None and tool.format.type == "grammar":
         if strict:
             raise UnsupportedParameterError(
-                f"{where}.format", f"{where}.format: inputs are not held to a grammar (setting strict)"
+                f"{where}.format", f"{where}.format: inputs are not constrained by a grammar (setting strict)"
             )
         about.append(f"Its input follows this {tool.format.syntax} grammar:\n{tool.format.definition}")
         ignored.append("tools[].format")
@@ -174,7 +174,7 @@ def _called(tool: Any, found: Offered, where: str) -> dict[str, Any]:
     told = told_name(name, namespace)
     callee = found.callees.get(told)
     if callee is None or callee.kind != kind:
-        raise InvalidParameterError(where, f"{where} names {told[:64]!r}, which is no {kind} tool")
+        raise InvalidParameterError(where, f"{where} names {told[:64]!r}, which is not a {kind} tool")
     return {"type": "function", "function": {"name": told}}
 
 
