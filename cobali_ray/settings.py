@@ -23,9 +23,12 @@ from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
 MAX_SLOTS = 256
 DEFAULT_N_CTX = 4096
 PREFIX = "COBALI_"
-NOT_SETTINGS = frozenset({"COBALI_CACHE", "COBALI_DASHBOARDS", "COBALI_KEY", "COBALI_RAY_FORK_SERVER"})
-"""Names in the environment that others read: caches of models and wheels, Grafana, the page's snippets, and
-Ray's workers of `cobali serve`."""
+NOT_SETTINGS = frozenset({
+    "COBALI_API_KEY", "COBALI_CACHE", "COBALI_COMPILE", "COBALI_DASHBOARDS", "COBALI_KEY",
+    "COBALI_RAY_FORK_SERVER",
+})  # fmt: skip
+"""Names in the environment that others read: commands that ask a server, caches of models and wheels,
+Grafana, the page's snippets, and Ray's workers of `cobali serve`."""
 
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,A-Z]+|null|\*")
@@ -36,9 +39,9 @@ OF_INGRESS = frozenset({
     "api_keys", "allowed_origins", "strict", "max_body_bytes", "default_max_tokens", "default_timeout_s",
     "min_stream_gap_s", "n_ingress", "api_keys_file",
 })  # fmt: skip
-"""What only the HTTP layer reads; no engine has its own, or is told."""
+"""Only the HTTP layer reads these; an engine has none of its own and does not see them."""
 OF_ALL = OF_INGRESS | {"engines", "log_level", "drain_timeout_s", "otlp_endpoint"}
-"""What stands at the top of the file only."""
+"""Allowed only at the top level of the file."""
 
 
 class AdapterSettings(BaseModel):
@@ -74,47 +77,48 @@ class EngineSettings(BaseSettings):
 
     # -- which engines
     engines: dict[str, dict[str, Any]] = {}
-    """Several engines by name, each with settings of its own; what one does not say, it takes from the top.
-    Empty: one engine."""
+    """Several engines by name, each with its own settings; the rest comes from the top level. Empty: one
+    engine."""
     replicas: int = Field(default=1, ge=1, le=64)
-    """Processes of an engine; each loads the model for itself, and they share its requests."""
+    """Processes per engine; each loads the model, and they share the requests."""
     min_replicas: int | None = Field(default=None, ge=0)
-    """Those of them that are loaded at the start and stay; the others are loaded where requests would wait,
-    and let go when idle. None: all."""
+    """Replicas loaded at the start that stay loaded; the others are loaded when requests would wait, and
+    unloaded when idle. None: all."""
     scale_up_wait_s: float = Field(default=1.0, gt=0)
-    """One more is loaded where the predicted waits of requests stay above this."""
+    """Load one more replica when the predicted waits of requests stay above this."""
     cores: str | None = None
-    """CPUs an engine may use, such as 0-3,8; replicas get equal parts. None: all of this process."""
+    """CPUs an engine may use, such as 0-3,8; replicas get equal shares. None: all of this process."""
     gpu_share: float | None = Field(default=None, ge=0)
-    """Part of a GPU that Ray reserves for an engine, or how many; None: one GPU, shared by all engines that
-    use it."""
+    """GPUs, or the fraction of one, that Ray reserves for an engine. None: one, shared by all engines that
+    use a GPU."""
     gpus: str | None = None
-    """GPUs of its machine an engine sees, such as 0 or 2-3, as nvidia-smi counts them; replicas get equal
-    parts, or take turns where there are fewer. None: those that Ray gives it."""
+    """Which GPUs of its machine an engine sees, such as 0 or 2-3, numbered as in nvidia-smi; replicas get
+    equal shares, or take turns if there are fewer GPUs. None: those that Ray assigns."""
 
     load: Literal["eager", "on_demand"] = "eager"
-    """When an engine loads its model: at the start, or when it is first asked for; the latter may be unloaded
-    to make room for another."""
+    """When an engine loads its model: at the start, or with the first request for it. Only the latter may be
+    unloaded to make room for another."""
     keep_alive_s: float | None = Field(default=None, gt=0)
-    """How long an idle model stays loaded; None: until another needs its room, or somebody unloads it."""
+    """How long an idle model stays loaded; None: until another needs its memory, or a client unloads it."""
 
     # -- model
     model: str = "builtin:tiny"
-    """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:NAME[:QUANT]."""
+    """A GGUF path, hf://owner/repo[:QUANT], hf://owner/repo/file.gguf[@revision], builtin:NAME[:QUANT], or a
+    name that `cobali models list` shows."""
     model_id: str | None = None
-    """The name clients use; None takes it from the model."""
+    """The name that clients use; None: taken from the model."""
     model_aliases: Annotated[tuple[str, ...], NoDecode] = ()
     mmproj: str | None = None
-    """The projector that a model which sees images comes with: a GGUF path or hf://owner/repo/file.gguf."""
+    """The projector of a model that sees images: a GGUF path or hf://owner/repo/file.gguf."""
     vocab_gguf: Path | None = None
     """Vocabulary GGUF for built-in models that have Qwen2's vocabulary."""
     pooling: ChosenPooling | None = None
-    """How vectors of tokens become one of a text; None: as the model's file says. With it a model that
-    generates embeds, too, in a second context."""
+    """How the vectors of a text's tokens become one; None: as the model's file says. With it, a model that
+    generates text also embeds, in a second context."""
     adapters: dict[Annotated[str, Field(min_length=1)], AdapterSettings] = {}
-    """LoRA adapters beside the model, by the names that clients use: a file, or `{file: ..., scale: ...}`."""
+    """LoRA adapters for the model, by the names that clients use: a file, or `{file: ..., scale: ...}`."""
     chat_template: Path | None = None
-    """A Jinja file in place of the chat template that came with the model."""
+    """A Jinja file to use instead of the model's own chat template."""
     cache_dir: Path | None = None
     scripted_tick_s: float = Field(default=0.02, ge=0)
     """Seconds from one forward pass to the next of builtin:scripted, the model that only pretends."""
@@ -123,45 +127,46 @@ class EngineSettings(BaseSettings):
     mode: Literal["sequential", "continuous"] = "continuous"
     n_slots: int = Field(default=16, ge=1, le=MAX_SLOTS)
     n_ctx: Annotated[int, Field(ge=16)] | Literal["auto"] = DEFAULT_N_CTX
-    """Most tokens of one request, prompt and answer; auto: what the model was trained for, as far as half of
-    the memory beside its weights holds it for every slot."""
+    """Most tokens of one request, prompt and answer together; auto: what the model was trained for, or less
+    if half of the memory left after its weights cannot hold that for every slot."""
     prefill_chunk: int = Field(default=512, ge=0)
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: int | None = Field(default=None, ge=1)
-    """Most tokens in one tick; None means one chunk beside one token for every slot."""
+    """Most tokens in one tick; None: one chunk plus one token for every slot."""
     itl_target_ms: float | Literal["auto", "off"] = "auto"
-    """Gap between tokens that prefill beside running streams must not exceed: milliseconds; auto: three
-    decode ticks of a full batch, at least 30 ms; off: chunks are prefill_chunk tokens whatever they take."""
+    """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams; auto: three
+    decode ticks of a full batch, at least 30 ms; off: always prefill_chunk tokens, however long they take."""
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
-    """What chooses who decodes: a walk over the slots, numpy, or kernels on a CUDA device."""
+    """What chooses the slots that decode: a loop over the slots, numpy, or kernels on a CUDA device."""
     speculation: Literal["auto", "off"] = "off"
-    """Whether few streams guess ahead from what they have read and said, where that is expected to pay."""
+    """Whether a few streams guess ahead from their own text, where that is expected to pay."""
     min_prefix: int = Field(default=32, ge=0)
-    """Shortest prefix worth reusing; 0 never reuses."""
+    """Shortest prefix worth reusing; 0: never reuse one."""
     host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Host memory for prefixes that slots have no room for, and for what is preempted; auto: a tenth of what
+    """Host memory for prefixes that no longer fit in slots and for preempted requests; auto: a tenth of what
     is free at the start; 0: none."""
     slot_save_path: Path | None = None
-    """Folder for what clients save of slots by name (`POST /slots/ID?action=save`); None: they may not."""
+    """Folder where clients may save slots by name (`POST /slots/ID?action=save`); None: they may not."""
     disk_cache_dir: Path | None = None
-    """Folder for what host memory keeps of prefixes, so that it outlives the server; None: none."""
+    """Folder that keeps the prefixes of host memory across restarts; None: they are not kept."""
     disk_cache_gib: float = Field(default=10.0, gt=0)
-    """Most that the files in it may take, whichever server wrote them."""
+    """Most that all files in it may take, whichever server wrote them."""
     max_queue: int = Field(default=128, ge=0)
-    """Waiting requests before 429."""
+    """How many requests may wait before new ones get 429."""
     max_queue_tokens: int = Field(default=262_144, ge=0)
-    """Waiting prompt tokens before 429."""
+    """How many prompt tokens may wait before new requests get 429."""
     max_predicted_ttft_s: float | None = Field(default=None, gt=0)
-    """429 where the answer is predicted to begin later; None takes whatever the queue has room for."""
+    """Refuse a request (429) if its answer is predicted to begin later; None: take whatever the queue has
+    room for."""
 
     # -- llama.cpp
     kv: Literal["auto", "split", "unified"] = "auto"
     """auto: unified where kv_cells overcommits the cache, split otherwise."""
     kv_cells: int | None = Field(default=None, ge=16)
-    """KV cells of all slots together; None means n_slots * n_ctx. Needs a unified cache."""
+    """KV cells of all slots together; None: n_slots * n_ctx. Needs a unified cache."""
     type_k: CellType = "f16"
-    """How the keys in the KV cache are stored."""
+    """How keys are stored in the KV cache."""
     type_v: CellType = "f16"
     """The same for values; all but f16 and bf16 need flash attention."""
     n_threads: int | None = Field(default=None, ge=1)
@@ -178,19 +183,19 @@ class EngineSettings(BaseSettings):
 
     # -- API
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False, exclude=True)
-    """What is excluded stands in no message, report or repr."""
+    """Excluded, so that no message, report or repr shows them."""
     api_keys_file: Path | None = None
-    """YAML with keys by name, what each may do and how much; read again when it changes."""
+    """YAML file with keys by name, what each may do and how much; read again when it changes."""
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
+    """Other origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
     max_body_bytes: int = Field(default=8 << 20, ge=1024)
     default_max_tokens: int | None = Field(default=None, ge=1)
-    """Answer length where a request names none; None means the rest of the slot."""
+    """Longest answer if a request names no limit; None: the rest of the slot."""
     default_sampling: Literal["model", "openai"] | dict[str, float] = "model"
-    """What holds where a request does not say how tokens are drawn: what the model's file advises; OpenAI's
-    values; or the file's with these instead."""
+    """Sampling if a request does not set it: what the model's file recommends; OpenAI's values; or the file's
+    with these changed."""
     default_timeout_s: float | None = Field(default=None, gt=0)
     min_stream_gap_s: float = Field(default=0.0, ge=0)
     """Least time between two writes of one stream, after its first token."""
@@ -201,10 +206,10 @@ class EngineSettings(BaseSettings):
     stall_timeout_s: float = Field(default=60.0, gt=0)
     """Longest tick, and longest silence, before the engine counts as hung and is replaced."""
     continuation: Literal["auto", "exact"] = "auto"
-    """How an answer goes on when its engine died: auto computes what was said like a prompt; exact token by
-    token, so that it is the answer that would have come, which takes as long again."""
+    """How an answer continues after its engine died: auto recomputes it like a prompt; exact token by token,
+    so that the rest is exactly what would have come, but this takes as long as the first time."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
-    """How long running requests may go on when the server stops."""
+    """How long running requests may continue when the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_ticks: Path | None = None
     """Write one JSON line per tick to this file."""
@@ -238,7 +243,7 @@ class EngineSettings(BaseSettings):
         if unknown:
             near = get_close_matches(unknown[0], [*cls.model_fields, *variables], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{unknown[0]}: there is no setting of this name{hint}")
+            raise ValueError(f"{unknown[0]}: there is no such setting{hint}")
         return values
 
     @field_validator("flash_attn", "device_sampling", "itl_target_ms", "speculation", mode="before")
@@ -280,7 +285,7 @@ class EngineSettings(BaseSettings):
     @field_validator("cores", "gpus", mode="before")
     @classmethod
     def _are_listed(cls, value: Any) -> Any:
-        """Refuse what is no list of numbers; YAML reads a single one as a number."""
+        """Refuse what is not a list of numbers; YAML reads a single one as a number."""
         if value is not None:
             listed(str(value))
             return str(value)
@@ -303,7 +308,7 @@ class EngineSettings(BaseSettings):
         """Refuse what no browser would send, such as a URL with a path."""
         for origin in origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin such as https://chat.example:8443, null or *")
+                raise ValueError(f"{origin!r} is not an origin such as https://chat.example:8443, null or *")
         return origins
 
     @model_validator(mode="after")
@@ -312,20 +317,22 @@ class EngineSettings(BaseSettings):
             raise ValueError(f"itl_target_ms: must be above 0, auto or off, got {self.itl_target_ms:g}")
         for name in self.adapters:
             if name in self.names or name != name.strip():
-                raise ValueError(f"adapters: {name!r} is no name for one: it is the model's, or has spaces")
+                raise ValueError(
+                    f"adapters: {name!r} cannot be one's name: the model has it, or it has spaces"
+                )
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
         known = self.n_ctx != "auto"
         if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
             raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
         if self.disk_cache_dir is not None and not (self.host_cache_mib and self.min_prefix):
-            raise ValueError("disk_cache_dir: prefixes go through host memory: host_cache_mib and min_prefix")
+            raise ValueError("disk_cache_dir: it needs host memory, so host_cache_mib and min_prefix above 0")
         if self.type_v not in PLAIN_CELL_TYPES and self.flash_attn == "off":
             raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
         if self.min_replicas is not None and self.min_replicas > self.replicas:
             raise ValueError(f"min_replicas: {self.min_replicas} is more than replicas: {self.replicas}")
         if self.min_replicas and self.load == "on_demand":
-            raise ValueError("min_replicas: load: on_demand has none loaded at the start")
+            raise ValueError("min_replicas: with load: on_demand, none is loaded at the start")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
         return self
@@ -471,7 +478,9 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
         if not _ENGINE_NAME.fullmatch(engine):
             raise ConfigError(place, "a name is made of letters, digits, dots, dashes and underscores")
         for name in OF_ALL.intersection(own):
-            raise ConfigError(f"{place}.{name}", "holds for all engines: it stands beside `engines`")
+            raise ConfigError(
+                f"{place}.{name}", "applies to all engines: put it next to `engines`, not inside"
+            )
         try:
             read = _read(_OwnSettings, common | own)
         except ConfigError as error:
@@ -481,7 +490,7 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
             if name in owners:
                 setting = "adapters" if name in found[engine].adapters else "model_id"
                 raise ConfigError(
-                    f"{place}.{setting}", f"clients know engines.{owners[name]} by the name {name!r} already"
+                    f"{place}.{setting}", f"the name {name!r} is taken by engines.{owners[name]}"
                 )
             owners[name] = engine
     return found
@@ -493,16 +502,17 @@ def listed(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
         if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
-            raise ValueError(f"{text!r} is no list such as 0-3,8")
+            raise ValueError(f"{text!r} is not a list such as 0-3,8")
         found += range(int(low), int(high if dash else low) + 1)
     return tuple(dict.fromkeys(found))
 
 
 def _name_of(reference: str) -> str:
-    """Return the name of a model that was given none: the built-in's, or the file's stem."""
+    """Return the name of a model that was given none: the last word of its reference, without `.gguf`."""
     if reference.startswith("builtin:"):
         return reference.removeprefix("builtin:")
-    return Path(reference.rsplit("@", 1)[0]).stem
+    place = reference if reference.endswith(".gguf") else reference.rsplit("@", 1)[0]
+    return place.rpartition("/")[2].removesuffix(".gguf")
 
 
 def _read(kind: type[EngineSettings], values: dict[str, Any]) -> EngineSettings:

@@ -59,11 +59,17 @@ def load_model(config: LlamaConfig) -> Any:
     library.forget_errors()
     model = lc.llama_model_load_from_file(str(config.path).encode(), params)
     if not model:
-        raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {library.errors()}")
+        raise ModelNotFoundError("model", f"llama.cpp cannot load {config.path}: {_cause(library.errors())}")
     if lc.llama_model_has_encoder(model):
         lc.llama_model_free(model)
         raise ConfigError("model", f"{config.path} is no decoder-only language model")
     return model
+
+
+def _cause(said: str) -> str:
+    """Return why a model does not load, without the lines that only say that it does not."""
+    lines = [line.removeprefix("llama_model_load: error loading model: ") for line in said.split("; ")]
+    return "; ".join(line for line in lines if not line.endswith(": failed to load model")) or said
 
 
 class LlamaBackend:

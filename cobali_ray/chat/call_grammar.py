@@ -331,7 +331,7 @@ class _Calls:
         if writer.ignored and strict:
             keys = ", ".join(dict.fromkeys(writer.ignored))
             raise InvalidParameterError(
-                param, f"{param} cannot be used: calls of this model cannot be held to {keys}"
+                param, f"{param} cannot be used: calls of this model cannot be constrained to {keys}"
             )
         self.ignored += [f"{param}.{key}" for key in writer.ignored]
         return written

@@ -286,7 +286,7 @@ class Engine:
         if not held.n_tokens:
             raise InvalidParameterError("id_slot", f"slot {slot_id} holds nothing")
         if min(held.tokens[: held.n_tokens]) < 0:  # nothing says which projector made them
-            raise InvalidParameterError("id_slot", f"slot {slot_id} holds an image, which no file keeps")
+            raise InvalidParameterError("id_slot", f"slot {slot_id} holds an image, which cannot be saved")
         if not self.limits.cell_bytes:
             raise SlotFilesOffError
         (cells,) = self.backend.save(slot_id, [(0, held.n_tokens)])

@@ -40,10 +40,10 @@ class ImageReader:
     def expand(self, request: Request) -> Request:
         """Return a request whose prompt has as many ids for each image as that has rows.
 
-        Raises UnsupportedParameterError where the model sees no images, InvalidImageError.
+        Raises UnsupportedParameterError where the model does not accept images, InvalidImageError.
         """
         if self._projector is None:
-            raise UnsupportedParameterError(request.images[0].param, "the model sees no images")
+            raise UnsupportedParameterError(request.images[0].param, "the model does not accept images")
         images = iter(request.images)
         prompt: list[int] = []
         rows: list[Rows] = []

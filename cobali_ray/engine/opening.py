@@ -56,6 +56,13 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     )
 
 
+def find_model(settings: EngineSettings, progress: Progress) -> None:
+    """Find, make or download the model file, and check what is read next to it. Raises ConfigError."""
+    chat_template(settings)
+    if model_path(settings, progress) is not None:
+        projector_path(settings)
+
+
 def projector_path(settings: EngineSettings) -> Path | None:
     """Find or download the projector, if one is set. Raises ConfigError."""
     if settings.mmproj is None:
@@ -67,7 +74,7 @@ def projector_path(settings: EngineSettings) -> Path | None:
         raise type(error)("mmproj", error.message) from error
     kind = said.get("clip.projector_type") or said.get("clip.vision.projector_type")
     if said.get("general.architecture") != "clip" or kind in UNSUPPORTED_PROJECTORS:
-        raise ConfigError("mmproj", f"{path} is no projector that is supported; its kind is {kind}")
+        raise ConfigError("mmproj", f"{path} is not a supported projector; its kind is {kind}")
     return path
 
 
@@ -104,9 +111,12 @@ def chat_template(settings: EngineSettings) -> str | None:
     try:
         source = settings.chat_template.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("chat_template", f"{settings.chat_template} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError("chat_template", f"{settings.chat_template} cannot be read: {why}") from error
     if unreadable := ChatTemplate(source).unreadable:
-        raise ConfigError("chat_template", f"{settings.chat_template} is no Jinja template: {unreadable}")
+        raise ConfigError(
+            "chat_template", f"{settings.chat_template} is not a valid Jinja template: {unreadable}"
+        )
     return source
 
 
@@ -166,7 +176,9 @@ def _disk(
         return None
     if not limits.n_host_cells:
         _log.warning(
-            "no_disk_cache", setting="disk_cache_dir", detail="there is no host memory to go through"
+            "no_disk_cache",
+            setting="disk_cache_dir",
+            detail="it is filled from host memory, and there is none",
         )
         return None
 
@@ -244,19 +256,16 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             embedder=None if settings.pooling is None else ScriptedEmbedder(settings.n_ctx_known),
             adapters=adapters_of(settings, path),
         )
-    n_threads = settings.n_threads or threads.default_n_threads()
+    n_threads = _n_threads(settings)
     late = threads.openmp_loaded()
     wait = threads.apply_wait(settings.threads_wait, n_threads=n_threads)
     _log.info("threads", n_threads=n_threads, threads_wait=wait, too_late=late)
 
     # Imported only now: libgomp reads its wait policy when it loads.
-    from cobali_ray.backend import library
     from cobali_ray.backend.config import LlamaConfig
     from cobali_ray.backend.embedding_only import open_llama
 
-    offload = library.load().llama_supports_gpu_offload()
-    asked = settings.n_gpu_layers
-    n_gpu_layers = (-1 if offload else 0) if asked == "auto" else asked
+    n_gpu_layers, offload = _n_gpu_layers(settings)
     if n_gpu_layers and not offload:
         _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
     settings = settled(settings, path, on_gpu=n_gpu_layers != 0)
@@ -281,3 +290,28 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             measurements=_measurements(settings),
         )
     )
+
+
+def runs_on(settings: EngineSettings, path: Path | None) -> str:
+    """Say in a few words what the model of an open engine is computed on."""
+    if path is None:
+        return "nothing: a script"
+    n_threads = _n_threads(settings)
+    cpu = f"{n_threads} CPU thread{'' if n_threads == 1 else 's'}"
+    n_gpu_layers, offload = _n_gpu_layers(settings)
+    if not (n_gpu_layers and offload):
+        return cpu
+    return "GPU, all layers" if n_gpu_layers < 0 else f"GPU, {n_gpu_layers} layers; {cpu}"
+
+
+def _n_threads(settings: EngineSettings) -> int:
+    return settings.n_threads or threads.default_n_threads()
+
+
+def _n_gpu_layers(settings: EngineSettings) -> tuple[int, bool]:
+    """Return the layers for the GPU, -1 for all, and whether this llama.cpp can have any there."""
+    from cobali_ray.backend import library
+
+    offload = bool(library.load().llama_supports_gpu_offload())
+    asked = settings.n_gpu_layers
+    return ((-1 if offload else 0) if asked == "auto" else asked), offload

@@ -97,7 +97,7 @@ class SlotFiles:
                 n_bytes = os.fstat(file.fileno()).st_size
                 body = file.read()
         except (FileNotFoundError, IsADirectoryError):
-            raise SlotFileError("there is none of this name") from None
+            raise SlotFileError("there is no file with this name") from None
         if len(body) != 4 * head.n_tokens + head.n_cell_bytes or zlib.crc32(body) != head.crc32:
             raise SlotFileError("it is damaged")
         tokens = array("i", body[: 4 * head.n_tokens])
@@ -116,7 +116,7 @@ class SlotFiles:
         try:
             head = msgspec.json.decode(line, type=_Head)
         except msgspec.DecodeError:
-            raise SlotFileError("it is none of a slot, or damaged") from None
+            raise SlotFileError("it is not a slot file, or it is damaged") from None
         if head.n_tokens < 1 or head.n_cell_bytes < 0:
             raise SlotFileError("it is damaged")
         if head.model != self._model():

@@ -68,7 +68,7 @@ def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
     for kind, found in kinds.items():
         if len(found) < LEAST_TICKS:
             raise ConfigError(
-                "--model-time", f"{len(found)} {kind} ticks say too little: {LEAST_TICKS} at least"
+                "--model-time", f"{len(found)} {kind} ticks are too few: at least {LEAST_TICKS} are needed"
             )
     model = TickTimeModel(limits.grain, forget=1.0)
     for tick in [*kinds["decode"], *kinds["prefill"]]:

@@ -17,6 +17,7 @@ from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.presence import Presence, presence_families
 from cobali_ray.telemetry.snapshot import Snapshot
 from cobali_ray.telemetry.tenants import MEASURES
+from cobali_ray.telemetry.usage import Usage, usage_families
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of requests whose prompt was computed, cached ones included.",
@@ -53,22 +54,26 @@ def render(snapshot: Snapshot | None, presence: Presence | None = None) -> str:
     return render_all([Counts(snapshot, presence)])
 
 
-def render_all(engines: Sequence[Counts]) -> str:
-    """Return the text of several engines: what has one name stands together, as Prometheus wants it."""
+def render_all(engines: Sequence[Counts], processes: Sequence[Usage] = ()) -> str:
+    """Return the text of several engines: what has one name stands together, as Prometheus wants it.
+
+    `processes` are those of the server that are no engine; they have no label `engine`.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Engines(engines))
+    registry.register(_Server(engines, processes))
     return generate_latest(registry).decode()
 
 
-class _Engines:
+class _Server:
     """What prometheus_client calls a custom collector."""
 
-    def __init__(self, engines: Sequence[Counts]) -> None:
-        self._engines = engines
+    def __init__(self, engines: Sequence[Counts], processes: Sequence[Usage]) -> None:
+        self._engines, self._processes = engines, processes
 
     def collect(self) -> Iterator[Metric]:
         joined: dict[str, Metric] = {}
-        for family in chain.from_iterable(map(_of, self._engines)):
+        families = chain.from_iterable(map(_of, self._engines))
+        for family in chain(families, usage_families(self._processes)):
             if (known := joined.setdefault(family.name, family)) is not family:
                 known.samples += family.samples
         yield from joined.values()
@@ -85,6 +90,8 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _counters(snapshot)
     yield from _gauges(snapshot)
     yield from _histograms(snapshot)
+    if snapshot.usage is not None:
+        yield from usage_families([snapshot.usage])
     yield from vllm_families(snapshot)
     yield from llamacpp_families(snapshot)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cobali_ray.core.stats import TickStats
 from cobali_ray.telemetry.histogram import HistogramView
+from cobali_ray.telemetry.usage import Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,8 @@ class Snapshot:
     """Prompt and output tokens of the longest ended request."""
     last_tick_age_s: float | None
     """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
+    usage: Usage | None = None
+    """What the engine's process takes; None where nobody asked the system."""
 
     def histogram(self, name: str, value: str = "") -> HistogramView:
         """Return one member of a family; KeyError if there is none."""

@@ -32,7 +32,8 @@ def trace(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the server.")] = 5.0,
     url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
     api_key: Annotated[
-        str | None, typer.Option(envvar="COBALI_KEY", help="Sent to the server as a bearer token.")
+        str | None,
+        typer.Option(envvar=["COBALI_API_KEY", "COBALI_KEY"], help="Sent to the server as a bearer token."),
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="An engine's id, where there are several; else all of them.")
@@ -164,7 +165,7 @@ class Watcher:
         except httpx2.TransportError as error:
             raise Away(f"no server answers at {where}: {error}") from error
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
-            raise ConfigError("--api-key", f"{where} wants a key, and not this one")
+            raise ConfigError("--api-key", f"{where} needs an API key, and this one is wrong or missing")
         words = f"{where}/debug/ticks answers {answer.status_code}: {answer.text[:200]}"
         if answer.is_server_error:
             raise Away(words)
@@ -209,4 +210,4 @@ def _parsed(content: bytes, option: str) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise ConfigError(option, f"this is no JSON: {error}") from error
+        raise ConfigError(option, f"this is not valid JSON: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from tests.chaos.crowd import HUNG_S, Pid, Report, befall, kill
+from tests.chaos.crowd import HUNG_S, Pid, Report, befall, chunks, kill
 
 CHAT = "/v1/chat/completions"
 CITIES = ("Oslo", "Lima", "Cairo", "Quito", "Paris", "Tokyo")
@@ -49,19 +49,12 @@ async def call(http: httpx2.AsyncClient, number: int, report: Report) -> None:
     calls: dict[int, dict[str, Any]] = {}
     reason, flaws, last_s, longest_s = None, [], time.monotonic(), 0.0
     try:
-        async with http.stream("POST", CHAT, json=body) as response:
-            async for line in response.aiter_lines():
-                data = line.removeprefix("data: ")
-                if not data.startswith("{"):
-                    continue
-                if "error" in (chunk := json.loads(data)):
-                    flaws.append(str(chunk["error"]))
-                    continue
-                longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
-                for choice in chunk["choices"]:
-                    reason = choice["finish_reason"] or reason
-                    for delta in choice["delta"].get("tool_calls", ()):
-                        flaws += _join(calls.setdefault(delta["index"], {}), delta)
+        async for chunk in chunks(http, CHAT, body, flaws):
+            longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+            for choice in chunk["choices"]:
+                reason = choice["finish_reason"] or reason
+                for delta in choice["delta"].get("tool_calls", ()):
+                    flaws += _join(calls.setdefault(delta["index"], {}), delta)
     except httpx2.HTTPError as error:
         flaws.append(repr(error))
     report.n_answers += 1

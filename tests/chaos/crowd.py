@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,19 +105,27 @@ class Answer:
         return Told(self.texts, n_tokens, self.n_logprobs)
 
 
+async def chunks(
+    http: httpx2.AsyncClient, path: str, body: dict[str, Any], flaws: list[str]
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the chunks of a stream, and add the errors in it to `flaws`."""
+    async with http.stream("POST", path, json=body) as response:
+        async for line in response.aiter_lines():
+            data = line.removeprefix("data: ")
+            if not data.startswith("{"):
+                continue
+            if "error" in (chunk := json.loads(data)):
+                flaws.append(str(chunk["error"]))
+            else:
+                yield chunk
+
+
 async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: Told | None) -> Told:
     """Ask for one answer, enter it in the report, and return what was told."""
     answer, flaws = Answer(), []
     try:
-        async with http.stream("POST", COMPLETIONS, json=body) as response:
-            async for line in response.aiter_lines():
-                data = line.removeprefix("data: ")
-                if not data.startswith("{"):
-                    continue
-                if "error" in (chunk := json.loads(data)):
-                    flaws.append(str(chunk["error"]))
-                else:
-                    answer.add(chunk)
+        async for chunk in chunks(http, COMPLETIONS, body, flaws):
+            answer.add(chunk)
     except httpx2.HTTPError as error:
         flaws.append(repr(error))
     told = answer.told

@@ -254,12 +254,12 @@ Every template of llama.cpp's source package ({LLAMA}), rendered by
 {", ".join(CONVERSATIONS)}.
 
 - *equal*: both give the same text.
-- *refused*: both refuse, because the template does not do such conversations, or is broken.
-- *here only*: transformers refuses and a text comes out here, for the reason beside it.
-- *developer*: whether the template has a place of its own for that role; else such a message is a system's.
-- *tools*: whether it shows the model the tools that are offered.
+- *refused*: both refuse, because the template does not support such conversations, or is broken.
+- *here only*: transformers refuses but this server renders a text, for the reason given.
+- *developer*: whether the template has its own place for that role; otherwise it becomes a system message.
+- *tools*: whether it shows the offered tools to the model.
 
-There is no conversation that both render, but differently: `tests/chat/test_comparison.py` holds that.
+No conversation is rendered differently by the two: `tests/chat/test_comparison.py` checks that.
 This file is written by `.venv/bin/python -m tests.chat.comparison`.
 
 | template | equal | refused | here only | reason | developer | tools |

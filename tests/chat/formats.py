@@ -246,27 +246,28 @@ def table_row(name):
 HEAD = f"""# How models write tool calls
 
 Every template of llama.cpp's source package ({LLAMA}) and the format that
-`cobali_ray/chat/format.py` finds out from it.
+`cobali_ray/chat/format.py` derives from it.
 
 - *format*: {", ".join(f"`{kind}`" for kind in Kind)}, as `Kind` explains them;
-  `-like` with quotes and keys of its own.
-- *found*: derived from what the template renders, or by the entry of `OWN` that has what derivation does not
-  find. Templates that say nothing of calls get the generic format: the model is told the tools in words.
-- *begins with*: what stands before the first call's name, except for the braces of JSON.
+  `-like` with its own quotes and keys.
+- *found*: derived from what the template renders, or the name of an entry of `OWN`, for formats that cannot
+  be derived. Templates without calls get the generic format: the tools are described to the model in words.
+- *begins with*: what comes before the first call's name, except for the braces of JSON.
 - *several*: whether the template shows more than one call in one turn.
-- *reasoning*: what stands around it.
-- *read back*: of {N_SETS} random sets of calls that the template rendered, those that came back as they were,
+- *reasoning*: the markers around it.
+- *read back*: of {N_SETS} random sets of calls that the template rendered, how many came back unchanged,
   with quotes, line ends, braces, backslashes and letters of many alphabets in their strings.
 
 `tests/chat/test_formats.py` also reads every template's rendering cut in two at every place. Formats without
-escapes have a limit that nobody can read around: a string that contains the marker that ends it.
+escapes have a limit that no parser can avoid: a string that contains the marker that ends it.
 This file is written by `.venv/bin/python -m tests.chat.formats`.
 
-Answers can be held to calls in every one of these formats (`cobali_ray/chat/call_grammar.py`): markers, names
-and the order of the parts, and the arguments by the tools' schemas. Where no marker tells a call (`none` and
-`>>>` below) an answer is held that begins with the name of a tool in its place. Keys of a schema
-that a syntax cannot hold are named or, with `strict`, refused: for strings that are not JSON `format` and
-some a `pattern`, for lists and objects that are not JSON all but items, properties and their number.
+Answers can be constrained to calls in each of these formats (`cobali_ray/chat/call_grammar.py`): markers,
+names and the order of the parts, and the arguments by the tools' schemas. If no marker opens a call (`none`
+and `>>>` below), an answer is constrained once it begins with the name of a tool in the right place. Schema
+keys that a syntax cannot enforce are named or, with `strict`, refused: for strings that are not JSON,
+`format` and some patterns; for lists and objects that are not JSON, all but items, properties and their
+number.
 
 | template | format | found | begins with | several | reasoning | read back |
 |---|---|---|---|---|---|---|

@@ -99,7 +99,7 @@ def test_errors_are_the_packages_own(llama, model):
     with pytest.raises(ResponseError) as raised:
         llama.chat("nothing", [{"role": "user", "content": "x"}])
     assert raised.value.status_code == 404
-    with pytest.raises(ResponseError, match="pull is not done"):
+    with pytest.raises(ResponseError, match="does not support pull"):
         llama.pull("llama3.2")
     with pytest.raises(ResponseError, match="mirostat"):
         llama.generate(model, "x", options={"mirostat": 1})

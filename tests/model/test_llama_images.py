@@ -320,7 +320,7 @@ def test_an_image_that_no_pass_can_compute_is_refused(bench):
 def test_a_model_without_a_projector_sees_no_images(bench, files):
     blind = bench("mlp")
     blind.engine.images._projector = None
-    with pytest.raises(UnsupportedParameterError, match="sees no images"):
+    with pytest.raises(UnsupportedParameterError, match="does not accept images"):
         blind.engine.images.expand(asked("a", TEXT, picture(), BEHIND))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
-from cobali_ray.telemetry.exposition import render
+from cobali_ray.telemetry.exposition import Counts, render_all
 from cobali_ray.telemetry.presence import Presence
+from cobali_ray.telemetry.usage import Usage
 
 N_SLOTS = 8
 N_CELLS = 1000
@@ -102,4 +104,7 @@ def fed_collector() -> Collector:
 
 def exposition() -> str:
     """Return what an ingress shows of that collector."""
-    return render(fed_collector().snapshot(), Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2))
+    snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 11, 3 << 20, 1.5))
+    presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
+    others = [Usage("ingress", 12, 2 << 20, 0.5), Usage("front_end", 13, 1 << 20, 0.25)]
+    return render_all([Counts(snapshot, presence)], others)

@@ -112,7 +112,8 @@ async def test_a_tick_has_every_field_of_its_record():
     assert body["next"] == len(records)
     incarnation_id = s.feeder.incarnation_id
     assert body["engine"] == {
-        "engine_id": "0", "node": "", "incarnation_id": incarnation_id, "n_slots": 4, "itl_target_s": None
+        "engine_id": "0", "node": "", "incarnation_id": incarnation_id, "n_slots": 4, "itl_target": "auto",
+        "itl_target_s": None,
     }  # fmt: skip
     assert body["unix_s"] > 1.7e9
 
@@ -266,10 +267,10 @@ async def test_prompts_are_shown_only_where_the_setting_says_so():
 @pytest.mark.parametrize(
     ("itl_target_s", "seen", "shown"),
     [
-        pytest.param(None, [0.0, 0.05], None, id="off"),
-        pytest.param(0.08, [0.0, 0.05], 0.08, id="set"),
-        pytest.param(0.0, [0.0, 0.05, 0.0], 0.05, id="auto-the-last-one-seen"),
-        pytest.param(0.0, [0.0], None, id="auto-none-yet"),
+        pytest.param(None, [0.0, 0.05], ("off", None), id="off"),
+        pytest.param(0.08, [0.0, 0.05], ("fixed", 0.08), id="set"),
+        pytest.param(0.0, [0.0, 0.05, 0.0], ("auto", 0.05), id="auto-the-last-one-seen"),
+        pytest.param(0.0, [0.0], ("auto", None), id="auto-none-yet"),
     ],
 )
 async def test_the_itl_target(itl_target_s, seen, shown):
@@ -278,8 +279,9 @@ async def test_the_itl_target(itl_target_s, seen, shown):
     s = Setup(itl_target_s=itl_target_s)
     for i, target_s in enumerate(seen):
         s.collector.on_tick(make_tick(i, target_s=target_s))
-    assert (await s.read())["engine"]["itl_target_s"] == shown
-    assert (await s.read(since=len(seen)))["engine"]["itl_target_s"] == shown
+    for since in (0, len(seen)):
+        engine = (await s.read(since=since))["engine"]
+        assert (engine["itl_target"], engine["itl_target_s"]) == shown
 
 
 def test_a_stay_is_open_until_it_is_closed():

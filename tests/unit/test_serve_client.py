@@ -786,7 +786,7 @@ async def test_an_engine_on_another_node_is_heard_before_anybody_asks_it_anythin
 async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_nodes, monkeypatch):
     s = await make()
     await known(s)
-    events = s.generate(max_tokens=4000)
+    events = s.generate(max_tokens=1500)
     first = await anext(events)
     monkeypatch.setattr(remote_wire, "SILENT_BEATS", 100)  # a busy machine is no dead one
     say, lost = remote_wire.RemoteConnection._say, []
@@ -799,8 +799,8 @@ async def test_a_message_from_another_node_that_got_lost_is_no_gap(make, on_two_
 
     monkeypatch.setattr(remote_wire.RemoteConnection, "_say", staticmethod(lose_one))
     rest = await asyncio.wait_for(to_end(events), WAIT_S)
-    assert (rest[-1].finish_reason, rest[-1].stats.n_output) == ("length", 4000), "it goes on"
-    assert len(text_of(first) + text_of(rest)) == 4000
+    assert (rest[-1].finish_reason, rest[-1].stats.n_output) == ("length", 1500), "it goes on"
+    assert len(text_of(first) + text_of(rest)) == 1500
     await s.idle()
 
 

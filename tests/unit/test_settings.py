@@ -55,7 +55,7 @@ def test_the_exact_continuation_has_its_configuration():
     ("values", "setting", "words"),
     [
         pytest.param({"n_slot": 4}, "n_slot", "did you mean n_slots?", id="misspelt"),
-        pytest.param({"colour": 4}, "colour", "no setting of this name", id="like-nothing-there-is"),
+        pytest.param({"colour": 4}, "colour", "no such setting", id="like-nothing-there-is"),
         pytest.param({"n_slots": 0}, "n_slots", "got 0", id="too-small"),
         pytest.param({"n_slots": 257}, "n_slots", "got 257", id="too-many"),
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
@@ -192,7 +192,7 @@ def test_no_option_that_breaks_off_shows_a_secret(said):
     [
         pytest.param("COBALI_N_SLOT", "did you mean COBALI_N_SLOTS?", id="misspelt"),
         pytest.param("cobali_n_slot", "did you mean COBALI_N_SLOTS?", id="lower-case-is-read-too"),
-        pytest.param("COBALI_COLOUR", "no setting of this name", id="like-nothing-there-is"),
+        pytest.param("COBALI_COLOUR", "no such setting", id="like-nothing-there-is"),
     ],
 )
 def test_a_variable_that_nobody_reads_is_named(monkeypatch, name, words):
@@ -220,9 +220,9 @@ def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
     }
 
 
-MEASURING = {"bench", "run.py", "trace"}
+MEASURING = {"bench", "run.py", "trace", "terminal"}
 """They have options, no settings."""
-OTHER_NAMES = {"config", "port", "seed", "prompts_file", "HF_HOME"}
+OTHER_NAMES = {"config", "host", "port", "seed", "prompts_file", "HF_HOME"}
 """What a ConfigError names beside settings: files, fields of theirs, an option, another's variable."""
 
 
@@ -254,7 +254,25 @@ def test_a_full_queue_names_a_setting(what):
 
 def test_no_option_takes_somebody_else_s_key_from_the_environment():
     texts = [path.read_text() for path in (REPOSITORY / "cobali_ray").rglob("*.py")]
-    assert {name for text in texts for name in re.findall(r"envvar=(.+?)[,)]", text)} == {'"COBALI_KEY"'}
+    taken = [words for text in texts for words in re.findall(r"envvar=(\[.+?\]|.+?[,)])", text)]
+    assert {name for words in taken for name in re.findall(r"\w+", words)} == {"COBALI_KEY", "COBALI_API_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("builtin:tiny:Q8_0", "tiny:Q8_0"),
+        ("~/models/mine.gguf", "mine"),
+        ("hf://o/r/q4/m.gguf@refs/pr/3", "m"),
+        ("hf://o/r@v1/q4/m.gguf", "m"),
+        ("hf://o/r:Q4_K_M", "r:Q4_K_M"),
+        ("ollama://qwen2.5:0.5b", "qwen2.5:0.5b"),
+        ("lmstudio://o/r/m.gguf", "m"),
+        ("qwen2.5:0.5b", "qwen2.5:0.5b"),
+    ],
+)
+def test_a_model_is_served_under_the_last_word_of_its_reference(model, name):
+    assert read_settings({"model": model}).names == (name,)
 
 
 def test_a_bad_value_in_the_environment_is_named(monkeypatch):
@@ -327,7 +345,7 @@ def test_settings_do_not_change():
     "origin", ["https://chat.example/", "chat.example", "https://Chat.example", "https://"]
 )
 def test_what_no_browser_sends_is_no_origin(origin):
-    with pytest.raises(ConfigError, match=r"allowed_origins.*is no origin"):
+    with pytest.raises(ConfigError, match=r"allowed_origins.*is not an origin"):
         read_settings({"allowed_origins": [origin]})
 
 

@@ -266,7 +266,7 @@ def test_a_damaged_file_is_refused_and_harms_nothing(make, tmp_path):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SlotFileError):
             server.files.act("restore", 1, name)
-    with pytest.raises(SlotFileError, match="none of this name"):
+    with pytest.raises(SlotFileError, match="no file with this name"):
         server.files.act("restore", 1, "other")
     assert server.view() == before
     assert server.run("b").n_cached == len(PROMPT) - 2
