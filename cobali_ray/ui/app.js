@@ -1,23 +1,42 @@
-// The page: header, notices, one of two views.
+// The page: header, notices, one of its views.
 import { access, useKey } from "./api.js";
+import { ChatView } from "./chatview.js";
 import { feed, follow } from "./feed.js";
+import { Icon } from "./icons.js";
+import { later, loadCompare, loadTicks } from "./lazy.js";
+import { loadModels } from "./models.js";
 import { Notices, Pill } from "./notices.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
-import { Playground } from "./playground.js";
 import { useStore } from "./store.js";
 import { followTheme, nextTheme, theme } from "./theme.js";
-import { Ticks } from "./ticks.js";
 
-const VIEWS = { playground: ["Playground", Playground], ticks: ["Live ticks", Ticks] };
-const viewOf = () => (location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "playground");
+/** By what the address has behind its #, up to a question mark; what follows that is the view's own. */
+const VIEWS = {
+  chat: ["Chat", ChatView],
+  compare: ["Compare", later(loadCompare)],
+  ticks: ["Live ticks", later(loadTicks)],
+};
 
-function App() {
+const SIGNS = { auto: "auto", light: "sun", dark: "moon" };
+
+function viewOf() {
+  const [name] = location.hash.slice(1).split("?");
+  return Object.hasOwn(VIEWS, name) ? name : "chat";
+}
+
+/** The view that the address asks for. */
+function useView() {
   const [name, setName] = useState(viewOf());
   useEffect(() => {
     const turn = () => setName(viewOf());
     addEventListener("hashchange", turn);
     return () => removeEventListener("hashchange", turn);
   }, []);
+  return name;
+}
+
+function App() {
+  const name = useView();
   const [title, View] = VIEWS[name];
   useEffect(() => void (document.title = `${title} · cobali_ray`), [title]);
   const main = useRef(null);
@@ -25,7 +44,7 @@ function App() {
   return html`
     <header class="top">
       <button class="skip" onClick=${skip}>Skip to the content</button>
-      <a class="brand" href="#playground"><img src="ui/icon.svg" alt="" width="26" height="26" />cobali_ray</a>
+      <a class="brand" href="#chat"><img src="ui/icon.svg" alt="" width="26" height="26" />cobali_ray</a>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(
           ([key, [text]]) => html`<a key=${key} href=${`#${key}`}
@@ -33,21 +52,30 @@ function App() {
         )}
       </nav>
       <${Pill} />
+      <a class="quiet-link" href="docs">API</a>
       <${ThemeButton} />
     </header>
     <main ref=${main} tabindex="-1" class=${`view-${name}`}>
       <h1 class="hidden">${title}</h1>
       <${Notices} />
       <${KeyForm} />
+      <${ModelList} />
       <${View} />
     </main>`;
 }
 
+/** Asks for the models anew when a key was entered, or an engine has come; draws nothing. */
+function ModelList() {
+  const { entered } = useStore(access);
+  const engine = useStore(feed).history?.engine.incarnation_id;
+  useEffect(() => void loadModels(), [entered, engine]);
+  return null;
+}
+
 function ThemeButton() {
   const { choice } = useStore(theme);
-  const sign = { auto: "◐", light: "☀", dark: "☾" }[choice];
   return html`<button class="quiet icon" onClick=${nextTheme} title=${`Colours: ${choice}`}
-    aria-label=${`Colours: ${choice}. Change.`}>${sign}</button>`;
+    aria-label=${`Colours: ${choice}. Change.`}><${Icon} name=${SIGNS[choice]} size=${18} /></button>`;
 }
 
 function KeyForm() {
@@ -65,7 +93,8 @@ function KeyForm() {
         you close it.</p>
     </div>
     <label class="grow"><span class="hidden">API key</span>
-      <input ref=${field} type="password" autocomplete="off" value=${key} placeholder="API key" required /></label>
+      <input ref=${field} type="password" autocomplete="off" defaultValue=${key} placeholder="API key"
+        required /></label>
     <button class="primary">Use key</button>
   </form>`;
 }

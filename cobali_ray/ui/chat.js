@@ -6,11 +6,12 @@ import { makeStore } from "./store.js";
 const now = () => performance.now() / 1000;
 
 /**
- * Send a chat request. Returns its body, `stop`, and a store per answer, which fills.
+ * Send a chat request. Returns its body, `stop`, a promise of its end (`done`), and a store per answer, which fills.
+ * `begun` is what they hold already, where an answer is continued.
  *
  * Several answers are one request with `n`, because browsers open only six connections to one server.
  */
-export function ask(body) {
+export function ask(body, begun = {}) {
   const abort = new AbortController();
   const sentS = now();
   const nAnswers = body.n ?? 1;
@@ -20,7 +21,7 @@ export function ask(body) {
       part: null, // what came last: reasoning, text or calls
       reasoning: "",
       text: "",
-      calls: [], // {name, args}
+      calls: [], // {id, name, args, result: {content} or {error}, null until there is one}
       nAnswers,
       sentS,
       ttftS: null, // send to first text or reasoning, as the client saw it
@@ -29,17 +30,24 @@ export function ask(body) {
       nDeltas: 0,
       finishReason: null,
       usage: null, // of all answers together
-      timings: null,
+      timings: null, // of this answer, by the server's clock
       error: null,
       requestId: null, // as the engine calls it
+      ...begun,
     }),
   );
-  stream(body, answers, abort.signal).catch((error) => {
+  const done = stream(body, answers, abort.signal).catch((error) => {
     const stopped = error.name === "AbortError";
-    end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error });
+    end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: failureOf(error) });
   });
-  return { answers, body, stop: () => abort.abort() };
+  return { answers, body, done, stop: () => abort.abort() };
 }
+
+/** A connection that breaks off is a TypeError, with words that nobody understands. */
+const failureOf = (error) =>
+  error instanceof TypeError
+    ? { message: "The connection to the server broke off. What had come is kept.", cause: error }
+    : error;
 
 async function stream(body, answers, signal) {
   const response = await call("v1/chat/completions", { body, signal });
@@ -62,8 +70,10 @@ function take(chunk, answers) {
     answers[choice.index].set({ requestId, ...patchOf(choice, answers[choice.index].get()) });
   }
   const { usage, timings } = chunk;
-  if (usage || timings)
-    for (const answer of answers) answer.set({ ...(usage && { usage }), ...(timings && { timings }) });
+  answers.forEach((answer, i) => {
+    const own = answers.length > 1 ? timings?.choices?.[i] : timings;
+    if (usage || own) answer.set({ ...(usage && { usage }), ...(own && { timings: own }) });
+  });
 }
 
 function patchOf({ delta, finish_reason: finishReason }, was) {
@@ -92,11 +102,11 @@ function saidOf({ reasoning_content: reasoning, content, tool_calls: pieces }, w
   };
 }
 
-/** Tool calls, and a piece of one more or of one of them; only its first piece has the name. */
-function withPiece(calls, { index, function: { name, arguments: args = "" } }) {
+/** Tool calls, and a piece of one more or of one of them; only its first piece has the id and the name. */
+function withPiece(calls, { index, id, function: { name, arguments: args = "" } }) {
   const grown = [...calls];
-  const was = calls[index] ?? { name: "", args: "" };
-  grown[index] = { name: name ?? was.name, args: was.args + args };
+  const was = calls[index] ?? { id: null, name: "", args: "", result: null };
+  grown[index] = { ...was, id: id ?? was.id, name: name ?? was.name, args: was.args + args };
   return grown;
 }
 
@@ -111,17 +121,36 @@ export const tokensOf = (answer, told = null) =>
 
 /** Output tokens where they are known, else null. */
 export const outputOf = (answer, told = null) =>
-  (told?.state === "ended" && !told.unseen ? told.n_output : countedOf(answer)?.completion_tokens) ?? null;
+  (told?.state === "ended" && !told.unseen ? told.n_output : countedOf(answer)?.completion_tokens) ??
+  answer.timings?.completion_tokens ??
+  null;
 
 /** What the server counted of this answer; of several it counts only all of them together. */
 export const countedOf = ({ nAnswers, usage }) => (nAnswers === 1 ? usage : null);
 
-/** Tokens per second after the first, as the client saw them; null below two. */
-export function speedOf(answer, told = null) {
-  const n = tokensOf(answer, told);
-  if (n < 2 || answer.ttftS === null) return null;
-  const seconds = answer.lastS - answer.sentS - answer.ttftS;
-  return seconds > 0 ? (n - 1) / seconds : null;
+const LEAST_TOKENS = 8; // fewer, or in a shorter time, say nothing of a pace
+const LEAST_S = 0.2;
+
+/**
+ * Tokens per second after the first, and who says so: `{perSecond, from}`, or null.
+ *
+ * The server's own number comes with the end. Until then, or without one, it is the pace in the feed at `nowS`;
+ * without a feed, that at which an ended answer came here.
+ */
+export function paceOf(answer, told = null, nowS = null) {
+  if (answer.timings) {
+    const { tokens_per_second: perSecond } = answer.timings;
+    return perSecond == null ? null : { perSecond, from: "server" };
+  }
+  if (told?.first_token_s != null && !told.unseen) {
+    const n = told.n_output - (told.n_said ?? 0);
+    return paced(n, (told.ended_s ?? nowS) - told.first_token_s, "feed");
+  }
+  if (isOpen(answer) || answer.ttftS === null) return null;
+  return paced(tokensOf(answer, told), answer.lastS - answer.sentS - answer.ttftS, "page");
 }
+
+const paced = (n, seconds, from) =>
+  n >= LEAST_TOKENS && seconds >= LEAST_S ? { perSecond: (n - 1) / seconds, from } : null;
 
 export const isOpen = (answer) => answer.status === "waiting" || answer.status === "streaming";

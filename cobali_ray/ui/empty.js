@@ -1,20 +1,51 @@
-// What stands where there is nothing yet: what one would see, and how to get there.
-import { send } from "./play.js";
+// What stands where there is nothing yet: what this is, and a way to begin.
+import { BASE } from "./api.js";
+import { Icon } from "./icons.js";
+import { modelOf, models } from "./models.js";
 import { html } from "./preact.js";
+import { useStore } from "./store.js";
+import { Strip } from "./strip.js";
 
+/** For `builtin:tiny`, which knows little else; tests ask it each of them twenty times. */
 const EXAMPLES = [
   "Explain continuous batching in three bullet points.",
   "Write a short story about a sailor and a lamp.",
   "Ada is 36 years old. Answer in JSON.",
+  "What is 17 + 25?",
 ];
+/** For any other model. */
+const GENERAL = [
+  "Explain how a hash map works, with a short example in Python.",
+  "Compare SQLite, PostgreSQL and DuckDB in a table.",
+  "Plan three simple dinners for two, with one shopping list.",
+  "Write a polite email that moves a meeting to Thursday.",
+];
+const WHAT =
+  "The model runs on this server and nowhere else. All requests share one engine, and you can watch live how " +
+  "its scheduler divides each tick among them.";
 
-/** An empty playground with prompts to begin with. */
-export function Empty({ title, text }) {
-  return html`<div class="empty">
-    <h2>${title}</h2>
+/** Prompts that work on the chosen model, which `send` takes; what this is, and the engine's last ticks. */
+export function Empty({ title = null, text = WHAT, send, chosen = "" }) {
+  const { all } = useStore(models);
+  const model = modelOf(chosen);
+  const tiny = all.find(({ id }) => id === model)?.description?.startsWith("builtin:tiny");
+  return html`<div class=${`empty ${title ? "" : "welcome"}`}>
+    <h2>${title ?? `Chat with ${model || "the model"}`}</h2>
     <p>${text}</p>
-    <ul>${EXAMPLES.map(
-      (example) => html`<li key=${example}><button onClick=${() => send(example)}>${example}</button></li>`,
-    )}</ul>
+    ${
+      all.length > 0 &&
+      html`<ul class="examples">${(tiny ? EXAMPLES : GENERAL).map(
+        (prompt) => html`<li key=${prompt}><button onClick=${() => send(prompt)}>
+          ${prompt}<${Icon} name="send" /></button></li>`,
+      )}</ul>`
+    }
+    ${
+      tiny &&
+      html`<p class="hint">tiny is the built-in demo model: 4.5 million parameters, made for prompts like these.
+        For real work, serve another: <code>cobali serve FILE.gguf</code></p>`
+    }
+    <${Strip} />
+    <p class="hint">OpenAI, Anthropic and Ollama clients can use the same server at${" "}
+      <code>${new URL("v1", BASE).href}</code>. See its <a href="docs">API reference</a>.</p>
   </div>`;
 }

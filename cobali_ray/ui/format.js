@@ -46,3 +46,9 @@ export function shortId(requestId) {
   const tail = parts.length > 1 && parts.at(-1).length < 4 ? parts.slice(-2).join("-") : parts.at(-1);
   return tail.length > 8 ? tail.slice(-8) : tail;
 }
+
+/** Bytes as B, kB or MB, three digits. */
+export function bytes(n) {
+  if (n < 1000) return `${n}${THIN}B`;
+  return n < 1e6 ? `${digits(n / 1e3)}${THIN}kB` : `${digits(n / 1e6)}${THIN}MB`;
+}

@@ -1,50 +1,42 @@
 // A lane per slot: who held it, tick by tick, how far the prompt was, and where it had to wait.
+import { sized } from "./canvas.js";
 import { shortId } from "./format.js";
 import { DECODE } from "./history.js";
 import { cachedFrom } from "./lives.js";
 import { WAITS, piecesOf } from "./pieces.js";
-import { GUTTER, MARGIN } from "./plot.js";
-import { html, useLayoutEffect, useRef, useState } from "./preact.js";
-import { soon, useStore } from "./store.js";
+import { FONT, GUTTER, MARGIN } from "./plot.js";
+import { html, useLayoutEffect, useRef } from "./preact.js";
+import { useStore } from "./store.js";
 import { colour, theme } from "./theme.js";
 
 /** Height of a lane in CSS pixels, so that up to 256 slots fit a screen or two. */
 export const laneHeight = (nSlots) => Math.max(6, Math.min(26, Math.floor(480 / nSlots)));
 
-/** Draw the lanes of the ticks `from .. to`; `selected` is a request id, `lane` a slot. */
-export function Lanes({ history, ticks, from, to, selected, lane }) {
+/** Draw the lanes of a window; `ticks` are those to draw, `selected` is a request id, `lane` a slot. */
+export function Lanes({ history, ticks, part, width, selected, lane }) {
   const canvas = useRef(null);
-  const [width, setWidth] = useState(0);
   const { version } = useStore(theme);
   const height = laneHeight(history.engine.n_slots) * history.engine.n_slots;
+  const { axis, lo, hi } = part;
   useLayoutEffect(() => {
-    const observer = new ResizeObserver(([entry]) => soon(() => setWidth(entry.contentRect.width)));
-    observer.observe(canvas.current.parentNode);
-    return () => observer.disconnect();
-  }, []);
-  useLayoutEffect(() => {
-    if (width) paint(canvas.current, { width, height, history, ticks, from, to, selected, lane });
-  }, [width, height, history, ticks, from, to, selected, lane, version]);
+    if (width) paint(canvas.current, { width, height, history, ticks, part, selected, lane });
+  }, [width, height, history, ticks, axis, lo, hi, selected, lane, version]);
   const busy = new Set(ticks.at(-1)?.spans.map(([slot]) => slot)).size;
   const label = `Slots: ${busy} of ${history.engine.n_slots} computed in the last tick shown.`;
   return html`<div class="plot lanes" role="img" aria-label=${label} style=${{ height: `${height}px` }}>
     <canvas ref=${canvas}></canvas></div>`;
 }
 
-function paint(canvas, { width, height, history, ticks, from, to, selected, lane }) {
-  const ratio = devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const ctx = canvas.getContext("2d");
-  ctx.scale(ratio, ratio);
+function paint(canvas, { width, height, history, ticks, part, selected, lane }) {
+  const ctx = sized(canvas, width, height);
   const { n_slots: nSlots } = history.engine;
   const tall = laneHeight(nSlots);
   const gap = tall > 10 ? 3 : 1;
-  const perTick = (width - GUTTER - MARGIN) / (to - from + 1);
-  const x = (id) => GUTTER + (id - from) * perTick;
-  ctx.font = "11px system-ui, sans-serif";
+  const perUnit = (width - GUTTER - MARGIN) / (part.hi - part.lo);
+  const x = (at) => Math.min(Math.max(GUTTER + (at - part.lo) * perUnit, GUTTER), width - MARGIN);
+  const leftOf = (piece) => x(part.axis.leftOf(piece.first));
+  const rightOf = (piece) => x(part.axis.rightOf(piece.last));
+  ctx.font = FONT;
   ctx.textBaseline = "middle";
   for (let slot = 0; slot < nSlots; slot += 1) {
     const y = slot * tall;
@@ -59,9 +51,10 @@ function paint(canvas, { width, height, history, ticks, from, to, selected, lane
   ctx.textAlign = "left";
   const pieces = piecesOf(history, ticks);
   for (const piece of pieces) {
-    const left = x(piece.from);
+    const left = leftOf(piece);
     const chunk = piece.kind !== DECODE && piece.kind !== WAITS;
-    const wide = Math.max(1, x(piece.to + 1) - left - (perTick > 4 && chunk ? 0.5 : 0));
+    const space = rightOf(piece) - left;
+    const wide = Math.max(1, space - (space > 4 && chunk ? 0.5 : 0));
     const room = tall - gap;
     const y = piece.slot * tall + gap;
     const fill = (name, top, bottom) => {
@@ -78,20 +71,21 @@ function paint(canvas, { width, height, history, ticks, from, to, selected, lane
     }
   }
   ctx.globalAlpha = 1;
-  if (tall >= 14) write(ctx, pieces, { x, tall, gap });
+  if (tall >= 14) write(ctx, pieces, { leftOf, rightOf, tall, gap });
 }
 
 /** Write each request's name where it is first seen, if there is room. */
-function write(ctx, pieces, { x, tall, gap }) {
+function write(ctx, pieces, { leftOf, rightOf, tall, gap }) {
   const stays = new Map();
   for (const piece of pieces) {
     if (!piece.id) continue;
     const stay = stays.get(`${piece.slot} ${piece.id}`);
-    if (stay) stay.to = piece.to;
+    if (stay) stay.last = piece.last;
     else stays.set(`${piece.slot} ${piece.id}`, { ...piece });
   }
-  for (const { slot, request, from, to } of stays.values()) {
-    const room = x(to + 1) - x(from) - 10;
+  for (const stay of stays.values()) {
+    const { slot, request } = stay;
+    const room = rightOf(stay) - leftOf(stay) - 10;
     const id = shortId(request.request_id);
     const hits = request.n_cached ? ` · ${request.n_cached} cached` : "";
     const origin = hits && ` in ${cachedFrom(request)}`;
@@ -99,7 +93,7 @@ function write(ctx, pieces, { x, tall, gap }) {
       (choice) => ctx.measureText(choice).width + 8 <= room,
     );
     if (!text) continue;
-    const left = x(from) + 5;
+    const left = leftOf(stay) + 5;
     const y = slot * tall + gap + (tall - gap) / 2;
     ctx.fillStyle = colour("label-back");
     ctx.beginPath();

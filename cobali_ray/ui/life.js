@@ -1,9 +1,10 @@
 // The life of one request, from arrival to end.
 import { clockTime, count, duration, rate, shortId } from "./format.js";
 import { DECODE } from "./history.js";
+import { Icon } from "./icons.js";
 import { begunS, cachedFrom } from "./lives.js";
 import { html, useEffect, useRef } from "./preact.js";
-import { follow } from "./window.js";
+import { follow, showTime } from "./window.js";
 
 const KINDS = { queued: "wait", prefilling: "prefill", generating: "decode", ended: "plain" };
 
@@ -50,7 +51,8 @@ export function Life({ history, request, nowS }) {
   return html`<section ref=${card} class="card life" aria-label="Life of a request">
     <header><h2 tabindex="-1">Request <code title=${request.request_id}>${shortId(request.request_id)}</code></h2>
       <span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span>
-      <button class="quiet icon" aria-label="Close this request" onClick=${() => follow(null)}>✕</button></header>
+      <button class="quiet icon" aria-label="Close this request" onClick=${() => follow(null)}>
+      <${Icon} name="close" /></button></header>
     <div class="stack" aria-hidden="true">
       ${parts.map(
         ({ name, seconds }) => html`<i key=${name} class=${name} style=${{ flexGrow: 1e3 * seconds }}></i>`,
@@ -62,6 +64,7 @@ export function Life({ history, request, nowS }) {
         <td>${value} <span class="muted">${note}</span></td></tr>`,
     )}</tbody></table>
     <${Progress} history=${history} request=${request} endS=${endS} />
+    <button onClick=${() => showTime(history, request.arrived_s, endS)}>Show its ticks</button>
     ${
       request.prompt &&
       html`<h3>Prompt</h3>

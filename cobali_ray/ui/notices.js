@@ -1,6 +1,7 @@
 // How the engine is: a pill in the header, and a notice when something is wrong.
 import { feed, show } from "./feed.js";
 import { clockTime, count } from "./format.js";
+import { Icon } from "./icons.js";
 import { html, useEffect, useState } from "./preact.js";
 import { useStore } from "./store.js";
 
@@ -86,6 +87,10 @@ function Notice({ kind, title, onClose, children }) {
   return html`<div class=${`notice ${kind}`}>
     <i class=${`dot ${kind}`}></i>
     <p><b>${title}.</b> ${children}</p>
-    ${onClose && html`<button class="quiet icon" aria-label="Close this notice" onClick=${onClose}>✕</button>`}
+    ${
+      onClose &&
+      html`<button class="quiet icon" aria-label="Close this notice" onClick=${onClose}>
+      <${Icon} name="close" /></button>`
+    }
   </div>`;
 }

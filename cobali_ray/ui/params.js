@@ -69,7 +69,7 @@ export const FIELDS = [
   },
 ];
 export const ESSENTIAL = 4;
-export const DEFAULTS = { max_tokens: "256", system: "", stop: "", ignore_eos: false };
+export const DEFAULTS = { system: "", stop: "", ignore_eos: false };
 
 /** Say what is wrong with a field's text, or nothing. */
 export function fault(field, text) {
@@ -82,11 +82,12 @@ export function fault(field, text) {
   return "";
 }
 
-/** Build the body of a chat request. `turns` are earlier messages, `prompt` the new one. */
-export function bodyOf(settings, model, turns, prompt) {
+/** Build the body of a chat request. `turns` are the messages so far, `prompt` one more of the user. */
+export function bodyOf(settings, model, turns, prompt = null) {
   const body = { ...(model && { model }), messages: [] };
   if (settings.system?.trim()) body.messages.push({ role: "system", content: settings.system });
-  body.messages.push(...turns, { role: "user", content: prompt });
+  body.messages.push(...turns);
+  if (prompt !== null) body.messages.push({ role: "user", content: prompt });
   for (const field of FIELDS) {
     const text = settings[field.name];
     if (text !== undefined && String(text).trim() !== "" && !fault(field, text))

@@ -1,7 +1,8 @@
 // The record of one tick, to read.
 import { clockTime, count, duration, percent, shortId, some } from "./format.js";
 import { DECODE } from "./history.js";
-import { html } from "./preact.js";
+import { html, useState } from "./preact.js";
+import { sentencesOf } from "./sentences.js";
 import { middleAndMost } from "./series.js";
 import { follow } from "./window.js";
 
@@ -62,6 +63,7 @@ export function TickRecord({ history, tick, pinned, newest }) {
   return html`<section class="card record" aria-label="Record of a tick">
     <header><h2>Tick ${count(tick.tick_id)}</h2>
       <p class="muted">${newest ? "the newest · " : ""}${clockTime(history.unix(tick.started_s))}</p></header>
+    <p class="told">${sentencesOf(history, tick).join(" ")}</p>
     <${Phases} tick=${tick} />
     <table><tbody>${rows.map(
       ([name, value, more]) => html`<tr key=${name}><th scope="row">${name}</th>
@@ -85,10 +87,13 @@ function Phases({ tick }) {
   </div>`;
 }
 
+/** Who computed what; of many, the first ones until all are asked for. */
 function Spans({ history, tick }) {
-  const all = [...tick.spans].sort((a, b) => a[3] - b[3] || a[0] - b[0]); // prefill is what differs
+  const [all, setAll] = useState(false);
+  const spans = [...tick.spans].sort((a, b) => a[3] - b[3] || a[0] - b[0]); // prefill is what differs
+  const shown = all ? spans : spans.slice(0, MOST_SPANS);
   return html`<h3>Who computed</h3>
-    <ul class="spans">${all.slice(0, MOST_SPANS).map(([slot, start, length, kind]) => {
+    <ul class="spans">${shown.map(([slot, start, length, kind]) => {
       const request = history.holder(slot, tick);
       const what =
         kind === DECODE
@@ -105,5 +110,10 @@ function Spans({ history, tick }) {
         <span class="muted">${what}${kind === DECODE || !request ? "" : ` of ${count(request.n_prompt)}`}</span>
       </li>`;
     })}</ul>
-    ${all.length > MOST_SPANS && html`<p class="muted">and ${count(all.length - MOST_SPANS)} more</p>`}`;
+    ${
+      spans.length > MOST_SPANS &&
+      html`<button class="quiet" aria-expanded=${String(all)} onClick=${() => setAll(!all)}>${
+        all ? "Show fewer" : `Show all ${count(spans.length)}`
+      }</button>`
+    }`;
 }

@@ -1,57 +1,107 @@
-// Requests as a table: those inside, then those that ended last.
-import { count, duration, shortId } from "./format.js";
+// All requests the page knows as a table: found, sorted, paged. A row's button follows its request.
+import { count, duration, shortId, some } from "./format.js";
 import { endOf, kindOf } from "./life.js";
-import { begunS, cachedFrom } from "./lives.js";
-import { html } from "./preact.js";
+import { cachedFrom } from "./lives.js";
+import { html, useState } from "./preact.js";
+import { KEYS, PAGE, found, sorted } from "./table.js";
 import { follow } from "./window.js";
 
-const MOST = 40;
-const ORDER = { generating: 0, prefilling: 1, queued: 2, ended: 3 };
+const COLUMNS = [
+  ["request", "request"],
+  ["state", "state"],
+  ["slot", "slot"],
+  ["tenant", "tenant"],
+  ["prompt", "prompt, tok"],
+  ["cached", "cached, tok"],
+  [null, "cached in"],
+  ["output", "output, tok"],
+  ["queue", "queue"],
+  ["TTFT", "TTFT"],
+  ["total", "total"],
+];
 
-/** The table; a row's button follows its request. */
+/** The table with its search. */
 export function Requests({ history, nowS, chosen }) {
-  const all = [...history.requests.values()].sort(
-    (a, b) => ORDER[a.state] - ORDER[b.state] || (b.ended_s ?? b.arrived_s) - (a.ended_s ?? a.arrived_s),
-  );
-  if (!all.length) return null;
+  const [search, setSearch] = useState("");
+  const [{ by, down }, setOrder] = useState({ by: null, down: false });
+  const [asked, setPage] = useState(0);
+  const known = [...history.requests.values()];
+  if (!known.length) return null;
+  const tenants = known.some(({ tenant }) => tenant);
+  const columns = COLUMNS.filter(([key]) => key !== "tenant" || tenants);
+  const all = sorted(found(known, search), by, down, nowS);
+  const last = Math.max(0, Math.ceil(all.length / PAGE) - 1);
+  const page = Math.min(asked, last);
+  const sort = (key) => {
+    setPage(0);
+    setOrder(by !== key ? { by: key, down: true } : down ? { by: key, down: false } : { by: null, down: false });
+  };
+  const look = (event) => {
+    setPage(0);
+    setSearch(event.target.value);
+  };
   return html`<section class="card requests" aria-label="Requests">
     <header><h2>Requests</h2>
-      <p class="muted">Those inside, then those that ended last. Choose one to see its life.</p></header>
+      <p class="muted grow" role="status">${
+        search
+          ? `${count(all.length)} of ${some(known.length, "request")} match`
+          : `${some(known.length, "request")} known: running first, then the latest to end`
+      }</p>
+      <label class="search"><span class="hidden">Search requests</span>
+        <input type="search" value=${search} onInput=${look} placeholder="id, tenant, state, slot2 …" /></label>
+    </header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
-      <table><thead><tr><th scope="col">request</th><th scope="col">state</th><th scope="col">slot</th>
-        <th scope="col">prompt, tok</th><th scope="col">cached, tok</th>
-        <th scope="col">cached in</th><th scope="col">output, tok</th>
-        <th scope="col">queue</th><th scope="col">TTFT</th><th scope="col">total</th></tr></thead>
-      <tbody>${all.slice(0, MOST).map(
-        (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS}
+      <table><thead><tr>${columns.map(
+        ([key, text]) => html`<${Head} key=${text} name=${key} text=${text} by=${by} down=${down} sort=${sort} />`,
+      )}</tr></thead>
+      <tbody>${all
+        .slice(page * PAGE, (page + 1) * PAGE)
+        .map(
+          (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} tenants=${tenants}
           chosen=${chosen === request.request_id} />`,
-      )}</tbody></table>
+        )}</tbody></table>
+      ${!all.length && html`<p class="muted">No request matches.</p>`}
     </div>
-    ${all.length > MOST && html`<p class="muted">and ${count(all.length - MOST)} more</p>`}
+    ${last > 0 && html`<${Pages} page=${page} last=${last} n=${all.length} turn=${setPage} />`}
   </section>`;
 }
 
-function Row({ request, nowS, chosen }) {
-  const {
-    request_id: id,
-    arrived_s: arrived,
-    assigned_s: assigned,
-    first_token_s: first,
-    ended_s: ended,
-    unseen,
-  } = request;
-  const begun = begunS(request);
+/** A column's name; a click sorts by it: the most first, then the least, then as it was. */
+function Head({ name, text, by, down, sort }) {
+  if (!name) return html`<th scope="col">${text}</th>`;
+  const order = by !== name ? "none" : down ? "descending" : "ascending";
+  const sign = { none: "", descending: " ↓", ascending: " ↑" }[order];
+  return html`<th scope="col" aria-sort=${order}>
+    <button class="quiet" onClick=${() => sort(name)}>${text}${sign}</button></th>`;
+}
+
+function Pages({ page, last, n, turn }) {
+  const from = page * PAGE;
+  return html`<nav class="pages" aria-label="Pages of requests">
+    <button disabled=${page === 0} onClick=${() => turn(page - 1)}>Previous</button>
+    <span class="muted">${count(from + 1)}–${count(Math.min(from + PAGE, n))} of ${count(n)}</span>
+    <button disabled=${page === last} onClick=${() => turn(page + 1)}>Next</button>
+  </nav>`;
+}
+
+function Row({ request, nowS, chosen, tenants }) {
+  const { request_id: id, unseen } = request;
+  const time = (key) => {
+    const value = KEYS[key](request, nowS);
+    return value === null ? "–" : duration(value);
+  };
   return html`<tr class=${chosen ? "chosen" : ""}>
     <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
       onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
     <td><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
     <td>${request.slot_id ?? "–"}</td>
+    ${tenants && html`<td>${request.tenant || "–"}</td>`}
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
     <td>${cachedFrom(request) || "–"}</td>
     <td>${unseen ? "≥ " : ""}${count(request.n_output)}</td>
-    <td>${unseen && assigned === null ? "–" : duration((assigned ?? ended ?? nowS) - arrived)}</td>
-    <td>${first === null ? "–" : duration(first - begun)}</td>
-    <td>${unseen ? "–" : duration((ended ?? nowS) - begun)}</td>
+    <td>${time("queue")}</td>
+    <td>${time("TTFT")}</td>
+    <td>${time("total")}</td>
   </tr>`;
 }

@@ -1,13 +1,23 @@
 // Keeping the end of what grows in sight.
-import { useLayoutEffect } from "./preact.js";
+import { useLayoutEffect, useRef } from "./preact.js";
 
-/** Scroll to the end of what grew, if its reader was within `nearPx` of it before. `find` returns what scrolls. */
+/**
+ * Scroll to the end of what grew, unless its reader has gone up by more than `nearPx`. `find` returns what scrolls.
+ *
+ * Whatever grows between two drawings, such as a block whose library comes late, moves nobody away from the end.
+ */
 export function useEndInSight(find, nearPx, grows) {
   const before = sizeOf(find()); // while drawing: the new text is not there yet
+  const seen = useRef({ element: null });
   useLayoutEffect(() => {
     const element = find();
-    if (grows && before.left <= nearPx && element && sizeOf(element).high > before.high)
-      element.scrollTop = element.scrollHeight;
+    if (!element) return;
+    const { element: known, top, high, follows: did } = seen.current;
+    const near = before.left <= nearPx;
+    const follows = known !== element || element.scrollTop < top - 1 ? near : did || near;
+    const size = sizeOf(element);
+    if (grows && follows && size.high > (known === element ? high : before.high)) element.scrollTop = size.high;
+    seen.current = { element, top: element.scrollTop, high: size.high, follows };
   });
 }
 

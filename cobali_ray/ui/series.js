@@ -1,14 +1,4 @@
-// Columns of a window of ticks, one entry per tick id, null where a tick is missing. No DOM.
-
-/** Return `of(tick)` for every id of `from .. to`. */
-export function column(ticks, from, to, of) {
-  const values = new Array(to - from + 1).fill(null);
-  for (const tick of ticks) values[tick.tick_id - from] = of(tick);
-  return values;
-}
-
-/** Return the ids themselves. */
-export const ids = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
+// What can be asked of some ticks. No DOM.
 
 /** Return the ids of ticks before which the engine had nothing to do for longer than `leastS`. */
 export function pauses(ticks, leastS = 0.05) {
@@ -20,6 +10,9 @@ export function pauses(ticks, leastS = 0.05) {
   }
   return found;
 }
+
+/** Return the ticks up to `n` before and after one. */
+export const ticksAround = (history, tick, n = 60) => history.between(tick.tick_id - n, tick.tick_id + n);
 
 /** Return the median and the largest of some values, null for none. */
 export function middleAndMost(values) {

@@ -1,43 +1,54 @@
 // The form beside the conversation: model, system prompt, sampling.
 import { ESSENTIAL, FIELDS, fault } from "./params.js";
-import { change, loadModels, play, reset } from "./play.js";
+import { loadModels, modelOf, models } from "./models.js";
+import { change, play, reset } from "./play.js";
 import { html } from "./preact.js";
+import { useStore } from "./store.js";
 
-/** Everything that a request says beside its messages. */
-export function Settings({ state }) {
-  const { settings } = state;
+/** The settings of the playground. */
+export function PlaySettings() {
+  const { settings, model } = useStore(play);
+  return html`<${Settings} settings=${settings} model=${model} change=${change} reset=${reset}
+    choose=${(name) => play.set({ model: name })} />`;
+}
+
+/** Everything that a request says beside its messages; `children` stand at the end. */
+export function Settings({ settings, model, change, choose, reset, open = innerWidth > 900, children }) {
   return html`<aside class="settings card" aria-label="Settings">
-    <details open=${innerWidth > 900}>
+    <details open=${open}>
       <summary><h2>Settings</h2></summary>
-      <${Model} state=${state} />
+      <${Model} chosen=${model} choose=${choose} />
       <label class="field"><span>System prompt</span>
         <textarea rows="3" value=${settings.system} placeholder="none"
           onInput=${(event) => change("system", event.target.value)}></textarea></label>
-      <${Fields} fields=${FIELDS.slice(0, ESSENTIAL)} settings=${settings} />
+      <${Fields} fields=${FIELDS.slice(0, ESSENTIAL)} settings=${settings} change=${change} />
       <details>
         <summary>More</summary>
-        <${Fields} fields=${FIELDS.slice(ESSENTIAL)} settings=${settings} />
+        <${Fields} fields=${FIELDS.slice(ESSENTIAL)} settings=${settings} change=${change} />
         <label class="field"><span>Stop strings, one per line</span>
           <textarea rows="2" value=${settings.stop}
             onInput=${(event) => change("stop", event.target.value)}></textarea></label>
         <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
           onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
       </details>
+      ${children}
       <button class="quiet" onClick=${reset}>Reset</button>
-      <p class="hint">Empty fields are not sent: the server's defaults hold.</p>
+      <p class="hint">Fields left empty take the server's defaults.</p>
     </details>
   </aside>`;
 }
 
-function Model({ state: { models, model, trouble } }) {
+function Model({ chosen, choose }) {
+  const { all, trouble } = useStore(models);
   if (trouble) {
     return html`<p class="failure" role="alert">${trouble.message}
       ${" "}<button class="quiet" onClick=${loadModels}>Try again</button></p>`;
   }
-  const found = models.find(({ id }) => id === model);
+  const model = modelOf(chosen);
+  const found = all.find(({ id }) => id === model);
   return html`<label class="field"><span>Model</span>
-    <select value=${model} onChange=${(event) => play.set({ model: event.target.value })}>
-      ${models.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
+    <select value=${model} onChange=${(event) => choose(event.target.value)}>
+      ${all.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
     </select>
     ${
       found &&
@@ -46,13 +57,15 @@ function Model({ state: { models, model, trouble } }) {
     }</label>`;
 }
 
-function Fields({ fields, settings }) {
+function Fields({ fields, settings, change }) {
   return html`<div class="pairs">
-    ${fields.map((field) => html`<${Field} key=${field.name} field=${field} settings=${settings} />`)}
+    ${fields.map(
+      (field) => html`<${Field} key=${field.name} field=${field} settings=${settings} change=${change} />`,
+    )}
   </div>`;
 }
 
-function Field({ field, settings }) {
+function Field({ field, settings, change }) {
   const { name, label, hint, min, max, step } = field;
   const value = settings[name] ?? "";
   const wrong = fault(field, value);

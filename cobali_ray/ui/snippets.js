@@ -14,6 +14,7 @@ const KNOWN = new Set([
   "frequency_penalty",
   "presence_penalty",
   "n",
+  "tools",
 ]);
 
 /** The request as a shell command. The key is named, never shown. */

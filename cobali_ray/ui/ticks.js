@@ -1,7 +1,11 @@
 // The live ticks: numbers, plots, the record of a tick, the life of a request.
+import { Bar } from "./bar.js";
+import { Engines } from "./engines.js";
 import { engineNow, feed } from "./feed.js";
-import { clockTime, count } from "./format.js";
+import { Icon } from "./icons.js";
 import { Life } from "./life.js";
+import { link, obey, read, write } from "./link.js";
+import { Overview } from "./overview.js";
 import { html, useEffect, useState } from "./preact.js";
 import { TickRecord } from "./record.js";
 import { Requests } from "./requests.js";
@@ -9,31 +13,45 @@ import { Stage } from "./stage.js";
 import { useStore } from "./store.js";
 import { summaryOf } from "./summary.js";
 import { Tiles } from "./tiles.js";
-import { SIZES, goLive, isLive, pan, pause, resize, shownOf, view, windowOf } from "./window.js";
+import { goLive, shownOf, view } from "./window.js";
 
 /** The whole view. */
 export function Ticks() {
-  const { history, status } = useStore(feed);
+  const { history, status, version } = useStore(feed);
   const state = useStore(view);
+  const { asked, problem } = useStore(link);
   const [, redraw] = useState(0);
   useEffect(() => {
     const timer = setInterval(() => redraw((n) => n + 1), 1000); // quantiles age while the engine idles
     return () => clearInterval(timer);
   }, []);
-  useEffect(() => goLive(), [history?.engine.incarnation_id]);
-  if (!history) return html`<${Nothing} status=${status} />`;
+  const run = history?.engine.incarnation_id;
+  useEffect(() => run && goLive, [run]); // once it is over: a moment of another run is none of the next
+  useEffect(() => {
+    read();
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  useEffect(() => void obey(), [asked, version, status]);
+  useEffect(() => {
+    if (history?.ticks.length) write(history);
+  }, [state.end, state.pinned, state.span, state.axis, state.request]);
+  const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
+  if (!history) return html`${head}<${Nothing} status=${status} />`;
   const nowS = engineNow(history);
   const request = state.request === null ? null : (history.requests.get(state.request) ?? null);
   return html`
+    ${head}
     <${Tiles} history=${history} summary=${summaryOf(history, nowS)} />
     ${
       !history.ticks.length
         ? html`<div class="card empty"><h2>The engine has not done anything yet</h2>
-          <p>Ticks appear here as soon as it gets a request. <a href="#playground">Ask something in the
-          playground</a>, or send requests to <code>/v1/chat/completions</code>.</p></div>`
+          <p>Ticks appear here as soon as it gets a request. <a href="#chat">Ask the model
+          something</a>, or send requests to <code>/v1/chat/completions</code>.</p></div>`
         : html`<div class="watch">
           <section class="card plots" aria-label="Plots of ticks">
             <${Bar} history=${history} state=${state} />
+            <${Overview} history=${history} />
             <${Stage} history=${history} />
           </section>
           <div class="side">
@@ -44,6 +62,15 @@ export function Ticks() {
         </div>`
     }
     <${Requests} history=${history} nowS=${nowS} chosen=${state.request} />`;
+}
+
+/** Why a link to a moment cannot be followed. */
+function Problem({ text }) {
+  return html`<div class="notice wait" role="alert"><i class="dot wait"></i>
+    <p><b>The link cannot be opened.</b> ${text} This is what the engine does now.</p>
+    <button class="quiet icon" aria-label="Close this notice" onClick=${() => link.set({ problem: null })}>
+      <${Icon} name="close" /></button>
+  </div>`;
 }
 
 function Nothing({ status }) {
@@ -58,40 +85,4 @@ function Nothing({ status }) {
   };
   const [title, text] = words[status] ?? ["Connecting", "Asking the engine for its last ticks."];
   return html`<div class="card empty"><h2>${title}</h2><p>${text}</p></div>`;
-}
-
-/** Live or paused, how many ticks, and a way back in time. */
-function Bar({ history, state }) {
-  const { from, to } = windowOf(history, state);
-  const live = isLive();
-  const ticks = history.between(from, to);
-  const [first, last] = [ticks[0], ticks.at(-1)];
-  const timeOf = (tick) => clockTime(history.unix(tick.started_s), { milliseconds: false });
-  const when = first && `${timeOf(first)} – ${timeOf(last)}`;
-  const behind = history.lastId - to;
-  const low = Math.min(history.firstId + state.size - 1, Math.max(history.lastId, state.size - 1));
-  return html`<div class="bar">
-    <button class=${live ? "" : "primary"} aria-pressed=${String(!live)}
-      onClick=${() => (live ? pause(history) : goLive())}>
-      ${live ? "❚❚ Pause" : "▶ Go live"}</button>
-    <label class="grow scroll"><span class="hidden">Scroll back</span>
-      <input type="range" min=${low} max=${Math.max(history.lastId, state.size - 1)} value=${to}
-        aria-valuetext=${`ticks ${Math.max(from, 0)} to ${to}`}
-        onInput=${(event) => pan(history, Number(event.target.value))} /></label>
-    <p class="when">${when}${" "}
-      ${
-        live &&
-        state.held !== null &&
-        behind > 0 &&
-        html`<span class="badge wait">held, ${count(behind)} newer</span>`
-      }
-      ${!live && html`<span class="badge wait">paused${behind > 0 ? `, ${count(behind)} newer` : ""}</span>`}</p>
-    ${
-      !ticks.length &&
-      html`<p class="forgotten" role="status">These ticks are forgotten.
-        <button class="quiet" onClick=${goLive}>Go live</button></p>`
-    }
-    <label class="sizes">show <select value=${state.size} onChange=${(event) => resize(Number(event.target.value))}>
-      ${SIZES.map((size) => html`<option key=${size} value=${size}>${size} ticks</option>`)}</select></label>
-  </div>`;
 }

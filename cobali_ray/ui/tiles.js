@@ -1,5 +1,6 @@
 // The numbers that matter most, with their units and what they are over.
 import { count, digits, duration, percent, some } from "./format.js";
+import { targetNow } from "./itl.js";
 import { html } from "./preact.js";
 
 const NAMES = {
@@ -48,7 +49,7 @@ export function Tiles({ history, summary }) {
       "ITL target",
       duration(target),
       "",
-      target ? "prefill keeps token gaps below it" : "set itl_target_ms to have one",
+      targetNow(engine, last, busy),
     ],
   ];
   return html`<dl class="tiles">

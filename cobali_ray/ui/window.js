@@ -1,12 +1,17 @@
-// Which ticks are shown, which one is read, which request is followed.
+// Which part of the axis is shown, which tick is read, which request is followed.
+import { AXES, reachOf, ticksBetween } from "./axis.js";
 import { REMEMBERED, feed, fetchOlder } from "./feed.js";
 import { forGood, keep, kept, makeStore } from "./store.js";
 
-export const SIZES = [60, 120, 240, 480, 960];
+const usual = () => ({ ticks: innerWidth < 640 ? 60 : AXES.ticks.usual, time: AXES.time.usual });
 
-/** `end`: the last tick shown, null while live; `held`: the same while a pointer rests on the plots. */
+/**
+ * `span`: how much of each axis is shown; `end`: where the window ends, null while live; `held`: the same while a
+ * pointer rests on the plots.
+ */
 export const view = makeStore({
-  size: kept(forGood, "window", innerWidth < 640 ? 60 : 120),
+  axis: kept(forGood, "axis", "ticks") in AXES ? kept(forGood, "axis", "ticks") : "ticks",
+  span: { ...usual(), ...kept(forGood, "span", {}) },
   end: null,
   held: null,
   hovered: null,
@@ -16,19 +21,34 @@ export const view = makeStore({
 });
 
 /** What of that the history must not forget. */
-function keptOf({ size, end, held, pinned, request }) {
-  const to = end ?? held ?? Infinity;
-  return { from: to - size + 1, to, pinned, request };
+function keptOf(history, state) {
+  const { pinned, request } = state;
+  if (state.end === null && state.held === null) return { from: Infinity, to: Infinity, pinned, request };
+  const ticks = windowOf(history, state).ticks;
+  return { from: ticks[0]?.tick_id ?? Infinity, to: ticks.at(-1)?.tick_id ?? Infinity, pinned, request };
 }
 
-view.watch(() => feed.get().history?.keep(keptOf(view.get())));
+const remember = () => {
+  const { history } = feed.get();
+  if (history?.ticks.length) history.keep(keptOf(history, view.get()));
+};
+view.watch(remember);
+feed.watch(remember); // what was fetched may belong to the window
 
 export const isLive = () => view.get().end === null;
 
-/** Return the first and the last tick id of the window. */
-export function windowOf(history, { size, end, held }) {
-  const to = end ?? held ?? Math.max(history.lastId, size - 1);
-  return { from: to - size + 1, to };
+/** Return `{axis, lo, hi, ticks}`: the axis, the part of it that is shown, and the ticks in it. */
+export function windowOf(history, state = view.get()) {
+  const axis = AXES[state.axis];
+  const span = state.span[state.axis];
+  const hi = state.end ?? state.held ?? newest(history, axis, span);
+  return { axis, lo: hi - span, hi, ticks: ticksBetween(history, axis, hi - span, hi) };
+}
+
+/** Where the window ends that shows the newest tick; the first ticks of all fill it from the left. */
+function newest(history, axis, span) {
+  const { lo, hi } = reachOf(history, axis);
+  return history.firstId === 0 ? Math.max(hi, lo + span) : hi;
 }
 
 /** Return the tick whose record is shown: pointed at, pinned, or the newest; null for a pinned one that is gone. */
@@ -39,40 +59,98 @@ export function shownOf(history, { hovered, pinned }) {
 
 let asked = null; // what was lacking when it was asked for
 
-/** Stop following, and fetch what the engine still knows of the past: once per pause, and again after a gap. */
+/** Fetch what the engine still knows of the past, once for the same lack. */
+export async function lookBack(history) {
+  const lacking = `${history.engine.incarnation_id} ${history.nGaps}`;
+  if (asked === lacking || !history.lacks(REMEMBERED)) return;
+  asked = lacking;
+  await fetchOlder().catch(() => (asked = null));
+}
+
+/** Stop following, and fetch the past: once per pause, and again after a gap. */
 export function pause(history) {
   if (isLive()) {
-    view.set({ end: view.get().held ?? Math.max(history.lastId, view.get().size - 1) });
+    view.set({ end: windowOf(history).hi });
     asked = null;
   }
-  const lacking = `${history.engine.incarnation_id} ${history.nGaps}`;
-  if (asked === lacking) return;
-  asked = lacking;
-  if (history.lacks(REMEMBERED)) fetchOlder().catch(() => (asked = null));
+  lookBack(history);
 }
 
 /** Follow the newest ticks again. */
 export const goLive = () => view.set({ end: null, held: null, pinned: null, hovered: null, lane: null });
 
-/** Show the window that ends at a tick. */
+/** Show the window that ends at a place of the axis. */
 export function pan(history, end) {
   pause(history);
-  const { size } = view.get();
-  const last = Math.max(history.lastId, size - 1);
-  view.set({ end: Math.max(Math.min(end, last), Math.min(history.firstId + size - 1, last)) });
+  const { axis, lo, hi } = windowOf(history);
+  const last = newest(history, axis, hi - lo);
+  view.set({ end: Math.max(Math.min(end, last), Math.min(reachOf(history, axis).lo + hi - lo, last)) });
 }
 
-/** Show more or fewer ticks. */
-export function resize(size) {
-  keep(forGood, "window", size);
-  view.set({ size });
+/** Show `factor` times as much, with the place `at` where it is; live, the newest tick is. */
+export function zoom(history, factor, at = null) {
+  const { axis, lo, hi } = windowOf(history);
+  const { end, held, span } = view.get();
+  const reach = reachOf(history, axis);
+  const most = Math.max(reach.hi - reach.lo, usual()[axis.name]);
+  const wanted = (hi - lo) * factor;
+  if (wanted > reach.hi - reach.lo) lookBack(history);
+  const next = Math.max(axis.least, Math.min(wanted, most));
+  setSpan({ ...span, [axis.name]: next });
+  const stays = at ?? (lo + hi) / 2;
+  const moved = stays + ((hi - stays) * next) / (hi - lo);
+  if (end !== null) pan(history, moved);
+  else if (held !== null) view.set({ held: Math.min(moved, newest(history, axis, next)) });
+}
+
+/** Show exactly a part of the axis. */
+export function showPart(history, lo, hi) {
+  const { axis } = windowOf(history);
+  pause(history);
+  setSpan({ ...view.get().span, [axis.name]: Math.max(hi - lo, axis.least) });
+  pan(history, Math.max(hi, lo + axis.least));
+}
+
+/** Show all that is known, and what the engine still remembers. */
+export async function showAll(history) {
+  await lookBack(history);
+  const { lo, hi } = reachOf(history, windowOf(history).axis);
+  showPart(history, lo, hi);
+}
+
+/** Show a time of the engine, such as a request's life, on whatever axis. */
+export function showTime(history, fromS, untilS) {
+  const ticks = ticksBetween(history, AXES.time, fromS, untilS);
+  if (!ticks.length) return false;
+  const { axis } = windowOf(history);
+  const [lo, hi] = [axis.leftOf(ticks[0]), axis.rightOf(ticks.at(-1))];
+  showPart(history, lo - (hi - lo) * 0.03, hi + (hi - lo) * 0.03);
+  return true;
+}
+
+/** Take the other axis. A paused window keeps its ticks. */
+export function turn(history, name) {
+  const { ticks } = windowOf(history);
+  const { end, span } = view.get();
+  keep(forGood, "axis", name);
+  if (end === null || !ticks.length) {
+    view.set({ axis: name, end: null, held: null });
+    return;
+  }
+  const axis = AXES[name];
+  const [lo, hi] = [axis.leftOf(ticks[0]), axis.rightOf(ticks.at(-1))];
+  view.set({ axis: name, end: hi, held: null, span: { ...span, [name]: Math.max(hi - lo, axis.least) } });
+}
+
+function setSpan(span) {
+  keep(forGood, "span", span);
+  view.set({ span });
 }
 
 /** Let the window stand still while somebody points at it. */
 export function hold(history, holds) {
-  const { held, size } = view.get();
   if (!holds) view.set({ held: null });
-  else if (held === null) view.set({ held: Math.max(history.lastId, size - 1) });
+  else if (view.get().held === null) view.set({ held: windowOf(history).hi });
 }
 
 /** Show the record of the tick under the pointer. */
@@ -85,43 +163,15 @@ export function pick(history, id, slot = null) {
   view.set({ pinned: id, lane: slot, ...(slot !== null && { request: request?.request_id ?? null }) });
 }
 
+/** Pin a tick and bring it into the window. */
+export function goTo(history, id) {
+  pause(history);
+  view.set({ pinned: id });
+  const { axis, lo, hi } = windowOf(history);
+  const tick = history.tick(id);
+  if (axis.leftOf(tick) < lo) pan(history, axis.leftOf(tick) + hi - lo);
+  else if (axis.rightOf(tick) > hi) pan(history, axis.rightOf(tick));
+}
+
 /** Follow a request from the list. */
 export const follow = (requestId) => view.set({ request: requestId });
-
-/** Obey a key of the tick slider. Returns whether it was one. */
-export function move(history, key, far) {
-  const { size, lane, pinned } = view.get();
-  const at = pinned ?? windowOf(history, view.get()).to;
-  const step = far ? 10 : 1;
-  const to = {
-    ArrowLeft: at - step,
-    ArrowRight: at + step,
-    PageUp: at - (size >> 1),
-    PageDown: at + (size >> 1),
-    Home: history.firstId,
-    End: history.lastId,
-  }[key];
-  if (to !== undefined) choose(history, to, to < at);
-  else if (key === " ") isLive() ? pause(history) : goLive();
-  else if (key === "ArrowUp" || key === "ArrowDown") {
-    const next =
-      (lane ?? (key === "ArrowDown" ? -1 : history.engine.n_slots)) + (key === "ArrowDown" ? 1 : -1);
-    view.set({ lane: Math.max(0, Math.min(history.engine.n_slots - 1, next)) });
-  } else if (key === "Enter" && lane !== null) {
-    const shown = shownOf(history, view.get());
-    if (shown) pick(history, shown.tick_id, lane);
-  } else return false;
-  return true;
-}
-
-/** Pin a tick; where it is missing, the next one before or after it. */
-function choose(history, id, before) {
-  const wanted = Math.max(history.firstId, Math.min(history.lastId, id));
-  const i = history.indexOf(before ? wanted + 1 : wanted);
-  const pinned = (history.ticks[before ? i - 1 : i] ?? history.ticks.at(-1)).tick_id;
-  pause(history);
-  const { from, to } = windowOf(history, view.get());
-  view.set({ pinned });
-  if (pinned < from) pan(history, pinned + view.get().size - 1);
-  if (pinned > to) pan(history, pinned);
-}

@@ -5,6 +5,8 @@ import shutil
 import pytest
 from stack import Site
 
+LATE = "503 (Service Unavailable)"
+"""What `/debug/ticks` answers while an engine is slow to say that it lives; the page asks again."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 WAIT_MS = 20_000
@@ -28,6 +30,13 @@ def browser():
 @pytest.fixture(scope="module")
 def site():
     with Site() as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A site with the built-in model."""
+    with Site(model="builtin:tiny", n_threads=1) as site:
         yield site
 
 
@@ -57,7 +66,8 @@ def make_page(browser):
         page.set_default_timeout(WAIT_MS)
 
         def complain(text):
-            if not any(word in text for word in allow):
+            expected = (*allow, LATE, *(["status of 500"] if site.ends else []))
+            if not any(word in text for word in expected):
                 trouble.append(text)
 
         page.on("console", lambda m: m.type in {"error", "warning"} and complain(f"{m.text} {m.location}"))
@@ -70,3 +80,10 @@ def make_page(browser):
     for context in contexts:
         context.close()
     assert not trouble
+
+
+def pytest_collection_modifyitems(items):
+    """Give a browser's test that lost a race with a busy machine two more tries; the summary counts them."""
+    for item in items:
+        if "make_page" in item.fixturenames or "of" in item.fixturenames:
+            item.add_marker(pytest.mark.flaky(reruns=2))

@@ -12,14 +12,20 @@ def until(page, holds):
 
 
 def say(page, text, **settings):
+    """Send a message; on a small screen the settings are a drawer."""
+    drawer = bool(settings) and page.viewport_size["width"] <= 900
+    if drawer:
+        page.get_by_role("button", name="Settings", exact=True).click()
     for name, value in settings.items():
         page.locator(f"[name={name}]").fill(str(value))
+    if drawer:
+        page.keyboard.press("Escape")
     page.get_by_label("Your message").fill(text)
     page.keyboard.press("Enter")
 
 
 def compare(page, n, **settings):
-    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("link", name="Compare").click()
     page.locator(".streams input").fill(str(n))
     say(page, "the same to all", **settings)
 
@@ -37,6 +43,7 @@ class Voice:
                 if (!String(url).endsWith("/v1/chat/completions")) return fetch(url, options);
                 voice.sent.push(JSON.parse(options.body));
                 return new Response(new ReadableStream({ start: (to) => {
+                    options.signal.onabort = () => to.error(options.signal.reason);
                     voice.tell = (text) => to.enqueue(encoder.encode(`data: ${text}\\n\\n`));
                 } }));
             };

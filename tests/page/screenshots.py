@@ -1,9 +1,11 @@
-"""Take the pictures of docs/page.md: `python tests/page/screenshots.py docs`.
+"""Take the pictures of docs/page.md and docs/tour.md: `python tests/page/screenshots.py docs`.
 
-The built-in chat model under a seeded load, in this process; needs a Chromium (`make browser`).
+The built-in chat model in this process, as a visitor of the first five minutes sees it; needs a Chromium
+(`make browser`).
 """
 
-import random
+import io
+import re
 import sys
 import threading
 from contextlib import suppress
@@ -11,83 +13,120 @@ from pathlib import Path
 
 import httpx2
 from conftest import CHROMIUM
+from hands import say
+from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 from stack import Site
 
 SETTINGS = {
     "model": "builtin:tiny",
-    "n_slots": 12,
-    "n_ctx": 2048,
+    "n_slots": 8,
+    "n_ctx": 4096,
     "n_threads": 1,
     "prefill_chunk": 64,
     "token_budget": 96,
-    "itl_target_ms": 40,
+    "itl_target_ms": 30,
     "log_level": "error",
 }
-PREFACE = "You are a careful assistant that answers briefly and says what it does not know. "
-WORDS = [
-    "slot",
-    "tick",
-    "batch",
-    "token",
-    "prompt",
-    "queue",
-    "cache",
-    "prefix",
-    "stream",
-    "answer",
-    "model",
-    "engine",
-]
+LONG = "Whoever reads this should count the lamps, the boats and the gulls, and say how many there were. "
+N_STREAMS = 5
+WIDE = {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light", "reduced_motion": "reduce"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True}
 
 
-def keep_busy(url, stop, number):
-    """Send one request after another, with pauses."""
-    rng = random.Random(number)
-    with httpx2.Client(timeout=60) as http:
-        while not stop.is_set():
-            text = PREFACE * rng.choice([1, 1, 4]) + " ".join(rng.choices(WORDS, k=rng.randint(10, 160)))
-            body = {"messages": [{"role": "user", "content": text}], "max_tokens": rng.randint(40, 400)}
-            with suppress(httpx2.HTTPError):
-                http.post(f"{url}/v1/chat/completions", json=body | {"ignore_eos": True})
-            stop.wait(rng.uniform(0, 0.6))
-
-
-def take(page, site, scheme, folder):
-    """Take both views in one colour scheme."""
-    page.goto(f"{site.url}/#playground")
-    page.locator("[name=max_tokens]").fill("700")
-    page.locator("[name=temperature]").fill("0.7")
-    page.get_by_role("button", name="Compare").click()
-    page.locator(".streams input").fill("4")
-    page.get_by_label("Your message").fill("Write a short story about a lighthouse.")
-    page.keyboard.press("Enter")
-    expect(page.locator(".together")).to_contain_text("ended", timeout=60_000)
-    page.screenshot(path=folder / f"page-playground-{scheme}.png")
-
-    page.get_by_role("link", name="Live ticks").click()
-    page.wait_for_function("() => Number(document.querySelector('.cursor')?.ariaValueNow) > 300")
-    lanes = page.locator(".lanes")
-    box = lanes.bounding_box()
-    lanes.click(position={"x": box["width"] * 0.72, "y": box["height"] * 0.13})
+def save(page, path, **options):
+    """Keep a picture in 256 colours, which takes a third of the bytes."""
     page.mouse.move(2, 2)
-    page.screenshot(path=folder / f"page-ticks-{scheme}.png")
+    page.evaluate("document.activeElement.blur()")
+    image = Image.open(io.BytesIO(page.screenshot(**options))).convert("RGB")
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def chat(page, folder, name="page-chat.png"):
+    page.get_by_role("button", name=re.compile("three bullet points")).click()
+    expect(page.locator(".numbers")).to_contain_text("stop")
+    say(page, "What is a slot?")
+    expect(page.locator(".numbers").last).to_contain_text("stop")
+    save(page, folder / name)
+
+
+def tool_call(page, folder):
+    page.get_by_role("button", name="New chat", exact=True).click()
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_role("checkbox", name="Calculator").check()
+    page.get_by_role("button", name="What is 17 + 25?").click()
+    expect(page.get_by_role("article").last).to_contain_text("= 42")
+    expect(page.locator(".numbers").last).to_contain_text("stop")
+    save(page, folder / "page-tool-call.png")
+
+
+def comparison(page, folder):
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_role("button", name=re.compile("a sailor and a lamp")).click()
+    expect(page.get_by_role("region", name="Text with differences")).to_be_visible()
+    page.set_viewport_size({"width": 1400, "height": 1400})
+    save(page, folder / "page-compare.png")
+    page.set_viewport_size(WIDE["viewport"])
+
+
+def ask(url, text, max_tokens):
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "ignore_eos": True}
+    with httpx2.Client(timeout=120) as http, suppress(httpx2.HTTPError):
+        http.post(f"{url}/v1/chat/completions", json=body)
+
+
+def load(url):
+    """Stream to several clients, and have one long prompt come while they stream."""
+    streams = [
+        threading.Thread(target=ask, args=(url, f"Tell me a story, number {number}.", 400))
+        for number in range(N_STREAMS)
+    ]
+    for stream in streams:
+        stream.start()
+    threading.Event().wait(0.5)
+    ask(url, LONG * 60, 40)
+    for stream in streams:
+        stream.join()
+
+
+def ticks(page, url, path, **options):
+    """Paused on the axis of time, around the long prompt, with the record of a tick that read some of it."""
+    page.goto(f"{url}/#ticks")
+    expect(page.get_by_role("region", name="Record of a tick")).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Time", exact=True).click()
+    page.get_by_role("button", name=re.compile("prompt, tok")).click()  # the longest first
+    page.get_by_role("region", name="Table of requests").locator("tbody button").first.click()
+    page.get_by_role("button", name="Show its ticks").click()
+    plot = page.get_by_role("img", name="Tokens of each tick")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    plot.click(position={"x": box["width"] * 0.45, "y": box["height"] * 0.5})
+    expect(page.get_by_role("region", name="Record of a tick")).to_contain_text("were read")
+    page.evaluate("document.querySelector('.side').scrollTo(0, 0)")
+    page.evaluate("scrollTo(0, 0)")
+    save(page, path, **options)
 
 
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
-    stop = threading.Event()
     with Site(**SETTINGS) as site, sync_playwright() as playwright:
-        for number in range(9):
-            threading.Thread(target=keep_busy, args=(site.url, stop, number), daemon=True).start()
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for scheme, height in (("light", 1060), ("dark", 1060)):
-            size = {"width": 1400, "height": height}
-            page = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-            take(page, site, scheme, folder)
-            page.close()
+        page = browser.new_page(**WIDE)
+        page.goto(site.url)
+        chat(page, folder)
+        tool_call(page, folder)
+        comparison(page, folder)
+        load(site.url)
+        page.set_viewport_size({"width": 1400, "height": 1060})
+        ticks(page, site.url, folder / "page-ticks.png")
+        dark = browser.new_page(**WIDE | {"color_scheme": "dark"})
+        dark.goto(site.url)
+        chat(dark, folder, "page-chat-dark.png")
+        phone = browser.new_page(**PHONE)
+        ticks(phone, site.url, folder / "page-ticks-phone.png")
         browser.close()
-        stop.set()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,11 @@ class Site:
         self._uvicorn.should_exit = self._uvicorn.force_exit = True
         self._thread.join(20)
 
+    @property
+    def ends(self):
+        """Whether it was told to end: what is still under way then gets 500."""
+        return self._uvicorn.should_exit
+
     async def _serve(self):
         self._asyncio = asyncio.get_running_loop()
         handles = [

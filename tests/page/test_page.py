@@ -6,17 +6,16 @@ import io
 import json
 import re
 import shlex
-from pathlib import Path
 
 import httpx2
 import pytest
+from axe import violations
 from hands import IDLE, compare, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 KEY = "a-key-of-the-tests"
 
 
@@ -29,7 +28,7 @@ def now(slider):
 
 
 def test_a_chat_streams_and_says_what_it_took(make_page, site):
-    page = make_page(site, "playground")
+    page = make_page(site, "chat")
     say(page, "hello", max_tokens=20, temperature=0)
     answer = page.get_by_role("article")
     expect(answer).to_contain_text("length")
@@ -51,7 +50,7 @@ def test_a_chat_streams_and_says_what_it_took(make_page, site):
 
 
 def test_the_request_as_python_gives_the_same_answer(make_page, site):
-    page = make_page(site, "playground")
+    page = make_page(site, "chat")
     say(page, 'say "it\'s" \\ twice', max_tokens=16, temperature=0, top_k=5)
     expect(page.get_by_role("article")).to_contain_text("length")
     page.get_by_role("button", name="Copy request").click()
@@ -65,7 +64,7 @@ def test_the_request_as_python_gives_the_same_answer(make_page, site):
 
 
 def test_stop_ends_the_stream_and_frees_the_slot(make_page, site):
-    page = make_page(site, "playground")
+    page = make_page(site, "chat")
     say(page, "a long one", max_tokens=3000)
     expect(page.locator(".caret")).to_be_visible()
     assert site.n_running() == 1
@@ -79,9 +78,9 @@ def test_stop_ends_the_stream_and_frees_the_slot(make_page, site):
 
 
 def test_compare_batches_the_streams_in_one_tick(make_page, site):
-    page = make_page(site, "playground")
+    page = make_page(site, "chat")
     compare(page, 4, max_tokens=40)
-    expect(page.locator(".together")).to_contain_text("4 streams ended")
+    expect(page.locator(".together")).to_contain_text("4 answers ended")
     expect(page.get_by_role("article")).to_have_count(4)
     for answer in page.get_by_role("article").all():
         expect(answer).to_contain_text(re.compile(r"TTFT\s*\d[\s\S]*output\s*40.tok[\s\S]*length"))
@@ -91,7 +90,7 @@ def test_compare_batches_the_streams_in_one_tick(make_page, site):
 
 
 def test_ticks_show_while_a_load_runs(make_page, site):
-    page = make_page(site, "playground")
+    page = make_page(site, "chat")
     compare(page, 6, max_tokens=2000)
     page.get_by_role("link", name="Live ticks").click()
     slider = page.get_by_role("slider", name="Tick")
@@ -114,7 +113,9 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     expect(slider).to_have_attribute("aria-valuenow", str(chosen - 10))
     expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {chosen - 10:,}")
     assert re.search(r"6 decode and 0 prefill tokens in \d", slider.get_attribute("aria-valuetext"))
-    page.keyboard.press("ArrowDown")
+    held = number(record.locator(".spans li > span").first.inner_text())
+    for _ in range(held + 1):
+        page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     life = page.get_by_role("region", name="Life of a request")
     expect(life).to_contain_text("generating")
@@ -129,19 +130,19 @@ def test_ticks_show_while_a_load_runs(make_page, site):
     lanes = page.locator(".lanes")
     lanes.scroll_into_view_if_needed()
     box = lanes.bounding_box()
-    lanes.hover(position={"x": box["width"] * 0.7, "y": 10})
+    lanes.hover(position={"x": box["width"] * 0.7, "y": held * box["height"] / 8 + 10})
     expect(page.get_by_text("held")).to_be_visible()
     expect(record.get_by_role("heading", level=2)).not_to_have_text(f"Tick {number(str(now(slider))) + 1:,}")
-    lanes.click(position={"x": box["width"] * 0.7, "y": 10})
+    lanes.click(position={"x": box["width"] * 0.7, "y": held * box["height"] / 8 + 10})
     pointed = now(slider)
     expect(record.get_by_role("heading", level=2)).to_have_text(f"Tick {pointed:,}")
     expect(page.locator(".requests tr.chosen")).to_have_count(1)
 
     # Back in time, and on again; the load ends by leaving.
-    page.get_by_label("Scroll back").fill("200")
+    page.get_by_role("slider", name="Part that is shown").press("ArrowLeft")
     expect(page.get_by_text("paused")).to_be_visible()
     page.get_by_role("button", name="Go live").click()
-    page.get_by_role("link", name="Playground").click()
+    page.get_by_role("link", name="Compare").click()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Stop").click()
     until(page, IDLE)
@@ -161,7 +162,7 @@ def test_the_table_and_a_life_say_what_held_a_prompts_beginning(make_page, site)
 
 def test_a_restart_of_the_engine_is_told_and_survived(make_page):
     with Site() as site:
-        page = make_page(site, "playground", allow=["500", "503", "ERR_"])
+        page = make_page(site, "chat", allow=["500", "503", "ERR_"])
         say(page, "interrupted", max_tokens=3000)
         expect(page.locator(".caret")).to_be_visible()
         page.get_by_role("link", name="Live ticks").click()
@@ -179,7 +180,7 @@ def test_a_restart_of_the_engine_is_told_and_survived(make_page):
         expect(life).to_contain_text(re.compile(r"Continued\s*after \d+ tokens"))
         expect(life).not_to_contain_text("Tenant")
         page.get_by_role("button", name="Close this notice").click()
-        page.get_by_role("link", name="Playground").first.click()
+        page.get_by_role("link", name="Chat").click()
         expect(page.locator(".caret")).to_be_visible()
         expect(page.get_by_role("alert")).to_have_count(0)
         page.get_by_role("link", name="Live ticks").click()
@@ -205,7 +206,7 @@ def test_a_keyed_server_is_asked_with_the_key(make_page):
         page.keyboard.press("Enter")
         expect(form).to_have_count(0)
         expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
-        page.get_by_role("link", name="Playground").first.click()
+        page.get_by_role("link", name="Chat").click()
         say(page, "hello", max_tokens=5)
         expect(page.get_by_role("article")).to_contain_text("length")
         page.get_by_role("link", name="Live ticks").click()
@@ -214,7 +215,7 @@ def test_a_keyed_server_is_asked_with_the_key(make_page):
         life = page.get_by_role("region", name="Life of a request")
         expect(life).to_contain_text(re.compile(r"Tenant\s*key-1\s*class 0"))
         expect(life).not_to_contain_text("Continued")
-        page.get_by_role("link", name="Playground").first.click()
+        page.get_by_role("link", name="Chat").click()
         page.get_by_role("button", name="Copy request").click()
         assert KEY not in page.content(), "the key is shown nowhere"
         assert KEY not in page.evaluate("JSON.stringify(localStorage)")
@@ -223,10 +224,10 @@ def test_a_keyed_server_is_asked_with_the_key(make_page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_views_are_accessible(make_page, site, scheme):
-    page = make_page(site, "playground", color_scheme=scheme)
+    page = make_page(site, "chat", color_scheme=scheme)
     found = [("empty", violations(page))]
     compare(page, 3, max_tokens=60)
-    expect(page.locator(".together")).to_contain_text("3 streams ended")
+    expect(page.locator(".together")).to_contain_text("3 answers ended")
     found.append(("compared", violations(page)))
     page.get_by_role("button", name="Copy request").click()
     found.append(("dialog", violations(page)))
@@ -238,21 +239,14 @@ def test_both_views_are_accessible(make_page, site, scheme):
     assert not [(where, what) for where, what in found if what]
 
 
-def violations(page):
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [(v["id"], [node["target"] for node in v["nodes"]]) for v in result["violations"]]
-
-
 def test_it_fits_a_phone(make_page, site):
     phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-    page = make_page(site, "playground", **phone)
-    page.locator(".settings summary").first.tap()
+    page = make_page(site, "chat", **phone)
     say(page, "w" * 200, max_tokens=30)
     expect(page.get_by_role("article")).to_contain_text("length")
     wide = "document.documentElement.scrollWidth"
     assert page.evaluate(wide) == 360
     page.get_by_role("link", name="Live ticks").tap()
-    page.locator(".lanes").tap(position={"x": 200, "y": 8})
+    page.locator(".lanes").tap(position={"x": 100, "y": 8})
     expect(page.get_by_role("button", name="Go live")).to_be_visible()
     assert page.evaluate(wide) == 360

@@ -184,10 +184,9 @@ LOOK = """async ({ view, pick, goLive, shownOf, windowOf }, { packet, more }) =>
         pick(history, 150);
         await frames();
         for (const one of more) merge(one);
-        const { from, to } = windowOf(history, view.get());
-        const seen = history.between(from, to).length;
+        const seen = windowOf(history).ticks.length;
         const pinned = shownOf(history, view.get())?.tick_id ?? null;
-        const found = [seen, view.get().size, pinned, history.ticks.length, history.lastId];
+        const found = [seen, view.get().span.ticks, pinned, history.ticks.length, history.lastId];
         history.ticks.splice(0, 200);
         const gone = shownOf(history, view.get());
         goLive();
@@ -218,7 +217,7 @@ def test_a_slot_that_is_held_and_not_computed_waits(of):
         const { History } = await import("/ui/history.js");
         const history = new History(packet);
         const pieces = piecesOf(history, history.ticks);
-        return pieces.map(({ slot, id, kind, from, to }) => [slot, id, kind, from, to]);
+        return pieces.map(({ slot, id, kind, first, last }) => [slot, id, kind, first.tick_id, last.tick_id]);
     }"""
     decodes, reads = [0, 4, 1, 1], [1, 0, 2, 0]
     rows = [[decodes], [decodes], [decodes, reads], [decodes], [], [decodes]]

@@ -55,7 +55,7 @@ def test_samples_of_a_minute_are_kept_and_no_more_though_nobody_asks(of):
     assert of("quantiles.js", ask, 600) == [60, 120, 60]
 
 
-ASK = r"""async ({ ask, speedOf, tokensOf }, chunks) => {
+ASK = r"""async ({ ask, paceOf, tokensOf }, chunks) => {
     const { fetch } = window;
     const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
     const pull = async (body) => {
@@ -70,7 +70,7 @@ ASK = r"""async ({ ask, speedOf, tokensOf }, chunks) => {
     const [answer] = ask({}).answers;
     window.fetch = fetch;
     while (answer.get().usage === null) await wait(10);
-    return { ...answer.get(), nTokens: tokensOf(answer.get()), speed: speedOf(answer.get()) };
+    return { ...answer.get(), nTokens: tokensOf(answer.get()), pace: paceOf(answer.get()) };
 }"""
 """Ask for chunks, and pauses in milliseconds; return the answer they made."""
 
@@ -87,33 +87,57 @@ def ended(**usage):
 
 
 def test_the_end_of_an_answer_is_when_its_last_token_came(of):
-    chunks = [said(content="a"), said(content="bc"), 400, *ended(completion_tokens=5)]
+    chunks = [said(content="a"), said(content="bc"), 400, *ended(completion_tokens=9)]
     answer = of("chat.js", ASK, chunks)
-    assert answer["nTokens"] == 5
-    assert 0 < answer["speed"] < 4 / 0.39, "the end token took its time"
+    assert answer["nTokens"] == 9
+    assert answer["pace"]["from"] == "page"
+    assert 0 < answer["pace"]["perSecond"] < 8 / 0.39, "the end token took its time"
+
+
+def test_a_pace_is_the_servers_and_never_a_guess_from_few_tokens_or_a_moment(of):
+    pause = [said(content="a"), 300]
+    assert of("chat.js", ASK, [*pause, *ended(completion_tokens=7)])["pace"] is None
+    assert of("chat.js", ASK, [said(content="a"), *ended(completion_tokens=900)])["pace"] is None
+    [stop, usage] = ended(completion_tokens=900)
+    served = usage | {"timings": {"tokens_per_second": 41.5}}
+    assert of("chat.js", ASK, [*pause, stop, served])["pace"] == {"perSecond": 41.5, "from": "server"}
+    served = usage | {"timings": {"tokens_per_second": None}}
+    assert of("chat.js", ASK, [*pause, stop, served])["pace"] is None
+
+
+def test_until_an_answer_ended_its_pace_is_that_of_the_feed(of):
+    answer = '{ status: "streaming", ttftS: 0.1, nDeltas: 500, timings: null }'
+    ask = f"({{ paceOf }}, told) => paceOf({answer}, told, 12)"
+    told = {"state": "generating", "n_output": 41, "first_token_s": 10, "ended_s": None}
+    assert of("chat.js", ask, told) == {"perSecond": 20, "from": "feed"}
+    assert of("chat.js", ask, told | {"first_token_s": 11.9}) is None
+    assert of("chat.js", ask, None) is None
 
 
 def test_reasoning_is_output_like_any_other_and_its_time_is_known(of):
     thoughts = [said(reasoning_content="hm"), 150, said(reasoning_content=", yes")]
-    answer = of("chat.js", ASK, [*thoughts, 150, said(content="a"), 400, *ended(completion_tokens=4)])
+    answer = of("chat.js", ASK, [*thoughts, 150, said(content="a"), 400, *ended(completion_tokens=9)])
     assert (answer["reasoning"], answer["text"], answer["nDeltas"]) == ("hm, yes", "a", 3)
     total = answer["lastS"] - answer["sentS"]
     assert answer["reasonedS"] > 0.29, "up to the answer"
     assert answer["ttftS"] + answer["reasonedS"] < total - 0.39, "the first token is one of the reasoning"
-    assert 0 < answer["speed"] < 3 / 0.69
+    assert 0 < answer["pace"]["perSecond"] < 8 / 0.69
 
 
 def test_pieces_of_tool_calls_are_put_together(of):
-    def piece(index, **function):
-        return {"index": index, "function": function}
+    def piece(index, id_=None, **function):
+        return {"index": index, "function": function} | ({"id": id_} if id_ else {})
 
     chunks = [
-        said(tool_calls=[piece(0, name="add", arguments="")]),
+        said(tool_calls=[piece(0, "call00001", name="add", arguments="")]),
         said(tool_calls=[piece(0, arguments='{"a":'), piece(0, arguments=" 1}")]),
-        said(tool_calls=[piece(1, name="now", arguments="{}")]),
+        said(tool_calls=[piece(1, "call00002", name="now", arguments="{}")]),
     ]
     answer = of("chat.js", ASK, [*chunks, *ended(completion_tokens=9)])
-    assert answer["calls"] == [{"name": "add", "args": '{"a": 1}'}, {"name": "now", "args": "{}"}]
+    assert answer["calls"] == [
+        {"id": "call00001", "name": "add", "args": '{"a": 1}', "result": None},
+        {"id": "call00002", "name": "now", "args": "{}", "result": None},
+    ]
     assert answer["ttftS"] is not None
 
 

@@ -1,0 +1,176 @@
+// A conversation as a tree of messages: a value, and what can be done with it. No DOM, no storage.
+
+/** How many characters of the first message make a title. */
+const TITLE_CHARS = 60;
+
+/** An id that no other tab makes: crypto.randomUUID wants https, this does not. */
+export const newId = () =>
+  [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/** A conversation without messages. Times are milliseconds since 1970. */
+export const newConversation = (settings, model, atMs = Date.now()) => ({
+  id: newId(),
+  title: "",
+  titledMs: 0, // when somebody named it; 0: it has its first message's words
+  createdMs: atMs,
+  changedMs: atMs,
+  settings,
+  model,
+  messages: [], // each with id, parent, role (user or assistant); in order of time
+  head: null, // the message that ends the branch in sight
+});
+
+/** Return a message by its id. */
+export const messageOf = ({ messages }, id) => messages.find((message) => message.id === id) ?? null;
+
+/** Return the branch that ends with a message, from its first one on. */
+export function pathTo({ messages }, id) {
+  const byId = new Map(messages.map((message) => [message.id, message]));
+  const path = [];
+  for (let message = byId.get(id); message; message = byId.get(message.parent)) path.push(message);
+  return path.reverse();
+}
+
+/** Return the branch in sight. */
+export const pathOf = (conversation) => pathTo(conversation, conversation.head);
+
+/** Return the messages that stand where this one does, itself among them. */
+export const siblingsOf = ({ messages }, { parent }) => messages.filter((other) => other.parent === parent);
+
+/** Add a message behind another (null: as a first one) and look at it. */
+export function withMessage(conversation, parent, message, atMs = Date.now()) {
+  const added = { id: newId(), ...message, parent, atMs, changedMs: atMs };
+  const messages = [...conversation.messages, added];
+  const title = conversation.title || titleOf(added);
+  return { ...conversation, title, messages, head: added.id, changedMs: atMs };
+}
+
+/** Change a message in its place. The conversation stays where it is in the list. */
+export function withChange(conversation, id, patch, atMs = Date.now()) {
+  const messages = conversation.messages.map((message) =>
+    message.id === id ? { ...message, ...patch, changedMs: atMs } : message,
+  );
+  return { ...conversation, messages };
+}
+
+/** Look at a message's branch, where it was written last. */
+export function lookAt(conversation, id) {
+  const branch = new Set([id]);
+  for (const message of conversation.messages) if (branch.has(message.parent)) branch.add(message.id);
+  return { ...conversation, head: [...branch].at(-1) };
+}
+
+/** Give it a name; an empty one gives back that of its first message. */
+export function withTitle(conversation, title, atMs = Date.now()) {
+  const named = title.trim().slice(0, 200);
+  const first = conversation.messages.find(({ role }) => role === "user");
+  return { ...conversation, title: named || titleOf(first), titledMs: named ? atMs : 0, changedMs: atMs };
+}
+
+function titleOf(message) {
+  const line = (message?.text ?? "").trim().split("\n")[0].trim() || (message?.files?.[0]?.name ?? "");
+  return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
+}
+
+/** Unite what two tabs made of one conversation: no message is lost, of two versions the newer holds. */
+export function united(stored, mine) {
+  if (!stored) return mine;
+  const byId = new Map(stored.messages.map((message) => [message.id, message]));
+  for (const message of mine.messages) {
+    const other = byId.get(message.id);
+    if (!other || other.changedMs <= message.changedMs) byId.set(message.id, message);
+  }
+  const messages = [...byId.values()].sort((a, b) => a.atMs - b.atMs);
+  const { title, titledMs } = stored.titledMs > mine.titledMs ? stored : mine;
+  return { ...mine, title, titledMs, messages, changedMs: Math.max(stored.changedMs, mine.changedMs) };
+}
+
+/** Say whether two have the same messages and name. */
+export const sameAs = (one, other) =>
+  one.title === other.title &&
+  one.messages.length === other.messages.length &&
+  one.messages.every(({ id, changedMs }, i) => {
+    const message = other.messages[i];
+    return id === message.id && changedMs === message.changedMs;
+  });
+
+/** Return what a list shows of a conversation. */
+export const summaryOf = ({ id, title, changedMs }) => ({ id, title, changedMs });
+
+/** Say whether a text is in a conversation's title or messages. */
+export function mentions({ title, messages }, words) {
+  const asked = words.trim().toLowerCase();
+  const has = (text) => (text ?? "").toLowerCase().includes(asked);
+  return (
+    has(title) || messages.some(({ text, files = [] }) => has(text) || files.some(({ name }) => has(name)))
+  );
+}
+
+const DAY_MS = 24 * 3600 * 1000;
+
+/** Group summaries by how long ago they changed, newest first: `[[word, summaries]]`. */
+export function byDay(summaries, nowMs = Date.now()) {
+  const today = new Date(nowMs).setHours(0, 0, 0, 0);
+  const wordOf = (atMs) => {
+    if (atMs >= today) return "Today";
+    if (atMs >= today - DAY_MS) return "Yesterday";
+    if (atMs >= today - 7 * DAY_MS) return "Last 7 days";
+    return atMs >= today - 30 * DAY_MS ? "Last 30 days" : "Older";
+  };
+  const ordered = [...summaries].sort((a, b) => b.changedMs - a.changedMs);
+  return [...Map.groupBy(ordered, ({ changedMs }) => wordOf(changedMs))];
+}
+
+/**
+ * Return the messages of a branch as the chat API takes them. An answer that says nothing is left out, and its
+ * question with it, as many templates want turns to alternate.
+ */
+export const asked = (path) =>
+  path.flatMap((message, i) => {
+    if (message.role !== "user") return answerOf(message);
+    const next = path[i + 1];
+    return next?.role === "assistant" && !answerOf(next).length ? [] : [userOf(message)];
+  });
+
+function userOf(message) {
+  const { images = [] } = message;
+  const text = withFiles(message);
+  if (!images.length) return { role: "user", content: text };
+  const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  return { role: "user", content: [...(text ? [{ type: "text", text }] : []), ...parts] };
+}
+
+/** An answer, and behind it the results of its calls; calls without a result are left out. */
+function answerOf({ text, reasoning, calls }) {
+  const answered = calls.filter(({ result }) => result);
+  if (!text && !reasoning && !answered.length) return [];
+  const tool_calls = answered.map(({ id, name, args }) => ({
+    id,
+    type: "function",
+    function: { name, arguments: args },
+  }));
+  return [
+    {
+      role: "assistant",
+      content: text,
+      ...(reasoning && { reasoning_content: reasoning }),
+      ...(answered.length && { tool_calls }),
+    },
+    ...answered.map(({ id, result }) => ({
+      role: "tool",
+      tool_call_id: id,
+      content: result.error === undefined ? result.content : `Error: ${result.error}`,
+    })),
+  ];
+}
+
+/** A message's text, and the files that go with it, each fenced by more backticks than it has itself. */
+export function withFiles({ text, files = [] }) {
+  const blocks = files.map(({ name, text: inside }) => {
+    const longest = Math.max(2, ...(inside.match(/`+/g) ?? []).map((run) => run.length));
+    const fence = "`".repeat(longest + 1);
+    const language = /\.([A-Za-z0-9]{1,10})$/.exec(name)?.[1].toLowerCase() ?? "";
+    return `File ${name}:\n\n${fence}${language}\n${inside.replace(/\n$/, "")}\n${fence}`;
+  });
+  return [text, ...blocks].filter(Boolean).join("\n\n");
+}

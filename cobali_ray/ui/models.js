@@ -1,0 +1,22 @@
+// Which models the server has, for the chat and the comparison alike. No drawing.
+import { call } from "./api.js";
+import { makeStore } from "./store.js";
+
+/** `all` as /v1/models tells them, or the `trouble` there was. */
+export const models = makeStore({ all: [], trouble: null });
+
+/** Ask which names the server's models have. */
+export async function loadModels() {
+  try {
+    const { data } = await (await call("v1/models")).json();
+    models.set({ all: data, trouble: null });
+  } catch (error) {
+    models.set({ trouble: error });
+  }
+}
+
+/** Return a chosen model's name where the server has it, else the first it has. */
+export function modelOf(chosen) {
+  const names = models.get().all.map(({ id }) => id);
+  return names.includes(chosen) ? chosen : (names[0] ?? chosen);
+}

@@ -1,0 +1,173 @@
+"""The page's shell in a real browser: the first screen, what it weighs, its header, the page of the API."""
+
+import re
+
+import pytest
+from axe import violations
+from hands import until
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+MOST_BYTES = 150_000
+"""As they are sent: packed, with their headers."""
+VIEWS = ["Chat", "Compare", "Live ticks"]
+
+
+def test_the_first_screen_says_what_this_is_and_one_click_gets_an_answer(make_page, tiny):
+    page = make_page(tiny, "")
+    expect(page.get_by_role("heading", name="Chat with tiny")).to_be_visible()
+    expect(page).to_have_title("Chat · cobali_ray")
+    expect(page.locator(".strip")).to_contain_text("8 slots free")
+    page.get_by_role("button", name="What is 17 + 25?").click()
+    expect(page.get_by_role("article")).to_contain_text("17 + 25 = 42")
+
+
+def test_the_strip_draws_ticks_and_leads_to_them(make_page, site):
+    page = make_page(site, "chat", allow=["getImageData"])  # the test's own reading, which it repeats
+    expect(page.get_by_role("button", name="Compare SQLite")).to_be_visible()  # no prompts of tiny's
+    ask = {"prompt": "hello", "max_tokens": 30}
+    page.evaluate(
+        """(body) => fetch("v1/completions", { method: "POST", body: JSON.stringify(body),
+            headers: { "content-type": "application/json" } }).then((r) => r.text())""",
+        ask,
+    )
+    until(
+        page,
+        """async () => {
+            const { colour } = await import("/ui/theme.js");
+            const canvas = document.querySelector(".strip canvas");
+            const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const seen = new Set();
+            for (let i = 0; i < pixels.length; i += 4)
+                if (pixels[i + 3] === 255) seen.add(`rgb(${[...pixels.slice(i, i + 3)].join(", ")})`);
+            return ["decode", "prefill"].every((name) => seen.has(colour(name)));
+        }""",
+    )
+    page.locator(".strip").click()
+    expect(page.get_by_role("region", name="Record of a tick")).to_be_visible()
+
+
+def test_the_first_paint_is_light(browser, tiny):
+    page = browser.new_page()
+    fetched = []
+
+    def note(request):
+        fetched.append(request)
+
+    page.on("requestfinished", note)
+    page.goto(f"{tiny.url}/#chat", wait_until="load")
+    expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
+    page.evaluate("document.fonts.ready")
+    assert page.evaluate("document.fonts.check('15px Inter')")
+    files = [r for r in fetched if r.url.startswith(f"{tiny.url}/ui/") or r.url == f"{tiny.url}/"]
+    sizes = {r.url: r.sizes() for r in files}
+    raw = sum(len(r.response().body()) for r in files)
+    weights = {url: size["responseBodySize"] + size["responseHeadersSize"] for url, size in sizes.items()}
+    page.close()
+    assert {url.rpartition(".")[2] for url in weights} >= {"css", "js", "svg", "woff2"}
+    assert f"{tiny.url}/" in weights
+    sent = sum(weights.values())
+    heavy = sorted(weights.items(), key=lambda item: -item[1])
+    assert sent < MOST_BYTES, f"{len(weights)} files, {sent:,} bytes sent, {raw:,} unpacked: {heavy}"
+
+
+def test_addresses_choose_views_and_keep_what_follows_the_question_mark(make_page, site):
+    page = make_page(site, "playground")  # its name until 2026
+    for view, hash_ in zip(VIEWS, ("chat", "compare?from=a", "ticks?at=5"), strict=True):
+        page.goto(f"{site.url}/#{hash_}")
+        expect(page.get_by_role("link", name=view, exact=True)).to_have_attribute("aria-current", "page")
+        expect(page).to_have_title(f"{view} · cobali_ray")
+        assert page.url.endswith(hash_)
+    page.go_back()
+    expect(page.get_by_role("link", name="Compare", exact=True)).to_have_attribute("aria-current", "page")
+    expect(page.get_by_label("Your message")).to_be_visible()
+
+
+def test_a_view_whose_modules_do_not_come_says_so(make_page, site):
+    page = make_page(site, "chat", allow=["ERR_", "Failed to fetch"])
+    page.route("**/ui/ticks.js", lambda route: route.abort())
+    page.get_by_role("link", name="Live ticks").click()
+    expect(page.get_by_role("heading", name="This part could not be loaded")).to_be_visible()
+    page.unroute_all()
+    page.get_by_role("button", name="Load the page again").click()
+    expect(page.locator(".tiles")).to_be_visible()
+
+
+def test_keys_reach_everything_and_focus_shows(make_page, tiny):
+    page = make_page(tiny, "chat")
+    expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("button", name="Skip to the content")
+    expect(skip).to_be_focused()
+    assert skip.bounding_box()["x"] >= 0, "it comes into view"
+    seen = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate(
+                """() => {
+                const { activeElement: at } = document;
+                const { outlineStyle, outlineWidth } = getComputedStyle(at);
+                return [at.textContent.trim() || at.ariaLabel || at.placeholder, outlineStyle, outlineWidth];
+            }"""
+            )
+        )
+    texts = [text for text, *_ in seen]
+    assert {*VIEWS, "API", "What is 17 + 25?"} <= set(texts), texts
+    assert all((style, width) == ("solid", "2px") for _, style, width in seen), seen
+    page.evaluate("document.activeElement.blur()")
+    skip.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_colours_follow_the_system_and_then_the_choice(make_page, site):
+    page = make_page(site, "chat", color_scheme="dark")
+    back = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(back)
+    button = page.get_by_role("button", name="Colours: auto")
+    expect(button.locator("svg")).to_be_visible()
+    button.click()
+    expect(page.get_by_role("button", name="Colours: light")).to_be_visible()
+    assert page.evaluate(back) != dark
+    page.get_by_role("button", name="Colours: light").click()
+    page.reload()
+    expect(page.get_by_role("button", name="Colours: dark")).to_be_visible()
+    assert page.evaluate(back) == dark
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_is_accessible(make_page, tiny, scheme):
+    page = make_page(tiny, "chat", color_scheme=scheme)
+    expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
+    assert not violations(page)
+    page.get_by_role("link", name="Compare").click()
+    expect(page.get_by_label("Your message")).to_be_visible()
+    assert not violations(page)
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_it_fits_small_screens(make_page, tiny, width):
+    page = make_page(tiny, "chat", viewport={"width": width, "height": 844})
+    expect(page.get_by_role("button", name="What is 17 + 25?")).to_be_visible()
+    for view in VIEWS:
+        page.get_by_role("link", name=view, exact=True).click()
+        expect(page).to_have_title(re.compile(view))
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        header = page.locator(".top").bounding_box()
+        for part in page.locator(".top > :not(.skip)").all():
+            box = part.bounding_box()
+            assert box is None or box["x"] + box["width"] <= header["width"], "nothing leaves the header"
+
+
+def test_the_api_page_draws_the_operations_and_asks_no_other_host(make_page):
+    with Site(api_keys=["a-key-of-the-tests"]) as site:
+        page = make_page(site, "", allow=["401", "ERR_"])
+        page.goto(f"{site.url}/docs")
+        expect(page.locator(".opblock-summary-path").first).to_contain_text("/v1/chat/completions")
+        page.locator("#operations-facts-health_health_get .opblock-summary-control").click()
+        expect(page.locator(".opblock-body")).to_contain_text("always 200")
+        page.locator(".top a").click()
+        expect(page.get_by_role("form", name="API key")).to_be_visible()

@@ -1,0 +1,241 @@
+"""The view of ticks in a browser: axis, zoom, links, files, the table of requests."""
+
+import json
+import re
+
+import httpx2
+import pytest
+from axe import violations
+from hands import until
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+SHOWN = """async () => {
+    const { windowOf } = await import("/ui/window.js");
+    const { feed } = await import("/ui/feed.js");
+    const { axis, lo, hi, ticks } = windowOf(feed.get().history);
+    const [first, last] = [ticks[0], ticks.at(-1)].map((tick) => tick?.tick_id);
+    return { axis: axis.name, lo, hi, n: ticks.length, first, last };
+}"""
+REACH = """async () => {
+    const { AXES, reachOf } = await import("/ui/axis.js");
+    const { feed } = await import("/ui/feed.js");
+    return reachOf(feed.get().history, AXES.time);
+}"""
+
+
+def ask(site, n_tokens, n=1):
+    for _ in range(n):
+        body = {"prompt": "tell me of ticks", "max_tokens": n_tokens, "ignore_eos": True}
+        httpx2.post(f"{site.url}/v1/completions", json=body).raise_for_status()
+
+
+def open_ticks(make_page, site, **options):
+    """Open the view and wait for its plots."""
+    page = make_page(site, "ticks", **options)
+    expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()
+    return page
+
+
+def place(element, x, y=0.5):
+    """Return a point of an element's plot, by shares; beside it are the scale and a margin."""
+    box = element.bounding_box()
+    return box["x"] + 64 + x * (box["width"] - 64 - 26), box["y"] + y * box["height"]
+
+
+def drag(page, element, x0, x1, key=None):
+    if key:
+        page.keyboard.down(key)
+    page.mouse.move(*place(element, x0))
+    page.mouse.down()
+    page.mouse.move(*place(element, (x0 + x1) / 2))
+    page.mouse.move(*place(element, x1))
+    page.mouse.up()
+    if key:
+        page.keyboard.up(key)
+
+
+def test_ticks_are_zoomed_and_brushed_on_either_axis(make_page, site):
+    ask(site, 60, n=4)
+    page = open_ticks(make_page, site)
+    plot = page.get_by_role("img", name="Tokens of each tick")
+    slider = page.get_by_role("slider", name="Tick")
+    assert page.evaluate(SHOWN)["n"] == 120
+    slider.press("+")
+    assert page.evaluate(SHOWN)["n"] == 80
+    page.get_by_role("button", name="Zoom out").click()
+    assert page.evaluate(SHOWN)["n"] == 120
+    page.get_by_role("button", name="All").click()
+    expect(page.get_by_text("paused")).to_be_visible()
+    whole = page.evaluate(SHOWN)
+    assert whole["n"] >= 240
+
+    drag(page, plot, 0.25, 0.5, key="Shift")  # a selection is what is shown then
+    part = page.evaluate(SHOWN)
+    assert part["n"] == pytest.approx(whole["n"] / 4, rel=0.05)
+    assert part["first"] == pytest.approx(whole["first"] + whole["n"] / 4, abs=3)
+    drag(page, plot, 0.5, 0.75)  # without a key it pans
+    panned = page.evaluate(SHOWN)
+    assert panned["first"] == pytest.approx(part["first"] - part["n"] / 4, abs=2)
+    page.mouse.move(*place(plot, 0.9))
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -60)
+    page.keyboard.up("Control")
+    until(page, f"() => ({SHOWN})().then(({{ n }}) => n < 0.8 * {panned['n']})")
+    zoomed = page.evaluate(SHOWN)
+    assert zoomed["last"] > panned["last"] - 0.1 * panned["n"], "what was pointed at stays there"
+
+    page.get_by_role("button", name="Time", exact=True).click()
+    timed = page.evaluate(SHOWN)
+    assert (timed["axis"], timed["first"], timed["last"]) == ("time", zoomed["first"], zoomed["last"])
+    drag(page, page.get_by_role("slider", name="Part that is shown"), 0.6, 0.9)
+    brushed, reach = page.evaluate(SHOWN), page.evaluate(REACH)
+    assert brushed["hi"] - brushed["lo"] == pytest.approx(0.3 * (reach["hi"] - reach["lo"]), rel=0.05)
+    assert brushed["lo"] == pytest.approx(reach["lo"] + 0.6 * (reach["hi"] - reach["lo"]), rel=0.02)
+    page.wait_for_function("(hi) => location.hash.includes(`&to=${hi.toFixed(6)}`)", arg=brushed["hi"])
+    page.reload()
+    expect(page.get_by_text("paused")).to_be_visible()
+    again = page.evaluate(SHOWN)
+    assert (again["axis"], again["n"], again["last"]) == ("time", brushed["n"], brushed.get("last"))
+    assert (again["lo"], again["hi"]) == pytest.approx((brushed["lo"], brushed["hi"]), abs=1e-5)
+
+
+def test_a_link_leads_to_the_moment_and_its_request(make_page, site):
+    ask(site, 30)
+    page = open_ticks(make_page, site)
+    lanes = page.locator(".lanes")
+    lanes.click(position={"x": lanes.bounding_box()["width"] - 60, "y": 10})
+    life = page.get_by_role("region", name="Life of a request")
+    request = life.get_by_role("heading", level=2).inner_text()
+    tick = page.get_by_role("slider", name="Tick").get_attribute("aria-valuenow")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("status").filter(has_text=re.compile("Link copied|address bar"))).to_have_count(1)
+    assert f"tick={tick}&n=" in page.url
+    other = make_page(site, page.url.partition("#")[2])
+    expect(other.get_by_role("slider", name="Tick")).to_have_attribute("aria-valuenow", tick)
+    expect(other.get_by_role("button", name="Go live")).to_be_visible()
+    expect(
+        other.get_by_role("region", name="Life of a request").get_by_role("heading", level=2)
+    ).to_have_text(request)
+    other.get_by_role("button", name="Go live").click()
+    other.wait_for_function("() => location.hash === '#ticks'")
+    other.evaluate("location.hash = '#ticks?run=0000&tick=7'")
+    expect(other.get_by_role("alert")).to_contain_text("Tick 7 is of an earlier run")
+
+
+EARLY = """async () => {
+    const { loadTicks } = await import("/ui/lazy.js");
+    const { feed, merge } = await import("/ui/feed.js");
+    const { html, render } = await import("/ui/preact.js");
+    const { isLive, view } = await import("/ui/window.js");
+    const Ticks = await loadTicks();
+    const packet = await (await fetch("/debug/ticks?last=600")).json();
+    const tick = packet.ticks.at(-9).tick_id;
+    history.replaceState(null, "", `#ticks?tick=${tick}&n=8`);
+    feed.set({ history: null });
+    render(html`<${Ticks} />`, document.body.appendChild(document.createElement("div")));
+    merge(packet); // after the first drawing, and before what that does afterwards
+    await new Promise((done) => setTimeout(done, 500));
+    return { live: isLive(), off: view.get().pinned - tick };
+}"""
+
+
+def test_a_link_is_not_lost_where_ticks_come_while_the_view_is_drawn(make_page, site):
+    ask(site, 30)
+    page = make_page(site, "chat")
+    page.wait_for_function("import('/ui/feed.js').then(({ feed }) => feed.get().history !== null)")
+    assert page.evaluate(EARLY) == {"live": False, "off": 0}
+
+
+def test_what_is_shown_is_saved_as_files(make_page, site):
+    ask(site, 20)
+    page = open_ticks(make_page, site)
+    page.get_by_role("button", name="Pause").click()
+    shown = page.evaluate(SHOWN)
+    saved = {}
+    for kind in ("JSON", "Perfetto"):
+        page.locator(".download summary").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name=kind).click()
+        saved[kind] = json.loads(download.value.path().read_text())
+        name = download.value.suggested_filename
+        assert name.startswith(f"cobali-0-ticks-{shown['first']}-{shown['last']}")
+    ids = [tick["tick_id"] for tick in saved["JSON"]["ticks"]]
+    assert ids == list(range(shown["first"], shown["last"] + 1))
+    told = httpx2.get(f"{site.url}/debug/ticks", params={"last": 4096, "since": ids[0]}).json()
+    assert saved["JSON"]["ticks"] == told["ticks"][: len(ids)], "as the server tells them"
+    named = {event["name"] for event in saved["Perfetto"]["traceEvents"]}
+    assert {f"tick {i}" for i in ids} <= named
+
+
+def test_every_request_can_be_found_and_followed(make_page, site):
+    ask(site, 1, n=30)
+    ask(site, 9)
+    page = open_ticks(make_page, site)
+    requests = page.get_by_role("region", name="Requests", exact=True)
+    rows = requests.locator("tbody tr")
+    expect(rows).to_have_count(25)
+    expect(requests.get_by_role("navigation")).to_contain_text(re.compile(r"1.25 of \d\d"))
+    oldest = page.evaluate("""() => import("/ui/feed.js").then(({ feed }) =>
+        [...feed.get().history.requests.values()].sort((a, b) => a.ended_s - b.ended_s)[0].request_id)""")
+    requests.get_by_label("Search requests").fill(oldest)
+    expect(rows).to_have_count(1)
+    rows.get_by_role("button").click()
+    life = page.get_by_role("region", name="Life of a request")
+    expect(life.locator("h2 code")).to_have_attribute("title", oldest)
+    life.get_by_role("button", name="Show its ticks").click()
+    expect(page.get_by_text("paused")).to_be_visible()
+    requests.get_by_label("Search requests").fill("nobody at all")
+    expect(requests).to_contain_text("No request matches.")
+    requests.get_by_label("Search requests").fill("")
+    requests.get_by_role("button", name="output, tok").click()
+    output = requests.get_by_role("columnheader", name="output, tok")
+    expect(output).to_have_attribute("aria-sort", "descending")
+    column = output.evaluate("(th) => th.cellIndex")
+    most = rows.first.locator("th, td").nth(column)
+    assert int(most.inner_text()) >= 9
+    requests.get_by_role("button", name="Next").click()
+    expect(most).to_have_text("1")
+    requests.get_by_role("button", name="output, tok").click()
+    expect(output).to_have_attribute("aria-sort", "ascending")
+    expect(requests.get_by_role("button", name="Previous")).to_be_disabled()  # the first page again
+
+
+def test_the_view_is_accessible_paused_in_time_with_everything_open(make_page, site):
+    ask(site, 20, n=2)
+    page = open_ticks(make_page, site)
+    page.get_by_role("button", name="Time", exact=True).click()
+    page.get_by_role("slider", name="Tick").press("ArrowLeft")
+    page.locator(".requests tbody button").first.click()
+    page.evaluate("location.hash = '#ticks?run=0000&tick=7'")
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.locator(".download summary").click()
+    expect(page.get_by_role("button", name="Perfetto")).to_be_visible()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert not violations(page), scheme
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_text("The axis is logarithmic")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("button", name="Explain")).to_have_attribute("aria-pressed", "false")
+    expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()
+    expect(page.get_by_text("The axis is logarithmic")).to_have_count(0)
+
+
+def test_two_fingers_zoom(make_page, site):
+    ask(site, 130)
+    page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    before = page.evaluate(SHOWN)
+    client = page.context.new_cdp_session(page)
+    box = page.get_by_role("img", name="Tokens of each tick").bounding_box()
+    y, middle = box["y"] + 40, box["x"] + 64 + (box["width"] - 90) / 2
+    for kind, apart in (("touchStart", 30), ("touchMove", 45), ("touchMove", 60), ("touchEnd", None)):
+        points = (
+            []
+            if apart is None
+            else [{"x": middle + s * apart, "y": y, "id": i} for i, s in enumerate((-1, 1))]
+        )
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    assert page.evaluate(SHOWN)["n"] == pytest.approx(before["n"] / 2, abs=2)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
