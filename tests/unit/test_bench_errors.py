@@ -55,7 +55,9 @@ def bench(*words, out):
     ("words", "said"),
     [
         *(
-            pytest.param([name, "--model", "builtin:nope"], "no model 'nope' is built in", id=f"{name}-model")
+            pytest.param(
+                [name, "--model", "builtin:nope"], "there is no built-in model 'nope'", id=f"{name}-model"
+            )
             for name in (
                 "modes",
                 "chats",

@@ -16,9 +16,10 @@ from cobali_ray.bench.servers.llama_server import (
     server_command,
 )
 from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS
-from cobali_ray.bench.servers.process import ServerProcess, ended_in_order, our_server
+from cobali_ray.bench.servers.process import ServerProcess, our_server
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
+from cobali_ray.signals import ended_in_order
 
 SETTINGS = PeerSettings(model=Path("m.gguf"), n_slots=16, n_ctx=1024, n_threads=2, threads_wait="passive")
 

@@ -27,7 +27,7 @@ class _Benchmarks(LazyGroup):
         return super().load(name)
 
 
-app = typer.Typer(cls=_Benchmarks, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Benchmarks, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()

@@ -22,9 +22,10 @@ from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop
 from cobali_ray.bench.load.target import Job, connect
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures
-from cobali_ray.bench.servers.process import cobali_server, ended_in_order
+from cobali_ray.bench.servers.process import cobali_server
 from cobali_ray.bench.servers.processes import cpu_s, descendants, name_of
 from cobali_ray.errors import ConfigError
+from cobali_ray.signals import ended_in_order
 
 TIMEOUT_S: Final = 600.0
 INGRESS: Final = "ray::ServeReplica:cobali:ingress"

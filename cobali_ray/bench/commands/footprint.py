@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -22,6 +24,8 @@ def footprint(
 ) -> None:
     """Add up memory and CPU of a process and all below it."""
     before = {found: cpu_s(found) for found in descendants(pid)}
+    if not _seen(before):
+        raise ConfigError("PID", f"there is no process {pid} to look at")
     time.sleep(seconds)
     rows: list[tuple[str, float, float, float]] = []
     for found, used_s in before.items():
@@ -30,7 +34,7 @@ def footprint(
         except (OSError, KeyError):
             continue  # it ended, or it is none of ours to look at
     if not rows:
-        raise ConfigError("PID", f"there is no process {pid} to look at")
+        raise ConfigError("PID", f"process {pid} ended meanwhile")
     rows.append(("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:])))
     table = Table(
         f"Everything below process {pid}, CPU over {seconds:g} s",
@@ -43,3 +47,12 @@ def footprint(
         config={"seconds": seconds}, tables=[table], samples={"processes": rows},
     )  # fmt: skip
     deliver(report, out)
+
+
+def _seen(pids: Iterable[int]) -> bool:
+    """Say whether any of these processes is there, and ours to look at."""
+    for pid in pids:
+        with contextlib.suppress(OSError, KeyError):
+            memory_mb(pid)
+            return True
+    return False

@@ -64,7 +64,7 @@ def _settings(config: Path) -> EngineSettings:
     try:
         return read_settings(yaml.safe_load(config.read_text())["applications"][0].get("args") or {})
     except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as error:
-        raise ConfigError("--config", f"{config} is no Serve config: {error}") from error
+        raise ConfigError("--config", f"{config} is not a Serve config: {error}") from error
 
 
 class InProcess:

@@ -40,10 +40,11 @@ from cobali_ray.bench.servers.llama_server import (
     server_command,
 )
 from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS, InProcessCase, Preset
-from cobali_ray.bench.servers.process import ServerProcess, ended_in_order, our_server
+from cobali_ray.bench.servers.process import ServerProcess, our_server
 from cobali_ray.errors import ConfigError, InternalError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.models.registry import resolve
+from cobali_ray.signals import ended_in_order
 
 IN_PROCESS_NAME = "inprocess"
 TIMEOUT_S = 600.0

@@ -16,8 +16,9 @@ from rich.progress import track
 from cobali_ray.bench.commands.options import OUT, Model, Out, check_model, spell
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures
-from cobali_ray.bench.servers.process import cobali_server, ended_in_order
+from cobali_ray.bench.servers.process import cobali_server
 from cobali_ray.bench.servers.restart import MOMENTS, kill
+from cobali_ray.signals import ended_in_order
 
 
 def restart(

@@ -122,7 +122,7 @@ def assignment(text: str) -> tuple[str, Any]:
     """Read `NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError("--set", "expected NAME=VALUE, and there is no =")
+        raise ConfigError("--set", "expected NAME=VALUE, but there is no =")
     return name.strip(), yaml.safe_load(value)
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,22 +23,6 @@ from cobali_ray.errors import ConfigError
 READY_POLL_S = 0.2
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 45.0
-
-
-@contextlib.contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Let SIGINT and SIGTERM unwind this process, and so end what it started."""
-    # A shell that starts a job in the background lets it ignore SIGINT.
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class ServerProcess:
