@@ -6,17 +6,29 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
 from panels import (
     CELLS,
+    CORES,
     EACH,
     EACH_LEGEND,
     ENGINES,
+    OUTCOMES,
+    PLAIN,
     REQUESTS,
+    RESTARTS,
+    SERVER,
     SLOTS,
     TOKEN_RATE,
     TOKENS,
+    Query,
+    against_slo,
+    alerts,
     board,
     heat,
+    high_is_bad,
     lines,
+    low_is_bad,
     number,
+    over,
+    painted,
     percentiles,
     quantile,
     rate,
@@ -25,30 +37,75 @@ from panels import (
     with_info,
 )
 
+SLOS = {
+    "cobali_ttft_seconds": "slo_ttft",
+    "cobali_engine_ttft_seconds": "slo_ttft",
+    "cobali_itl_seconds": "slo_itl",
+    "cobali_tpot_seconds": "slo_itl",
+}
+
 
 def build() -> dashboard.Dashboard:
     """Return the board `overview.json`."""
     made = board("cobali-overview", "cobali_ray / Overview", "Latency, throughput, queue and cache.")
-    for add in (_now, _latency, _throughput, _engines, _sizes, _cache, _capacity, _tenants, _trouble):
+    for add in (
+        _now,
+        _trouble,
+        _latency,
+        _throughput,
+        _engines,
+        _processes,
+        _sizes,
+        _cache,
+        _capacity,
+        _tenants,
+    ):
         add(made)
     return made
 
 
 def _now(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Now"))
-    busy = series("cobali_slots", state="prefilling|generating")
-    running = f"sum({busy})"
-    made.with_panel(number("Running", "Requests in slots.", REQUESTS, (running, "running")))
-    queued = f"sum({series('cobali_queue_requests')})"
-    made.with_panel(number("Queued", "Requests waiting for a slot.", REQUESTS, (queued, "queued")))
-    output = f"sum({rate('cobali_output_tokens_total')})"
-    made.with_panel(number("Output", "Output tokens per second.", TOKEN_RATE, (output, "tokens/s")))
-    ttft = quantile(0.9, "cobali_ttft_seconds")
-    made.with_panel(number("TTFT p90", "HTTP arrival to first text.", "s", (ttft, "p90")))
-    itl = quantile(0.99, "cobali_itl_seconds")
-    made.with_panel(number("ITL p99", "Gap between neighbouring tokens of a stream.", "s", (itl, "p99")))
+    up = f"avg({series('cobali_engine_up')})"
+    made.with_panel(
+        number("Engines up", "Share that answers.", "percentunit", (up, "up"), low_is_bad(0.5, 1))
+    )
+    there = [series("cobali_slots", state="prefilling|generating"), series("cobali_queue_requests")]
+    load = f"({' + '.join(f'sum({one})' for one in there)}) / sum({series('cobali_slots')})"
+    text = "Requests in slots and before, by slots: above 100 % some wait, at 200 % one for each that runs."
+    made.with_panel(number("Load", text, "percentunit", (load, "load"), high_is_bad(1, 2)))
+    text = "Share of max_queue or max_queue_tokens in use, the fuller one: at 100 % new ones get 429."
+    fill = " or ".join(query for query, _ in _queue_fill())
+    made.with_panel(
+        number("Queue fill", text, "percentunit", (f"max({fill})", "used"), high_is_bad(0.5, 0.8))
+    )
     usage = f"max({series('cobali_kv_usage_ratio')})"
-    made.with_panel(number("KV use", "KV cells held by requests.", "percentunit", (usage, "used")))
+    text = "Share of KV cells held by requests, of the fullest engine."
+    made.with_panel(number("KV use", text, "percentunit", (usage, "used"), high_is_bad(0.75, 0.9)))
+    output = f"sum({rate('cobali_output_tokens_total')})"
+    made.with_panel(number("Output", "Tokens per second, all streams.", TOKEN_RATE, (output, "tok/s"), PLAIN))
+    opened = f"sum({over('changes', 'cobali_start_time_seconds', '$__range')})"
+    text = "Engines that opened anew in this time range; three within an hour are CobaliCrashLoop."
+    made.with_panel(number("Restarts", text, RESTARTS, (opened, "restarts"), high_is_bad(1, 3)))
+    ttft = quantile(0.9, "cobali_ttft_seconds")
+    text = "HTTP arrival to first text. Amber from half of 2 s, red from there."
+    made.with_panel(number("TTFT p90", text, "s", (ttft, "p90"), high_is_bad(1, 2)))
+    itl = quantile(0.99, "cobali_itl_seconds")
+    text = "Gap between neighbouring tokens of a stream. Amber from half of 0.1 s, red from there."
+    made.with_panel(number("ITL p99", text, "s", (itl, "p99"), high_is_bad(0.05, 0.1)))
+    speed = f"1 / {quantile(0.5, 'cobali_tpot_seconds')}"
+    text = "Tokens per second of the median stream after its first: people read 5 to 10."
+    made.with_panel(number("Stream speed", text, TOKEN_RATE, (speed, "median"), low_is_bad(5, 10)))
+    ended, refused = (f"sum({rate(f'cobali_{what}_total')})" for what in ("requests", "refusals"))
+    text = "Share of requests that the door refused."
+    share = f"{refused} / ({refused} + {ended})"
+    made.with_panel(number("Refused", text, "percentunit", (share, "refused"), high_is_bad(0.01, 0.05)))
+    errors = f"sum({rate('cobali_requests_total', outcome='error')}) / {ended}"
+    text = "Share of ended requests that the server failed; CobaliErrors fires above 1 %."
+    made.with_panel(number("Errors", text, "percentunit", (errors, "errors"), high_is_bad(0.001, 0.01)))
+    age = f"max({series('cobali_last_tick_age_seconds')})"
+    text = "Since the last tick while there is work; CobaliEngineStalled fires above 8 s."
+    made.with_panel(number("Tick age", text, "s", (age, "age"), high_is_bad(2, 8)))
 
 
 def _latency(made: dashboard.Dashboard) -> None:
@@ -64,10 +121,10 @@ def _latency(made: dashboard.Dashboard) -> None:
         ("Prefill time", "Slot to first output token.", "cobali_prefill_seconds"),
         ("Decode time", "First to last output token.", "cobali_decode_seconds"),
     ):
-        made.with_panel(lines(title, text, "s", percentiles(name), columns=4))
-    fill = [(f"max({series('cobali_kv_usage_ratio')})", "used")]
-    text = "Share of KV cells held by requests: near 1, requests wait or are preempted."
-    made.with_panel(lines("KV use", text, "percentunit", fill, columns=4))
+        if name in SLOS:
+            made.with_panel(against_slo(title, text, percentiles(name), SLOS[name], columns=3))
+        else:
+            made.with_panel(lines(title, text, "s", percentiles(name), columns=3))
 
 
 def _throughput(made: dashboard.Dashboard) -> None:
@@ -80,7 +137,8 @@ def _throughput(made: dashboard.Dashboard) -> None:
     ]
     made.with_panel(lines("Tokens per second", "Sampled, computed, reused.", TOKEN_RATE, tokens, columns=3))
     ended = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
-    made.with_panel(stacked("Requests by outcome", "Ended requests per second.", "reqps", ended, columns=3))
+    text = "Ended requests per second: stop and length are answers."
+    made.with_panel(painted(stacked("Requests by outcome", text, "reqps", ended, columns=3), OUTCOMES))
     state = [
         (f"sum({series('cobali_slots', state='prefilling|generating')})", "running"),
         (f"sum({series('cobali_queue_requests')})", "waiting"),
@@ -96,7 +154,7 @@ def _engines(made: dashboard.Dashboard) -> None:
     waits = with_info(rate("cobali_ttft_seconds_bucket"), "model", "le")
     ttft = [(f"histogram_quantile(0.9, {waits})", "{{model}}")]
     text = "HTTP arrival to first text by model: nine of ten requests took less."
-    made.with_panel(lines("TTFT p90 by model", text, "s", ttft, columns=4))
+    made.with_panel(against_slo("TTFT p90 by model", text, ttft, "slo_ttft", columns=4))
     machines = [(f"count by (node) (group by (engine, node) ({series('cobali_info')}))", "{{node}}")]
     text = "Engines that have their model loaded, by the address of their machine."
     made.with_panel(stacked("Engines by node", text, ENGINES, machines, columns=4))
@@ -130,7 +188,7 @@ def _cache(made: dashboard.Dashboard) -> None:
         found = f"sum by (tier) ({rate(name, tier='slot|copy|host|disk')})"
         hits = [(f"{found} / scalar(sum({rate(name)}))", "{{tier}}")]
         whole = f"{text}: the slot itself, another one, host memory, the disk."
-        made.with_panel(stacked(title, whole, "percentunit", hits, columns=3))
+        made.with_panel(stacked(title, whole, "percentunit", hits))
 
 
 def _capacity(made: dashboard.Dashboard) -> None:
@@ -143,9 +201,9 @@ def _capacity(made: dashboard.Dashboard) -> None:
     host = [(f"sum by (state) ({series('cobali_host_cache_bytes')})", "{{state}}")]
     text = "Host memory for prefixes that slots have no room for, held and not."
     made.with_panel(stacked("Host cache", text, "bytes", host, columns=3))
-    disk = [(f"sum by (state) ({series('cobali_disk_cache_bytes')})", "{{state}}")]
-    text = "Files of prefixes on disk, there and not; engines that share a folder show the same ones."
-    made.with_panel(stacked("Disk cache", text, "bytes", disk, columns=3))
+    disk = [(f"max {EACH} ({series('cobali_disk_cache_bytes', state='used')})", EACH_LEGEND)]
+    text = "Files of prefixes on disk, up to disk_cache_gib; engines that share a folder show the same ones."
+    made.with_panel(lines("Disk cache", text, "bytes", disk, columns=3))
     moved = [
         (f"sum({rate(f'cobali_{what}_tokens_total')})", legend)
         for what, legend in (
@@ -158,12 +216,38 @@ def _capacity(made: dashboard.Dashboard) -> None:
     ]
     text = "Tokens moved per second: slots take from host memory and give to it, and it from and to the disk."
     made.with_panel(lines("Moved between tiers", text, TOKEN_RATE, moved, columns=3))
-    shares = [
-        (f"max({series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')})", legend)
-        for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
-    ]
+    shares = [(f"max({share})", legend) for share, legend in _queue_fill()]
     text = "Share of max_queue and max_queue_tokens in use: at 1, new ones get 429; preempted ones add to it."
     made.with_panel(lines("Queue fill", text, "percentunit", shares, columns=3))
+
+
+def _queue_fill() -> list[Query]:
+    return [
+        (f"{series(f'cobali_queue_{what}')} / {series(f'cobali_queue_limit_{what}')}", legend)
+        for what, legend in (("requests", "requests"), ("tokens", "prompt tokens"))
+    ]
+
+
+def _processes(made: dashboard.Dashboard) -> None:
+    made.with_row(Row("Processes and GPUs"))
+    server = f'{{{SERVER}, part=~"ingress|front_end"}}'
+    memory, cpu = "cobali_process_memory_bytes", "cobali_process_cpu_seconds_total"
+    engines = f"sum by (engine) ({series(memory, part='engine')})"
+    others = f"sum by (part) ({memory}{server})"
+    text = "Resident memory of engines, ingresses and front ends; pages of model files count."
+    queries = [(engines, "engine {{engine}}"), (others, "{{part}}")]
+    made.with_panel(stacked("Memory", text, "bytes", queries, columns=4))
+    engines = f"sum by (engine) ({rate(cpu, part='engine')})"
+    others = f"sum by (part) (rate({cpu}{server}[$__rate_interval]))"
+    text = "CPU cores kept busy by each engine, by the ingresses and by the front ends."
+    queries = [(engines, "engine {{engine}}"), (others, "{{part}}")]
+    made.with_panel(stacked("CPU", text, CORES, queries, columns=4))
+    text = "From Ray's own metrics, see prometheus.yml; a machine without a GPU has none."
+    where, legend = '{ip=~"$node"}', "{{ip}} GPU {{GpuIndex}}"
+    use = [(f"sum by (ip, GpuIndex) (ray_node_gpus_utilization{where}) / 100", legend)]
+    made.with_panel(lines("GPU use", text, "percentunit", use, columns=4).no_value("no GPU"))
+    held = [(f"sum by (ip, GpuIndex) (ray_node_gram_used{where}) * 1024 * 1024", legend)]
+    made.with_panel(lines("GPU memory", text, "bytes", held, columns=4).no_value("no GPU"))
 
 
 def _tenants(made: dashboard.Dashboard) -> None:
@@ -183,18 +267,19 @@ def _tenants(made: dashboard.Dashboard) -> None:
 
 def _trouble(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Trouble"))
+    made.with_panel(alerts())
     refused = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Requests refused at the door, per second."
-    made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=4))
+    made.with_panel(stacked("Refusals by reason", text, "reqps", refused, columns=3))
     preempted = [(f"sum {EACH} ({rate('cobali_preemptions_total')})", EACH_LEGEND)]
     text = "Sequences sent back to the queue per second: the KV cache was full, or others were due."
-    made.with_panel(lines("Preemptions", text, "ops", preempted, columns=4))
+    made.with_panel(lines("Preemptions", text, "ops", preempted, columns=3))
     continued = [(f"sum {EACH} ({rate('cobali_continued_total')})", EACH_LEGEND)]
     text = "Requests that went on here after an engine that had them died, per second."
-    made.with_panel(lines("Continued requests", text, "reqps", continued, columns=4))
+    made.with_panel(lines("Continued requests", text, "reqps", continued, columns=3))
     age = [(f"max {EACH} ({series('cobali_last_tick_age_seconds')})", EACH_LEGEND)]
     text = "Seconds since the last tick while there is work: above a few, the engine hangs."
-    made.with_panel(lines("Age of the last tick", text, "s", age, columns=4))
+    made.with_panel(lines("Age of the last tick", text, "s", age, columns=3))
     up = [(f"max {EACH} (time() - {series('cobali_start_time_seconds')})", EACH_LEGEND)]
     text = "Seconds since the engine opened: a fall to zero is a restart."
-    made.with_panel(lines("Engine uptime", text, "s", up, columns=4))
+    made.with_panel(lines("Engine uptime", text, "s", up, columns=3))

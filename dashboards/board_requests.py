@@ -5,12 +5,17 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.builders.dashboard import Row
 from panels import (
+    OUTCOMES,
+    PLAIN,
     TOKEN_RATE,
     TOKENS,
     board,
     heat,
+    high_is_bad,
     lines,
+    low_is_bad,
     number,
+    painted,
     per_request,
     percentiles,
     quantile,
@@ -32,19 +37,20 @@ def build() -> dashboard.Dashboard:
 
 def _now(made: dashboard.Dashboard) -> None:
     made.with_row(Row("Now"))
-    made.with_panel(number("Ended", "Requests that ended, per second.", "reqps", (ENDED, "ended")))
+    made.with_panel(number("Ended", "Requests that ended, per second.", "reqps", (ENDED, "ended"), PLAIN))
     good = f"sum({rate('cobali_requests_total', outcome='stop|length')}) / {ENDED}"
     text = "Share of ended requests that got their whole answer."
-    made.with_panel(number("Answered", text, "percentunit", (good, "answered")))
+    made.with_panel(number("Answered", text, "percentunit", (good, "answered"), low_is_bad(0.9, 0.99)))
     turned_away = f"{REFUSED} / ({REFUSED} + {ENDED})"
     text = "Share of all requests that were refused at the door."
-    made.with_panel(number("Refused", text, "percentunit", (turned_away, "refused")))
+    made.with_panel(number("Refused", text, "percentunit", (turned_away, "refused"), high_is_bad(0.01, 0.05)))
     ttft = quantile(0.99, "cobali_ttft_seconds")
-    made.with_panel(number("TTFT p99", "HTTP arrival to first text.", "s", (ttft, "p99")))
+    text = "HTTP arrival to first text. Amber from half of 2 s, red from there, as CobaliTtftOverSlo."
+    made.with_panel(number("TTFT p99", text, "s", (ttft, "p99"), high_is_bad(1, 2)))
     prompt = quantile(0.5, "cobali_request_prompt_tokens")
-    made.with_panel(number("Prompt p50", "Prompt tokens of an ended request.", TOKENS, (prompt, "p50")))
+    made.with_panel(number("Prompt p50", "Tokens of ended requests.", TOKENS, (prompt, "p50"), PLAIN))
     output = quantile(0.5, "cobali_request_output_tokens")
-    made.with_panel(number("Output p50", "Output tokens of an ended request.", TOKENS, (output, "p50")))
+    made.with_panel(number("Output p50", "Tokens of ended requests.", TOKENS, (output, "p50"), PLAIN))
 
 
 def _heat(made: dashboard.Dashboard) -> None:
@@ -63,6 +69,11 @@ def _heat(made: dashboard.Dashboard) -> None:
             "cobali_queue_seconds",
         ),
         (
+            "Prefill time heatmap",
+            "Requests per bucket of slot to first token.",
+            "cobali_prefill_seconds",
+        ),
+        (
             "E2E heatmap",
             "Requests per bucket of HTTP arrival to the answer's last byte.",
             "cobali_e2e_seconds",
@@ -75,11 +86,12 @@ def _ends(made: dashboard.Dashboard) -> None:
     made.with_row(Row("How they ended"))
     outcomes = [(f"sum by (outcome) ({rate('cobali_requests_total')})", "{{outcome}}")]
     text = "Ended requests per second: stop and length are answers."
-    made.with_panel(stacked("Outcomes", text, "reqps", outcomes, columns=3))
+    made.with_panel(painted(stacked("Outcomes", text, "reqps", outcomes, columns=3), OUTCOMES))
     unanswered = rate("cobali_requests_total", outcome="cancelled|deadline|bad_request|refused|error")
+    failures = {name: color for name, color in OUTCOMES.items() if name not in {"stop", "length"}}
     shares = [(f"sum by (outcome) ({unanswered}) / scalar({ENDED})", "{{outcome}}")]
     text = "Share of ended requests: clients that left, deadlines, and errors, which the log explains."
-    made.with_panel(stacked("Not answered", text, "percentunit", shares, columns=3))
+    made.with_panel(painted(stacked("Not answered", text, "percentunit", shares, columns=3), failures))
     reasons = [(f"sum by (reason) ({rate('cobali_refusals_total')})", "{{reason}}")]
     text = "Refused at the door per second: queue_full is max_queue or max_queue_tokens."
     made.with_panel(stacked("Refusals by reason", text, "reqps", reasons, columns=3))

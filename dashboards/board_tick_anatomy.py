@@ -9,6 +9,7 @@ from panels import (
     EACH_LEGEND,
     SEQUENCES,
     TOKENS,
+    against_slo,
     board,
     heat,
     limit_line,
@@ -68,13 +69,13 @@ def _work(made: dashboard.Dashboard) -> None:
     made.with_row(Row("What a tick computes"))
     kinds = per_tick(f"sum by (kind) ({rate('cobali_tokens_total')})")
     budget = f"max({series('cobali_token_budget')})"
-    text = "Mean decode and prefill tokens of a tick, against the token budget."
-    tokens = stacked("Tokens per tick", text, TOKENS, [(kinds, "{{kind}}"), (budget, "budget")], columns=4)
-    made.with_panel(limit_line(tokens, "budget"))
+    text = "Mean decode and prefill tokens of a tick."
+    made.with_panel(stacked("Tokens per tick", text, TOKENS, [(kinds, "{{kind}}")], columns=4))
     sizes = percentiles("cobali_tick_batch_tokens")
     last = (f"max({series('cobali_batch_tokens')})", "last tick")
-    text = "Decode and prefill tokens together, by tick."
-    made.with_panel(lines("Batch tokens", text, TOKENS, [*sizes, last], columns=4))
+    text = "Decode and prefill tokens of a tick together, against the token budget."
+    tokens = lines("Batch tokens", text, TOKENS, [*sizes, last, (budget, "budget")], columns=4)
+    made.with_panel(limit_line(tokens, "budget"))
     chunks = percentiles("cobali_prefill_chunk_tokens")
     text = "Prompt tokens of one request in one tick: the pace shortens them beside running streams."
     made.with_panel(lines("Chunk sizes", text, TOKENS, chunks, columns=4))
@@ -89,12 +90,13 @@ def _pace(made: dashboard.Dashboard) -> None:
         f"sum({rate('cobali_tick_prediction_seconds_total', kind=kind)}) / {n_predicted}"
         for kind in ("predicted", "real")
     )
-    target = f"max({series('cobali_itl_target_seconds')})"
+    target = f"max({series('cobali_itl_target_seconds')}) > 0"  # 0 when idle
     text = "Mean time of a tick as the model expected it and as it was, and the target that bounds prefill."
     queries = [(predicted, "predicted"), (real, "real"), (target, "target")]
-    made.with_panel(lines("Predicted and real tick time", text, "s", queries))
+    panel = against_slo("Predicted and real tick time", text, queries, "slo_itl")
+    made.with_panel(limit_line(panel, "target", "orange"))
     errors = percentiles("cobali_tick_prediction_error_ratio")
-    text = "How far predictions are off, as a share of the real time."
+    text = "How far predictions are off, as a share of the real time; 200 % is that or more."
     made.with_panel(lines("Prediction error", text, "percentunit", errors))
 
 

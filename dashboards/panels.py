@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
+import yaml
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.models.common import (
+    BigValueColorMode,
     DataSourceRef,
     GraphDrawStyle,
     HeatmapCellLayout,
@@ -21,6 +24,10 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
     DynamicConfigValue,
+    FieldColorModeId,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
     VariableRefresh,
     VariableSort,
 )
@@ -29,32 +36,73 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 Query: TypeAlias = tuple[str, str]
 """(PromQL, legendFormat)."""
+Colors: TypeAlias = Sequence[tuple[str, float | None]]
+"""(colour, value from which on it holds), the first one from anywhere."""
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-WHERE = 'instance=~"$instance", engine=~"$engine"'
+SERVER = 'instance=~"$instance"'
+WHERE = f'{SERVER}, engine=~"$engine"'
+OTHERS = " or ".join(
+    f'cobali_info{{{WHERE}, {label}!~"${variable}"}}'
+    for label, variable in (("model", "model_name"), ("node", "node"))
+)
+"""Engines that serve another model than the chosen ones, or on another machine.
+
+Those are left out, instead of keeping the chosen ones: an engine that is away tells neither, and is what one
+looks for.
+"""
 EACH, EACH_LEGEND = "by (instance, engine)", "{{instance}} engine {{engine}}"
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 HEIGHT = 8
 WIDTH = 24
-TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS, ENGINES = (
-    f"count:{word}" for word in ("tok", "tok/s", "req", "seq", "slots", "cells", "engines")
+TOKENS, TOKEN_RATE, REQUESTS, SEQUENCES, SLOTS, CELLS, ENGINES, RESTARTS, CORES = (
+    f"count:{word}"
+    for word in ("tok", "tok/s", "req", "seq", "slots", "cells", "engines", "in range", "cores")
 )
 """Grafana's custom units: scaled to K and M, with a word behind."""
+WHOLE = frozenset({REQUESTS, SLOTS, ENGINES})
+"""Of things that there are no halves of."""
 HEAT_STEP = "20s"
 """Least step of a heatmap: four scrapes, with fewer of which Prometheus cannot tell an increase well."""
+PLAIN: Colors = [("blue", None)]
+"""Of numbers that say how much, not how well."""
+OUTCOMES = {
+    "stop": "green",
+    "length": "blue",
+    "cancelled": "text",
+    "refused": "yellow",
+    "bad_request": "purple",
+    "deadline": "orange",
+    "error": "red",
+}
+"""How requests end, each in its colour on every board."""
 SILENT = "No such series here: let Prometheus scrape the server's /metrics and choose a longer time range."
 IDLE = "No request in this time range: send the server one, or choose a longer range."
 
 
-def series(name: str, **labels: str) -> str:
-    """Select a metric of the chosen engines and by its own labels; "a|b" means either."""
+def _selector(name: str, labels: dict[str, str]) -> str:
     own = (f'{label}{"=~" if "|" in value else "="}"{value}"' for label, value in labels.items())
     return f"{name}{{{', '.join((WHERE, *own))}}}"
 
 
+def _chosen(values: str) -> str:
+    """Leave out engines of other models and machines, which only `cobali_info` tells."""
+    return f"({values} unless on (instance, engine) ({OTHERS}))"
+
+
+def series(name: str, **labels: str) -> str:
+    """Select a metric of the chosen engines and by its own labels; "a|b" means either."""
+    return _chosen(_selector(name, labels))
+
+
+def over(function: str, name: str, window: str, **labels: str) -> str:
+    """Apply a function of a range, such as `increase`, to a metric of the chosen engines."""
+    return _chosen(f"{function}({_selector(name, labels)}[{window}])")
+
+
 def rate(name: str, **labels: str) -> str:
     """Return the per-second rate of a counter over the scrape-aware interval."""
-    return f"rate({series(name, **labels)}[$__rate_interval])"
+    return over("rate", name, "$__rate_interval", **labels)
 
 
 def with_info(values: str, *labels: str) -> str:
@@ -78,9 +126,26 @@ def percentiles(name: str, **labels: str) -> list[Query]:
     return [(quantile(q, name, **labels), legend) for legend, q in QUANTILES]
 
 
+def high_is_bad(amber: float, red: float) -> Colors:
+    """Return the colours of what should stay low."""
+    return [("green", None), ("orange", amber), ("red", red)]
+
+
+def low_is_bad(red_below: float, amber_below: float) -> Colors:
+    """Return the colours of what should stay high."""
+    return [("red", None), ("orange", red_below), ("green", amber_below)]
+
+
 def _empty(queries: Sequence[Query]) -> str:
     """Say what to do about an empty panel: histograms need requests, the rest only a scrape."""
     return IDLE if any("_bucket{" in expr for expr, _ in queries) else SILENT
+
+
+def slo_of(rule: str) -> str:
+    """Return the number that a recording rule of rules.yml says for an SLO: boards begin with the same."""
+    groups = yaml.safe_load((Path(__file__).parent / "rules.yml").read_text(encoding="utf-8"))["groups"]
+    (expr,) = (one["expr"] for group in groups for one in group["rules"] if one.get("record") == rule)
+    return str(expr).removeprefix("vector(").removesuffix(")")
 
 
 def _target(query: Query, index: int) -> prometheus.Dataquery:
@@ -101,6 +166,8 @@ def lines(
     panel = timeseries.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.height(HEIGHT).span(WIDTH // columns).min(0).no_value(_empty(queries))
     panel.draw_style(GraphDrawStyle.LINE).line_width(1).fill_opacity(8).show_points(VisibilityMode.NEVER)
+    if unit in WHOLE:
+        panel.decimals(0)
     panel.legend(_legend()).tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
     for index, query in enumerate(queries):
         panel.with_target(_target(query, index))
@@ -120,14 +187,31 @@ def per_request(name: str) -> str:
     return f"sum({rate(f'{name}_sum')}) / sum({rate('cobali_engine_e2e_seconds_count')})"
 
 
-def limit_line(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
-    """Draw one series of a stacked panel as a dashed line that does not take part in the stack."""
+def limit_line(panel: timeseries.Panel, legend: str, color: str = "text") -> timeseries.Panel:
+    """Draw one series as a dashed line, which takes no part in a stack."""
     properties = [
         DynamicConfigValue(id_val="custom.stacking", value={"mode": "none"}),
         DynamicConfigValue(id_val="custom.fillOpacity", value=0),
         DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 6]}),
+        DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color}),
     ]
     return panel.override_by_name(legend, properties)
+
+
+def painted(panel: timeseries.Panel, colors: Mapping[str, str]) -> timeseries.Panel:
+    """Give series of these names colours that mean something."""
+    for name, color in colors.items():
+        fixed = DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})
+        panel.override_by_name(name, [fixed])
+    return panel
+
+
+def against_slo(
+    title: str, text: str, queries: Sequence[Query], variable: str, *, columns: int = 2
+) -> timeseries.Panel:
+    """Return a line panel of seconds with the SLO of a board's variable as a dashed red line."""
+    panel = lines(title, text, "s", [*queries, (f"vector(${variable})", "SLO")], columns=columns)
+    return limit_line(panel, "SLO", "red")
 
 
 def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> heatmap.Panel:
@@ -135,7 +219,7 @@ def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> he
 
     It looks back over exactly one step, so that a value is in one cell only.
     """
-    query = (f"sum by (le) (increase({series(f'{name}_bucket')}[$__interval]))", "{{le}}")
+    query = (f"sum by (le) ({over('increase', f'{name}_bucket', '$__interval')})", "{{le}}")
     text = f"{text} A cell counts one step of the time axis, {HEAT_STEP} at least."
     panel = heatmap.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.height(HEIGHT).span(WIDTH // columns).no_value(IDLE)
@@ -148,16 +232,45 @@ def heat(title: str, text: str, unit: str, name: str, *, columns: int = 2) -> he
     return panel.interval(HEAT_STEP).with_target(_target(query, 0).format(PromQueryFormat.HEATMAP))
 
 
-def number(title: str, text: str, unit: str, query: Query, *, columns: int = 6) -> stat.Panel:
-    """Return one large number with its recent course behind it."""
+def number(title: str, text: str, unit: str, query: Query, colors: Colors, *, columns: int = 6) -> stat.Panel:
+    """Return one large number with its recent course behind it, and a colour that says whether it is well."""
     panel = stat.Panel().title(title).description(text).unit(unit).datasource(SOURCE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.no_value("no requests" if _empty([query]) == IDLE else "not scraped")
+    steps = [Threshold(color=color, value=value) for color, value in colors]
+    panel.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    panel.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
+    panel.color_mode(BigValueColorMode.VALUE)
     return panel.height(4).span(WIDTH // columns).with_target(_target(query, 0))
 
 
+def alerts() -> dashboard.Panel:
+    """Return the list of alerts that fire or are about to, of the chosen servers."""
+    options = {
+        "alertInstanceLabelFilter": '{job="cobali", instance=~"${instance:regex}"}',
+        "alertName": "Cobali",
+        "groupBy": [],
+        "groupMode": "default",
+        "maxItems": 20,
+        "sortOrder": 3,  # by importance
+        "stateFilter": {"error": True, "firing": True, "noData": False, "normal": False, "pending": True},
+        "viewMode": "list",
+    }
+    text = "Alerts of rules.yml that fire or wait for their time; docs/alerts.md says what to do."
+    panel = dashboard.Panel().type("alertlist").title("Alerts").description(text)
+    return panel.height(HEIGHT).span(WIDTH // 3).datasource(SOURCE).options(options)
+
+
+def restarts() -> dashboard.AnnotationQuery:
+    """Return the marks at the times at which engines opened."""
+    marks = dashboard.AnnotationQuery().name("Engine starts").datasource(SOURCE).enable(enable=True)
+    marks.icon_color("orange").expr(f"{series('cobali_start_time_seconds')} * 1000").step("10s")
+    marks.use_value_for_time(use_value_for_time=True).title_format("Engine {{engine}} started")
+    return marks.text_format("{{instance}}")
+
+
 def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
-    """Return an empty board with its variables: data source, model, scraped address, machine, engine."""
+    """Return an empty board: variables for data source, engines and SLOs, and the marks of restarts."""
     models = dashboard.QueryVariable("model_name").label("Model").datasource(SOURCE)
     models.query("label_values(cobali_info, model)")
     instances = dashboard.QueryVariable("instance").label("Instance").datasource(SOURCE)
@@ -178,4 +291,11 @@ def board(uid: str, title: str, text: str) -> dashboard.Dashboard:
     made.time("now-30m", "now").refresh("5s").editable().tooltip(DashboardCursorSync.CROSSHAIR)
     for variable in (source, models, instances, nodes, engines):
         made.with_variable(variable)
-    return made
+    for name, label, rule in (
+        ("slo_ttft", "TTFT SLO, s", "cobali:ttft_slo_seconds"),
+        ("slo_itl", "ITL SLO, s", "cobali:itl_slo_seconds"),
+    ):
+        value = slo_of(rule)
+        slo = dashboard.TextBoxVariable(name).label(label).default_value(value)
+        made.with_variable(slo.current(VariableOption(selected=True, text=value, value=value)))
+    return made.annotation(restarts())

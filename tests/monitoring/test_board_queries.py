@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.unit.telemetry_records import exposition
 from tools.monitoring import find
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
@@ -35,6 +37,8 @@ def query(folder, series, expr, at_s=AT_S):
         .replace("$__interval", f"{STEP_S}s")
         .replace("$instance", ".+")
         .replace("$engine", ".+")
+        .replace("$model_name", ".+")
+        .replace("$node", ".+")
     )
     test = {"expr": text, "eval_time": f"{at_s}s", "exp_samples": []}
     tests = [{"interval": "5s", "input_series": series, "promql_expr_test": [test]}]
@@ -44,6 +48,33 @@ def query(folder, series, expr, at_s=AT_S):
     said = done.stdout + done.stderr
     (got,) = re.findall(r"^ *got: ?(.*)$", said, re.MULTILINE)
     return [float(value) for value in re.findall(r"\} ([^\s,]+)", got)]
+
+
+def ask(folder, series, exprs, chosen):
+    """Return what each query says about these choices, all in one run."""
+    file = folder / "queries.yml"
+    chosen = {"$__rate_interval": "60s", "$__interval": "20s", "$__range": "60s", "$slo_ttft": "2", **chosen}
+    chosen["$slo_itl"] = "0.1"
+    tests = []
+    for number, expr in enumerate(exprs):
+        text = expr
+        for variable, value in chosen.items():
+            text = text.replace(variable, value)
+        # Never empty, and with a number that finds its answer.
+        text = f'label_replace({text}, "query", "{number}", "", "")'
+        tests.append({"expr": text, "eval_time": "200s", "exp_samples": [{"labels": "none", "value": 0}]})
+    group = {"interval": "5s", "input_series": series, "promql_expr_test": tests}
+    file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": [group]}))
+    done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
+    answers = re.findall(r"^ *got: ?(.*)$", done.stdout + done.stderr, re.MULTILINE)
+    assert len(answers) == len(exprs), done.stdout + done.stderr
+    return answers
+
+
+def numbers(answer):
+    """Return labels -> value of one answer."""
+    found = dict(re.findall(r"(\{[^}]*\}) ([^\s,]+)", answer))
+    return {labels: float(value) for labels, value in found.items()}
 
 
 def rising(name, labels, per_scrape):
@@ -111,5 +142,83 @@ def test_several_engines_of_a_model_are_added_up_by_its_name_and_kept_apart_by_t
         ("Engines by node", [3.0]),
         ("TTFT p90 by model", [0.5, 0.5]),
     ):
-        (target,) = targets("overview.json", title)
+        target, *_ = targets("overview.json", title)  # an SLO line may follow
         assert sorted(query(tmp_path, series, target["expr"])) == pytest.approx(expected), title
+
+
+# Every value of the selectors is shared by engines that are not chosen.
+FLEET = {
+    ("a", "0"): ("m1", "n1"),
+    ("a", "1"): ("m2", "n2"),
+    ("b", "0"): ("m2", "n1"),
+    ("b", "1"): ("m1", "n2"),
+}
+CHOICES = {
+    "model": ({"$model_name": "m1"}, {("a", "0"), ("b", "1")}),
+    "node": ({"$node": "n1"}, {("a", "0"), ("b", "0")}),
+    "instance": ({"$instance": "a"}, {("a", "0"), ("a", "1")}),
+    "engine": ({"$engine": "1"}, {("a", "1"), ("b", "1")}),
+    "model-and-node": ({"$model_name": "m1", "$node": "n2"}, {("b", "1")}),
+}
+
+
+def everything_of(who, number, names):
+    """Return what the boards ask for of an engine, its counts spread in a way of its own."""
+    instance, engine_id = who
+    model, node = FLEET[who]
+    own = {"instance": instance, "engine": engine_id}
+    for family in text_string_to_metric_families(exposition()):
+        for index, sample in enumerate(one for one in family.samples if one.name in names):
+            if "engine" in sample.labels and sample.name != "cobali_info":
+                yield rising(sample.name, sample.labels | own, (index + 1) ** (number + 1))
+    info = ", ".join(f'{k}="{v}"' for k, v in {**own, "model": model, "node": node, "version": "1"}.items())
+    yield {"series": f"cobali_info{{{info}}}", "values": "1x200"}
+
+
+def asked():
+    exprs = [
+        target["expr"]
+        for path in sorted(DASHBOARDS.glob("*.json"))
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
+    unlike = ("vector(", "ray_node_", 'part=~"ingress|front_end"')  # about no engine
+    return sorted({expr for expr in exprs if not any(one in expr for one in unlike)})
+
+
+EVERYONE = dict.fromkeys(("$model_name", "$node", "$instance", "$engine"), ".+")
+
+
+@pytest.fixture(scope="module")
+def scraped():
+    """Return the series of each engine, and those of all."""
+    names = set(re.findall(r"cobali_\w+", " ".join(asked())))
+    series = {who: list(everything_of(who, number, names)) for number, who in enumerate(FLEET)}
+    return series, [one for who in FLEET for one in series[who]]
+
+
+@pytest.fixture(scope="module")
+def unchosen(scraped, tmp_path_factory):
+    """Return what the queries say with nothing chosen."""
+    return ask(tmp_path_factory.mktemp("unchosen"), scraped[1], asked(), EVERYONE)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_selectors_narrow_every_panel(tmp_path, scraped, unchosen, choice):
+    chosen, members = CHOICES[choice]
+    series, fleet = scraped
+    narrowed = ask(tmp_path, fleet, asked(), EVERYONE | chosen)
+    alone = ask(tmp_path, [one for who in members for one in series[who]], asked(), EVERYONE)
+    n_told = 0
+    for expr, found, expected, whole in zip(asked(), narrowed, alone, unchosen, strict=True):
+        assert numbers(found) == pytest.approx(numbers(expected), nan_ok=True), expr
+        n_told += numbers(found) != pytest.approx(numbers(whole), nan_ok=True)
+    assert n_told > len(asked()) / 2, "most queries can tell the difference"
+
+
+def test_an_engine_that_is_away_is_shown_whatever_is_chosen(tmp_path):
+    target, *_ = targets("overview.json", "Engines away")
+    up = {"series": 'cobali_engine_up{instance="a", engine="0"}', "values": "0x200"}
+    choice = {"$model_name": "m2", "$node": "n2", "$instance": ".+", "$engine": ".+"}
+    (answer,) = ask(tmp_path, [up], [target["expr"]], choice)
+    assert list(numbers(answer).values()) == [1.0], answer

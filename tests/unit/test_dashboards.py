@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -18,6 +19,13 @@ BOARDS = ("overview.json", "tick_anatomy.json", "requests.json")
 BARE_UNITS = {"", "none", "short"}  # a number of what?
 TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
 SELECTOR = re.compile(r"\b((?:cobali|vllm|llamacpp)[_:]\w+)(?:\{([^}]*)\})?")
+RAY = re.compile(r"\bray_(node_\w+)")
+"""Ray's own metrics: of GPUs, which no engine tells."""
+NOT_CHOSEN = " unless on (instance, engine) ("
+OF_THE_SERVER = 'part=~"ingress|front_end"'
+"""Processes that serve all models and engines."""
+PLAIN = {"Output", "Ended", "Prompt p50", "Output p50"}
+"""Numbers that are neither good nor bad."""
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 
 
@@ -46,13 +54,19 @@ def queries():
         pytest.param(panel, target, id=f"{name.removesuffix('.json')}-{panel['title']}-{target['refId']}")
         for name in BOARDS
         for panel in panels(name)
-        for target in panel["targets"]
+        for target in panel.get("targets", ())
     ]
+
+
+def of_type(name, kind):
+    return [panel for panel in panels(name) if panel["type"] == kind]
 
 
 @pytest.mark.parametrize(("panel", "target"), queries())
 def test_a_query_asks_for_what_is_exported(exported, panel, target):
     found = SELECTOR.findall(target["expr"])
+    if target["expr"].startswith("vector($slo_") or RAY.search(target["expr"]):
+        return
     assert found, f"{panel['title']} asks for nothing"
     for name, selector in found:
         assert name in exported, f"{name} is not exported"
@@ -81,9 +95,10 @@ def test_every_panel_explains_itself(name):
         assert panel["title"]
         assert panel["description"].endswith(".")
         assert "\n" not in panel["description"]
-        defaults = panel["fieldConfig"]["defaults"]
-        assert defaults["unit"] not in BARE_UNITS, panel["title"]
-        assert defaults["noValue"], "an empty panel says what to do"
+        if panel["type"] != "alertlist":
+            defaults = panel["fieldConfig"]["defaults"]
+            assert defaults["unit"] not in BARE_UNITS, panel["title"]
+            assert defaults["noValue"], "an empty panel says what to do"
         assert panel["datasource"]["uid"] == "${datasource}"
     ids = [panel["id"] for panel in board(name)["panels"]]
     assert ids == list(range(1, len(ids) + 1))
@@ -92,7 +107,7 @@ def test_every_panel_explains_itself(name):
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_heatmap_counts_over_one_step_and_says_so(name):
     for panel in panels(name):
-        over_a_step = ["$__interval]" in target["expr"] for target in panel["targets"]]
+        over_a_step = ["$__interval]" in target["expr"] for target in panel.get("targets", ())]
         assert all(over_a_step) if panel["type"] == "heatmap" else not any(over_a_step), panel["title"]
         if panel["type"] == "heatmap":
             assert panel["interval"] == "20s", "four scrapes at least"
@@ -113,7 +128,8 @@ def test_panels_do_not_overlap(name):
 @pytest.mark.parametrize("name", BOARDS)
 def test_variables(exported, name):
     variables = {v["name"]: v for v in board(name)["templating"]["list"]}
-    assert list(variables) == ["datasource", "model_name", "instance", "node", "engine"]
+    chosen = ["datasource", "model_name", "instance", "node", "engine"]
+    assert list(variables) == [*chosen, "slo_ttft", "slo_itl"]
     assert variables["datasource"]["query"] == "prometheus"
     assert variables["model_name"]["query"] == "label_values(cobali_info, model)"
     assert 'cobali_info{model=~"$model_name"}' in variables["instance"]["query"]
@@ -128,8 +144,101 @@ def test_variables(exported, name):
 
 @pytest.mark.parametrize(("panel", "target"), queries())
 def test_a_query_narrows_to_the_chosen_engines(panel, target):
+    if RAY.search(target["expr"]):
+        assert 'ip=~"$node"' in target["expr"]
+    n_own = 0
     for name, selector in SELECTOR.findall(target["expr"]):
-        assert 'instance=~"$instance", engine=~"$engine"' in selector, f"{panel['title']}: {name}"
+        assert 'instance=~"$instance"' in selector, f"{panel['title']}: {name}"
+        if OF_THE_SERVER not in selector:
+            assert 'instance=~"$instance", engine=~"$engine"' in selector, f"{panel['title']}: {name}"
+            n_own += not re.search(r'(model|node)!~"', selector)
+    assert target["expr"].count(NOT_CHOSEN) == n_own, "each leaves out other models and machines"
+    assert target["expr"].count('model!~"$model_name"') == target["expr"].count('node!~"$node"') == n_own
+
+
+def test_ray_has_the_metrics_of_gpus():
+    names = {name for panel, target in (p.values for p in queries()) for name in RAY.findall(target["expr"])}
+    (folder,) = importlib.util.find_spec("ray").submodule_search_locations
+    text = (Path(folder) / "dashboard/modules/reporter/reporter_agent.py").read_text(encoding="utf-8")
+    assert names
+    assert all(f'"{name}"' in text for name in names)
+    assert '"GpuIndex"' in text
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_number_is_green_amber_or_red(name):
+    for panel in of_type(name, "stat"):
+        defaults = panel["fieldConfig"]["defaults"]
+        steps = [(step["color"], step["value"]) for step in defaults["thresholds"]["steps"]]
+        colors, bounds = zip(*steps, strict=True)
+        if panel["title"] in PLAIN:
+            assert steps == [("blue", None)], panel["title"]
+        else:
+            assert colors in {("green", "orange", "red"), ("red", "orange", "green")}, panel["title"]
+            assert bounds[0] is None
+            assert 0 < bounds[1] < bounds[2], panel["title"]
+            if defaults["unit"] == "percentunit" and panel["title"] != "Load":
+                assert bounds[2] <= 1, "a share"
+        assert defaults["color"]["mode"] == "thresholds"
+        assert panel["options"]["colorMode"] == "value"
+
+
+def recorded(rule):
+    groups = load("rules.yml")["groups"]
+    (expr,) = (one["expr"] for group in groups for one in group["rules"] if one.get("record") == rule)
+    return float(re.fullmatch(r"vector\((.*)\)", expr)[1])
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_latencies_are_drawn_against_their_slo(name):
+    metrics = {"slo_ttft": r"cobali_(engine_)?ttft_seconds", "slo_itl": r"cobali_(itl|tpot)_seconds"}
+    variables = {v["name"]: v for v in board(name)["templating"]["list"]}
+    for variable, metric in metrics.items():
+        slo = recorded(f"cobali:{variable.removeprefix('slo_')}_slo_seconds")
+        assert float(variables[variable]["query"]) == slo, "a board begins with the SLO of the rules"
+        assert float(variables[variable]["current"]["value"]) == slo
+        for panel in of_type(name, "timeseries"):
+            asked = [target["expr"] for target in panel["targets"]]
+            in_seconds = panel["fieldConfig"]["defaults"]["unit"] == "s"
+            if in_seconds and any(re.search(metric, expr) for expr in asked):
+                assert asked[-1] == f"vector(${variable})", panel["title"]
+                (line,) = panel["fieldConfig"]["overrides"]
+                assert line["matcher"]["options"] == panel["targets"][-1]["legendFormat"] == "SLO"
+                properties = {one["id"]: one["value"] for one in line["properties"]}
+                assert properties["custom.lineStyle"]["fill"] == "dash"
+                assert properties["color"]["fixedColor"] == "red"
+    n_lines = sum(
+        target["legendFormat"] == "SLO" for p in of_type(name, "timeseries") for target in p["targets"]
+    )
+    assert n_lines == {"overview.json": 5, "tick_anatomy.json": 1, "requests.json": 0}[name]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_board_marks_when_engines_opened(exported, name):
+    (marks,) = (one for one in board(name)["annotations"]["list"])
+    assert marks["enable"]
+    assert marks["useValueForTime"], "at the time that the metric says, not at the next scrape"
+    assert marks["expr"].endswith(" * 1000"), "in milliseconds"
+    ((metric, selector), *_) = SELECTOR.findall(marks["expr"])
+    assert metric == "cobali_start_time_seconds"
+    assert metric in exported
+    assert 'instance=~"$instance", engine=~"$engine"' in selector
+    assert NOT_CHOSEN in marks["expr"]
+
+
+def test_the_overview_lists_the_alerts_of_the_chosen_servers():
+    (listed,) = of_type("overview.json", "alertlist")
+    groups = load("rules.yml")["groups"]
+    alerts = {one["alert"] for group in groups for one in group["rules"] if "alert" in one}
+    options = listed["options"]
+    assert all(options["alertName"] in alert for alert in alerts)
+    (job,) = load("prometheus.yml")["scrape_configs"]
+    assert f'job="{job["job_name"]}"' in options["alertInstanceLabelFilter"]
+    assert "${instance:regex}" in options["alertInstanceLabelFilter"]
+    assert options["stateFilter"]["firing"]
+    assert options["stateFilter"]["pending"]
+    assert not options["stateFilter"]["normal"]
+    assert "datasource" not in options, "by whatever name it was added"
 
 
 # The SDK prefers the newer schema; classic JSON is what file provisioning reads in Grafana 11 to 13.

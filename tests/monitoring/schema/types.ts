@@ -35,10 +35,39 @@ type Closed<Name extends string, Options, Custom> = Omit<Panel, 'type' | 'option
   };
 };
 
+// The schema does not know this panel: these are the options that Grafana's documentation of it names.
+type AlertList = Omit<Panel, 'type' | 'options' | 'targets' | 'fieldConfig'> & {
+  type: 'alertlist';
+  title: string;
+  description: string;
+  options: {
+    alertInstanceLabelFilter: string;
+    alertName: string;
+    groupBy: string[];
+    groupMode: 'default' | 'custom';
+    maxItems: number;
+    sortOrder: 1 | 2 | 3 | 4 | 5;
+    stateFilter: { error: boolean; firing: boolean; noData: boolean; normal: boolean; pending: boolean };
+    viewMode: 'list' | 'stat';
+  };
+};
+
+// Nor what Prometheus's data source adds to an annotation.
+type Marks = NonNullable<NonNullable<Dashboard['annotations']>['list']>[number] & {
+  expr: string;
+  step: string;
+  titleFormat: string;
+  textFormat: string;
+  useValueForTime: boolean;
+};
+
 type AnyPanel =
   | Omit<RowPanel, 'type'> & { type: 'row' }
   | Closed<'timeseries', timeseries.Options, timeseries.FieldConfig>
   | Closed<'heatmap', heatmap.Options, heatmap.FieldConfig>
-  | Closed<'stat', stat.Options, never>;
+  | Closed<'stat', stat.Options, never>
+  | AlertList;
 
-export type Board = Json<Omit<Dashboard, 'panels'> & { panels: AnyPanel[] }>;
+export type Board = Json<
+  Omit<Dashboard, 'panels' | 'annotations'> & { panels: AnyPanel[]; annotations: { list: Marks[] } }
+>;
