@@ -4,7 +4,8 @@ BIN := .venv/bin
 # Without those that run whole benchmarks, and those of the training.
 QUICK := -m "not ray and not model and not gpu" \
 	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
-# These run on all cores; the others have the machine to themselves.
+# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
+# themselves.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
@@ -31,8 +32,9 @@ test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.p
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n auto $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/page
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/page
 endif
 
 lint: install-dev ## style, types, layers
@@ -41,9 +43,9 @@ lint: install-dev ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-browser: ## install Chromium, which the live page's tests drive, by apt-get; asks for root
+browser: ## install Chromium and tmux, in which tests drive the page and the terminal, by apt-get; asks for root
 	$(SUDO) apt-get update -q
-	$(SUDO) apt-get install -y --no-install-recommends chromium
+	$(SUDO) apt-get install -y --no-install-recommends chromium tmux
 
 cluster: install-dev ## three machines in network namespaces: links cut, a machine killed; Linux, root, five minutes
 	$(BIN)/python -m pytest -s -m cluster tests/cluster $(ARGS)
@@ -60,6 +62,9 @@ boards: install-dev ## rebuild dashboards/*.json
 reference: install-dev ## rebuild the tables of docs/api.md
 	$(BIN)/python -m tools.reference
 
+docs: install-dev ## build docs/ as a site in site/, which needs no server; ARGS=serve for a preview
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)
+
 monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
 	@$(PYTHON) tools/monitoring.py
 
@@ -74,6 +79,6 @@ constraints: ## pin every package again, after a change of pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev pyproject.toml -o constraints.txt
 
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
-	rm -rf .venv .clients .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean

@@ -1,7 +1,10 @@
 """Make the environment: .venv, llama.cpp compiled once, everything else from constraints.txt.
 
-Without --dev what serving needs and no more; with it also every extra and what tests need, the chat templates
-among it that lie in the source package of llama.cpp.
+Without --dev it installs what serving needs and no more; with --dev also every extra, what tests need, and
+the chat templates that come with the source package of llama.cpp.
+
+llama.cpp comes from the first of: the user's cache, a prebuilt wheel in pip's indexes that works on this
+machine, the compiler. Compiling runs on all cores at low priority, and goes on where it was interrupted.
 
 Standard library only, because it runs before anything is installed. A second run takes under a second:
 a stamp in .venv records what was installed, and how llama.cpp was to be built.
@@ -11,15 +14,19 @@ Usage: python3 tools/install.py [--dev]
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +37,8 @@ CACHE = Path(
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cobali_ray"
 )
 WHEELS = CACHE / "wheels"
+BUILDS = CACHE / "builds"
+"""What was compiled so far of builds that have not ended; each goes when it has."""
 LLAMA = "llama-cpp-python==0.3.36"
 TEMPLATES = CACHE / "templates" / LLAMA.rsplit("=", 1)[1]
 UV = "uv==0.13.8"
@@ -38,12 +47,28 @@ BUILD_VARIABLES = (
     *("SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE", "SKBUILD_CMAKE_BUILD_TYPE"),
     *("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"),
     *("CUDACXX", "CUDAHOSTCXX", "CUDAFLAGS", "CUDAARCHS", "HIPCXX", "HIPFLAGS"),
+    "COBALI_COMPILE",
 )
-"""What CMake and scikit-build-core read from the environment. Another value is another build."""
+"""What CMake and scikit-build-core read from the environment, and our own switch that asks for the compiler.
+Another value is another build; with none of them set a prebuilt wheel will do."""
 OPTIONS = "-DLLAVA_BUILD=ON"
 """Of every build, which has mtmd for images; CMAKE_ARGS comes behind."""
 LOG = VENV / "llama-build.log"
 STEP = re.compile(rb"\[(\d+)/(\d+)\]")
+CORE_MINUTES = 18
+"""A whole build without CUDA: nine minutes on two cores of 2.6 GHz."""
+SURE = 0.1
+"""From this share of the files on, what is left is estimated from what it took."""
+LOW = ("nice", "-n", "19") if shutil.which("nice") else ()
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+UNTRIED = "untried"
+"""The folder of a downloaded wheel until it has computed something. One that could not has another suffix."""
+TRIAL = """
+import sys
+from llama_cpp import Llama, mtmd_cpp
+Llama(sys.argv[1], n_ctx=64, verbose=False).eval([1, 2, 3])
+"""
+"""Fails where a wheel is without images, or was compiled for another processor."""
 
 
 def main() -> int:
@@ -76,7 +101,20 @@ def install(what: list[str]) -> None:
     wheel = llama_wheel()
     print("Installing packages ...", flush=True)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
+    # To bytecode now: whoever serves may not write here, or Python may be told to write nothing.
+    uv.append("--compile-bytecode")
     run([*uv, str(wheel), "--constraint", "constraints.txt", *what])
+    run([str(PYTHON), "-m", "compileall", "-q", "cobali_ray"])
+    if wheel.parent.name != UNTRIED:
+        return
+    if works():
+        wheel.rename(wheel.parents[1] / wheel.name)
+        print("llama.cpp is a prebuilt wheel. COBALI_COMPILE=1 compiles it for this processor.", flush=True)
+        return
+    print("The prebuilt llama.cpp does not work here: it is compiled instead.", flush=True)
+    wheel.rename(wheel.with_suffix(".refused"))
+    name = LLAMA.partition("=")[0]
+    run([*uv, "--reinstall-package", name, str(llama_wheel()), "--constraint", "constraints.txt"])
 
 
 def extras() -> str:
@@ -108,29 +146,89 @@ def build_id() -> str:
 
 
 def llama_wheel() -> Path:
-    """Return the compiled llama-cpp-python, from the cache or built now with a progress line."""
+    """Return a wheel of llama-cpp-python, a prebuilt one in the folder `UNTRIED` if it is new."""
     folder = WHEELS / build_id()
-    found = sorted(folder.glob(f"llama_cpp_python-{LLAMA.rsplit('=', 1)[1]}-*.whl"))
-    if found:
-        return found[-1]
+    untried = folder / UNTRIED
+    untried.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        if found := wheel_in(folder):
+            return found
+        if not any(map(os.environ.get, BUILD_VARIABLES)) and not any(untried.glob("*.refused")):
+            download_prebuilt(untried)
+            if found := wheel_in(untried):
+                return found
+        compile_into(folder)
+    return wheel_in(folder) or sys.exit(1)
+
+
+def wheel_in(folder: Path) -> Path | None:
+    """Return the wheel in a folder of the cache, if there is one."""
+    return next(iter(sorted(folder.glob(f"llama_cpp_python-{LLAMA.rsplit('=', 1)[1]}-*.whl"))), None)
+
+
+def download_prebuilt(folder: Path) -> None:
+    """Put a wheel into a folder if one of pip's indexes has one."""
+    print("Looking for a prebuilt llama.cpp ...", flush=True)
+    pip = [str(PYTHON), "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, "--dest", str(folder), LLAMA], cwd=ROOT, check=False, capture_output=True)
+
+
+def works() -> bool:
+    """Say whether the llama.cpp in .venv computes on this machine."""
+    model = next((ROOT / "cobali_ray/models/shipped").glob("*.gguf"))
+    command = [str(PYTHON), "-c", TRIAL, str(model)]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def compile_into(folder: Path) -> None:
+    """Compile llama-cpp-python, or go on with it, and put the wheel in a folder."""
+    work = BUILDS / f"{LLAMA}-{build_id()}"
+    source = work / "source"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    again = source.exists()
+    minutes = max(1, round(CORE_MINUTES / cores))
     print(
-        f"Compiling llama.cpp once: about nine minutes on two cores (log: {LOG.relative_to(ROOT)}).",
+        f"{'Resuming the compilation of' if again else 'Compiling'} llama.cpp, once: about {minutes} min "
+        f"{'in all ' if again else ''}on {cores} cores, longer with CUDA. The server starts when it is done. "
+        f"Ctrl-C stops it, and the next make resumes it (log: {LOG.relative_to(ROOT)}).",
         flush=True,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    environ = dict(os.environ)
-    environ["CMAKE_ARGS"] = f"{OPTIONS} {environ.get('CMAKE_ARGS', '')}".strip()
+    if not again:
+        work.mkdir(parents=True, exist_ok=True)
+        with source_package(work) as package, tempfile.TemporaryDirectory(dir=work) as scratch:
+            package.extractall(scratch, **SAFELY)  # noqa: S202 - with the filter, where there is one
+            next(Path(scratch).iterdir()).rename(source)  # whole or not at all
+    environ = {"CMAKE_BUILD_PARALLEL_LEVEL": str(cores)} | os.environ
+    environ["CMAKE_ARGS"] = f"{OPTIONS} {os.environ.get('CMAKE_ARGS', '')}".strip()
     command = [str(PYTHON), "-m", "pip", "wheel", "--verbose", "--no-deps", "--disable-pip-version-check"]
     # pip keeps what it compiled too, whatever CMAKE_ARGS were then.
-    build([*command, "--no-cache-dir", "--wheel-dir", str(folder), LLAMA], environ)
-    return next(iter(sorted(folder.glob("llama_cpp_python-*.whl"))))
+    command += [
+        "--no-cache-dir",
+        "--wheel-dir",
+        str(folder),
+        "--config-settings",
+        f"build-dir={work / 'objects'}",
+    ]
+    build([*LOW, *command, str(source)], environ)
+    shutil.rmtree(work)
 
 
-def fetch_templates() -> None:
-    """Take the chat templates out of the source package that the wheel is compiled from."""
-    print("Fetching chat templates for the tests ...", flush=True)
-    TEMPLATES.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=TEMPLATES.parent) as scratch:
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other runs of this program out of a folder of the cache."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another make is at work on llama.cpp; waiting for it ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def source_package(folder: Path) -> Iterator[tarfile.TarFile]:
+    """Download the source package of llama-cpp-python for as long as the `with` lasts."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         command = [
             str(PYTHON),
             "-m",
@@ -141,14 +239,25 @@ def fetch_templates() -> None:
             "--no-deps",
         ]
         run([*command, "--no-binary", LLAMA.partition("=")[0], "--dest", scratch, LLAMA])
+        with tarfile.open(next(Path(scratch).glob("*.tar.gz"))) as package:
+            yield package
+
+
+def fetch_templates() -> None:
+    """Take the chat templates out of the source package that the wheel is compiled from."""
+    print("Fetching chat templates for the tests ...", flush=True)
+    TEMPLATES.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=TEMPLATES.parent) as scratch,
+        source_package(Path(scratch)) as package,
+    ):
         found = Path(scratch) / "templates"
         found.mkdir()
-        with tarfile.open(next(Path(scratch).glob("*.tar.gz"))) as package:
-            for member in package:
-                path = Path(member.name)
-                content = package.extractfile(member) if path.match("models/templates/*.jinja") else None
-                if content is not None:
-                    (found / path.name).write_bytes(content.read())
+        for member in package:
+            path = Path(member.name)
+            content = package.extractfile(member) if path.match("models/templates/*.jinja") else None
+            if content is not None:
+                (found / path.name).write_bytes(content.read())
         found.rename(TEMPLATES)  # whole or not at all
 
 
@@ -162,12 +271,17 @@ def build(command: list[str], environ: dict[str, str]) -> None:
         ) as process,
     ):
         shown = ""
-        for line in process.stdout or ():
-            log.write(line)
-            steps = STEP.findall(line)
-            if steps:
-                done, total = map(int, steps[-1])
-                shown = progress(done, total, time.monotonic() - started, shown)
+        try:
+            for line in process.stdout or ():
+                log.write(line)
+                steps = STEP.findall(line)
+                if steps:
+                    done, total = map(int, steps[-1])
+                    shown = progress(done, total, time.monotonic() - started, shown)
+        except KeyboardInterrupt:  # which the whole group of processes was sent
+            process.wait()
+            print("\nInterrupted. The next make goes on from here.", flush=True)
+            raise SystemExit(130) from None
     print(flush=True)
     if process.returncode:
         print(LOG.read_text(encoding="utf-8", errors="replace")[-4000:])
@@ -179,8 +293,10 @@ def build(command: list[str], environ: dict[str, str]) -> None:
 def progress(done: int, total: int, elapsed_s: float, shown: str) -> str:
     """Draw the bar: in place on a terminal, every tenth part as a line elsewhere."""
     text = f"  [{'#' * (30 * done // total):<30}] {done}/{total} files, {elapsed_s / 60:.1f} min"
+    if done >= SURE * total:
+        text += f", about {elapsed_s * (total / done - 1) / 60:.0f} min left"
     if sys.stdout.isatty():
-        print(f"\r{text}", end="", flush=True)
+        print(f"\r{text:<90}", end="", flush=True)
     elif 10 * done // total != shown.count("|"):
         print(text, flush=True)
         return "|" * (10 * done // total)
@@ -195,4 +311,7 @@ def run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. The next make goes on from here.")

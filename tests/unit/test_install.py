@@ -1,6 +1,12 @@
 """tools/install.py: what makes it install again, and which llama.cpp it then takes."""
 
+import contextlib
+import io
+import os
+import signal
+import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -24,12 +30,25 @@ def shell(monkeypatch, tmp_path):
     def run(command):
         commands.extend(word for word in command if word.endswith(".whl"))
 
+    @contextlib.contextmanager
+    def source_package(_):
+        commands.append("download")
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as package:
+            package.addfile(tarfile.TarInfo("llama_cpp_python-1/CMakeLists.txt"))
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as package:
+            yield package
+
     venv = tmp_path / ".venv"
     (venv / "bin").mkdir(parents=True)
     for name, value in {
         "VENV": venv,
         "PYTHON": venv / "bin/python",
         "WHEELS": tmp_path / "wheels",
+        "BUILDS": tmp_path / "builds",
+        "source_package": source_package,
+        "download_prebuilt": lambda _: None,
         "TEMPLATES": tmp_path,
         "LOG": install.ROOT / "log",
         "build": build,
@@ -108,3 +127,100 @@ def test_pip_compiles_instead_of_taking_what_it_once_compiled(shell, monkeypatch
     )
     shell()
     assert "--no-cache-dir" in seen
+
+
+def prebuilt(folder):
+    (folder / f"llama_cpp_python-{install.LLAMA.rsplit('=', 1)[1]}-py3-none-linux_x86_64.whl").touch()
+
+
+def test_a_prebuilt_wheel_that_works_is_installed_and_kept(shell, monkeypatch):
+    monkeypatch.setattr(install, "download_prebuilt", prebuilt)
+    monkeypatch.setattr(install, "works", lambda: True)
+    assert "compile" not in shell()
+    monkeypatch.setattr(install, "download_prebuilt", lambda _: pytest.fail("it is in the cache"))
+    monkeypatch.setattr(install, "works", lambda: pytest.fail("it was tried before"))
+    assert wheel_of(shell("--dev")).endswith("linux_x86_64.whl")
+
+
+def test_a_prebuilt_wheel_that_does_not_work_is_compiled_instead_and_not_asked_for_again(shell, monkeypatch):
+    monkeypatch.setattr(install, "download_prebuilt", prebuilt)
+    monkeypatch.setattr(install, "works", lambda: False)
+    commands = shell()
+    assert commands[0].endswith("linux_x86_64.whl")
+    assert "compile" in commands
+    assert commands[-1].endswith("none-any.whl")
+    monkeypatch.setattr(install, "works", lambda: pytest.fail("what is compiled here is not tried"))
+    assert wheel_of(shell("--dev")) == commands[-1]
+
+
+def test_a_download_that_was_never_tried_is_tried_by_the_next_make(shell, monkeypatch):
+    monkeypatch.setattr(install, "download_prebuilt", prebuilt)
+    monkeypatch.setattr(install, "works", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shell()
+    monkeypatch.setattr(install, "works", lambda: False)
+    assert "compile" in shell()
+
+
+@pytest.mark.parametrize("name", ["CMAKE_ARGS", "COBALI_COMPILE"])
+def test_who_asks_for_a_build_gets_it_compiled(shell, monkeypatch, name):
+    monkeypatch.setattr(install, "download_prebuilt", prebuilt)
+    assert "compile" in shell(**{name: "1"})
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_goes_on_with_what_it_has(shell, monkeypatch, tmp_path):
+    made = install.build
+    monkeypatch.setattr(install, "build", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        shell()
+    (objects := next(tmp_path.glob("builds/*/")) / "objects").mkdir()
+    seen = []
+    monkeypatch.setattr(
+        install, "build", lambda command, environ: (seen.extend(command), made(command, environ))
+    )
+    commands = shell()
+    assert "download" not in commands, "the sources are there"
+    assert f"build-dir={objects}" in seen
+    assert list(tmp_path.glob("builds/*/")) == [], "nothing is left behind a finished build"
+
+
+def test_ctrl_c_ends_a_build_without_a_traceback(monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(install, "LOG", tmp_path / "log")
+    monkeypatch.setattr(install, "progress", lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(SystemExit) as end:
+            install.build(["echo", "[1/2] one"], dict(os.environ))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 130
+    assert "goes on from here" in capfd.readouterr().out
+
+
+def test_the_bar_says_what_is_left_once_it_can_tell(capsys):
+    install.progress(1, 100, 6.0, "")
+    install.progress(50, 100, 300.0, "")
+    out = capsys.readouterr().out.splitlines()
+    assert [line.endswith("5.0 min, about 5 min left") for line in out] == [True]
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from tools import install
+with install.alone(Path(sys.argv[1])):
+    print("alone")
+"""
+
+
+def test_two_makes_do_not_compile_side_by_side(tmp_path):
+    with install.alone(tmp_path):
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER, tmp_path], cwd=install.ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout.readline().startswith("Another make")
+    assert other.communicate()[0] == "alone\n"
