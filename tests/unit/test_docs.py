@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import textwrap
 import tomllib
 from datetime import date
 from itertools import pairwise
@@ -39,8 +40,9 @@ from tools.clients import LIBRARIES as CLIENTS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
+COMMANDS = "docs/commands.md"
 FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|yaml|toml|json|txt)|[\w./-]+/")
-NOT_OURS = {"/openapi.json"}  # a route
+NOT_OURS = {"/openapi.json", "site/"}  # a route, and what `make docs` makes
 PLACEHOLDERS = re.compile(r"\b(TODO|FIXME|TBD|XXX|WIP|lorem|placeholder|coming soon)\b", re.IGNORECASE)
 DECISION_TITLE = re.compile(
     r"(?P<number>\d+)\. .+ \((?P<date>\d{4}-\d\d-\d\d)(?:, (?:in part )?superseded by (?P<by>\d+))?\)"
@@ -50,13 +52,6 @@ DECISION_LINES = ("Context", "Decision", "Why", "Consequence", "Revisit")
 
 def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
-
-
-def section(title):
-    """Return one chapter of the README, up to the next of the same level."""
-    _, found, rest = read("README.md").partition(f"\n## {title}\n")
-    assert found, f"README has no chapter {title}"
-    return rest.partition("\n## ")[0]
 
 
 def rows(text):
@@ -74,8 +69,9 @@ def ticked(text):
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def blocks(kind):
-    return re.findall(rf"^```{kind}\n(.*?)^```", read("README.md"), re.DOTALL | re.MULTILINE)
+def blocks(kind, *documents):
+    text = "\n".join(map(read, documents or ("README.md",)))
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def plain(names):
@@ -172,7 +168,7 @@ def test_links_and_files_lead_somewhere(document):
 def commands():
     """Return the words of every `cobali` command in a block, and those behind ARGS= of `make serve`."""
     found = []
-    for block in blocks("bash"):
+    for block in blocks("bash", "README.md", "docs/install.md", COMMANDS):
         if block.startswith("curl"):
             continue
         for line in block.replace("\\\n", " ").splitlines():
@@ -197,8 +193,10 @@ def test_a_command_is_understood(words):
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     rest = words[len(path) :]
     assert {word for word in rest if word.startswith("-")} <= known
+    if path == ["serve"] and rest and not rest[0].startswith("-"):
+        parse_reference(rest[0])
     for option, value in pairwise(rest):
-        if option == "--set":
+        if option == "--set" and path != ["chat"]:
             name, _, text = value.partition("=")
             read_settings({name: yaml.safe_load(text)})
         if option == "--model":
@@ -207,8 +205,8 @@ def test_a_command_is_understood(words):
             assert (ROOT / value.removeprefix("$PWD/")).is_file()
 
 
-def test_the_commands_of_the_readme_were_found():
-    assert len(commands()) >= 8
+def test_the_commands_of_the_documents_were_found():
+    assert len(commands()) >= 6
 
 
 def test_the_benchmarks_named_are_those_there_are():
@@ -226,21 +224,21 @@ def test_the_benchmarks_named_are_those_there_are():
     assert not any("python -m cobali_ray.bench" in text for text in (*map(read, DOCUMENTS), *texts))
 
 
-def test_every_subcommand_and_make_target_is_named():
-    readme = read("README.md")
+def test_every_subcommand_is_explained():
+    listed = [row[0] for row in rows(read(COMMANDS))]
     for name in typer.main.get_command(cli).commands:
-        assert f"`cobali {name}`" in readme
+        assert any(f"`cobali {name}`" in cell for cell in listed), name
+
+
+def test_every_make_target_is_named():
+    text = "\n".join(map(read, ("README.md", "docs/install.md", "CONTRIBUTING.md")))
     targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
-    asked = set(re.findall(r"^(?:\S+ )?make ([a-z-]+)", "\n".join(blocks("bash")), re.MULTILINE)) | {"help"}
-    contributing = set(re.findall(r"^make ([a-z-]+)", read("CONTRIBUTING.md"), re.MULTILINE))
-    assert {"unit", "test"} <= contributing <= targets
-    listed = set(ticked(re.search(r"`make help` lists the other targets \(([^)]*)\)", readme)[1]))
-    assert asked | listed == targets
+    assert set(re.findall(r"(?:^|`)(?:\S+ )?make ([a-z-]+)", text, re.MULTILINE)) == targets
 
 
 def test_every_extra_is_listed():
     extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
-    listed = section("Start").partition("| extra |")[2].partition("\n\n")[0]
+    listed = read("docs/install.md").partition("| extra |")[2].partition("\n\n")[0]
     assert [row[0].strip("`") for row in rows(f"| extra |{listed}")] == list(extras)
 
 
@@ -328,6 +326,19 @@ def test_every_decision_has_its_five_lines(decisions):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_nothing_is_left_to_fill_in(document):
     assert not PLACEHOLDERS.search(read(document))
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted((ROOT / "docs" / "recipes").glob("*.md")), ids=lambda path: path.stem
+)
+def test_a_recipe_says_whether_it_was_run_and_its_files_parse(recipe):
+    text = recipe.read_text(encoding="utf-8")
+    title, said = text.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert re.match(r"\*\*Run\*\* on \d{4}-\d\d-\d\d with |\*\*Not run\*\*", said)
+    parsers = {"yaml": lambda text: list(yaml.safe_load_all(text)), "toml": tomllib.loads, "json": json.loads}
+    for kind, block in re.findall(r"^ *```(yaml|toml|json)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+        assert parsers[kind](textwrap.dedent(block))
 
 
 def test_the_clients_page_names_the_pinned_versions():
