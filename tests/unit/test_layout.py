@@ -83,8 +83,8 @@ def test_the_environment_wins_over_the_top_of_the_file_and_not_over_an_engine(mo
         pytest.param({"a": {"n_slot": 4}}, "engines.a.n_slot", "did you mean n_slots?", id="misspelt"),
         pytest.param({"a": {"n_slots": 0}}, "engines.a.n_slots", "got 0", id="too-small"),
         pytest.param({"a": {"kv": "split", "kv_cells": 64}}, "engines.a.kv_cells", "unified", id="together"),
-        pytest.param({"a": {"api_keys": ["k"]}}, "engines.a.api_keys", "beside `engines`", id="of-all"),
-        pytest.param({"a": {"engines": {}}}, "engines.a.engines", "beside `engines`", id="nested"),
+        pytest.param({"a": {"api_keys": ["k"]}}, "engines.a.api_keys", "next to `engines`", id="of-all"),
+        pytest.param({"a": {"engines": {}}}, "engines.a.engines", "next to `engines`", id="nested"),
         pytest.param({"a": {}, "b": {}}, "engines.b.model_id", "engines.a", id="one-name-twice"),
         pytest.param(
             {"a": {"model_id": "x"}, "b": {"model_aliases": "x"}}, "engines.b.model_id", "'x'", id="an-alias"
