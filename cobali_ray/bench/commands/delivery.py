@@ -1,10 +1,10 @@
 """`cobali bench delivery`: how late tokens reach clients.
 
 Against a server that was started with `--set log_ticks=ticks.jsonl` and, usually, `--model builtin:scripted`.
-Both sides read the machine's monotonic clock, so the lag of a token is the time from the end of the tick
-that published it to the client's socket callback. Streams start one after another, each after the first
-token of the one before; so the ticks in which one more row was sampled than decoded name, in order, the
-tick of each stream's first token, and one token follows per tick. Only ticks in which all streams run count.
+Both sides read the machine's monotonic clock, so the lag of a token is the time from when it was sampled to
+the client's socket callback. Streams start one after another, each after the first token of the one before;
+so the ticks in which one more row was sampled than decoded name, in order, the tick of each stream's first
+token, and one token follows per tick. Only ticks in which all streams run count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def delivery(
     tick_s: Annotated[float, typer.Option(min=0.001, help="The model's tick.")] = 0.02,
     out: Out = OUT,
 ) -> None:
-    """Measure the time from the tick that published a token to its arrival at a client."""
+    """Measure the time from when a token was sampled to its arrival at a client."""
     sizes = numbers("--streams", streams)
     if not ticks.is_file():
         raise ConfigError("--ticks", f"there is no file {ticks}")
@@ -83,7 +83,7 @@ async def run(target: Target, n_streams: int, n_tokens: int) -> list[list[float]
 
 def lags(ticks: list[dict[str, float]], arrivals: list[list[float]]) -> tuple[np.ndarray, float]:
     """Return the lag of every token while all streams ran, in seconds, and tokens arriving per second."""
-    published = np.array([t["started_s"] + t["total_s"] for t in ticks])
+    sampled = np.array([t["started_s"] + t["plan_s"] + t["forward_s"] + t["sample_s"] for t in ticks])
     firsts = [i for i, t in enumerate(ticks) if t["n_sampled"] - t["n_decode"] == 1]
     if len(firsts) != len(arrivals):
         raise ConfigError(
@@ -93,9 +93,9 @@ def lags(ticks: list[dict[str, float]], arrivals: list[list[float]]) -> tuple[np
     last_run = min(first + len(a) for first, a in zip(firsts, arrivals, strict=True)) - 1
     last_run = min(last_run, len(ticks) - 1)  # the last ones may not be in the log yet
     late, n_window = [], 0
-    start, end = published[all_run], published[last_run]
+    start, end = sampled[all_run], sampled[last_run]
     for first, times in zip(firsts, arrivals, strict=True):
         window = np.array(times[all_run - first : last_run - first])
-        late.append(window - published[all_run:last_run])
+        late.append(window - sampled[all_run:last_run])
         n_window += int(((window >= start) & (window < end)).sum())
     return np.concatenate(late), n_window / float(end - start)
