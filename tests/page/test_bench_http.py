@@ -50,8 +50,7 @@ def test_delivery(bench, tmp_path):
     assert [row[0] for row in report["tables"][0]["rows"]] == ["1", "3"]
     lags_ms = report["samples"]["lags_ms"]
     assert len(lags_ms["3 streams"]) > len(lags_ms["1 streams"]) > 20
-    assert max(lags_ms["3 streams"]) > 0
-    assert min(lags_ms["3 streams"]) > -10, "no token comes long before its tick ends"
+    assert min(lags_ms["3 streams"]) > 0, "no token comes before it was sampled"
 
 
 def test_whole_answers():
