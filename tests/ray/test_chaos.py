@@ -23,7 +23,7 @@ async def test_nobody_notices_that_the_engine_was_killed_but_by_a_pause(server):
     print("\n".join(report.lines()))  # noqa: T201 shown with -s
     assert report.wrong == []
     assert report.n_answers > 8
-    assert max(report.pauses_s) < max(report.restarts_s) + 1
+    assert max(report.pauses_s) < max(report.restarts_s) + 5, "nobody waited for a timeout"
 
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)

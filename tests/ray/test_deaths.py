@@ -30,9 +30,9 @@ def own(tmp_path_factory):
     ("part", "cuts", "served_s"),
     [
         # HAProxy sends streams to both, and new requests to the one that is left.
-        pytest.param("an ingress", range(1, N), 2.0, id="ingress"),
-        pytest.param("Serve's controller", range(1), 2.0, id="controller"),
-        pytest.param("Serve's proxy", range(1), 2.0, id="proxy"),
+        pytest.param("an ingress", range(1, N), STALL_TIMEOUT_S, id="ingress"),
+        pytest.param("Serve's controller", range(1), STALL_TIMEOUT_S, id="controller"),
+        pytest.param("Serve's proxy", range(1), STALL_TIMEOUT_S, id="proxy"),
         # Serve looks for it every second or so and starts another.
         pytest.param("HAProxy", range(N, N + 1), 20.0, id="haproxy"),
     ],

@@ -51,9 +51,7 @@ async def test_a_client_that_leaves_frees_its_slot(server, http):
 
     async with Stream(http):
         assert await n_running() == 1
-    left = time.perf_counter()
-    await until(idle, timeout_s=5)
-    assert time.perf_counter() - left < 2, "3000 ticks would take 15 s"
+    await until(idle, timeout_s=5)  # 3000 ticks would take 15 s
 
 
 async def test_many_clients_that_leave_at_once_leave_nothing_behind(server):
