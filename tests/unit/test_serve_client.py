@@ -115,6 +115,13 @@ class Setup:
                 seen = {outcome: n for outcome, n in requests.items() if n}
                 await asyncio.sleep(0)
 
+    async def lose(self):
+        """Have the ingress think that the engine is gone, once it knows it."""
+        async with asyncio.timeout(WAIT_S):
+            while self.client._link._known is None:  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0)
+        self.client._link.lose(EngineStatus.RESTARTING)
+
     async def idle(self):
         """Wait until nothing runs and no control call is open."""
         async with asyncio.timeout(WAIT_S):
@@ -218,7 +225,7 @@ async def test_an_engine_counts_for_all_ingresses_while_it_is_there(make):
             while s.client._notes:  # noqa: ASYNC110 nobody waits for a note
                 await asyncio.sleep(0)
         assert (await other.begin_counted("alice", terms, 2)).refusal is None
-        s.client._link.lose(EngineStatus.RESTARTING)
+        await s.lose()
         assert await s.client.begin_counted("alice", terms, 2) is None
         s.client.note_counted("alice", 2, 10)
         assert not s.client._notes
@@ -841,10 +848,7 @@ async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
 
 async def test_an_engine_that_is_gone_moves_nothing(make):
     s = await make()
-    async with asyncio.timeout(WAIT_S):
-        while s.client._link._known is None:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    s.client._link.lose(EngineStatus.RESTARTING)
+    await s.lose()
     with pytest.raises(LoadingError):
         await s.client.cache()
     with pytest.raises(LoadingError):
