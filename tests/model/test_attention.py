@@ -122,7 +122,8 @@ def test_it_computes_with_the_faster_kind(open_measured, open_tiny, found, same)
 
 
 def test_slots_in_falling_runs_are_computed_apart(open_measured):
-    # Beside a decode token, a chunk is computed as one token and the rest, which rounds differently.
+    # Behind a decode token, a chunk is computed as one token and the rest. Most processors round that
+    # differently, so that a chunk in the wrong place shows; on the others this test proves little.
     backend = open_measured(OFF_WINS)
     rng = random.Random(0)
     tokens = [array("i", [rng.randrange(8, 4000) for _ in range(700)]) for _ in range(3)]
@@ -138,11 +139,9 @@ def test_slots_in_falling_runs_are_computed_apart(open_measured):
     streams = [(0, 250, 1, True), (1, 60, 1, True)]
     alone, pair = after(chunk)[2], after(*streams)
     apart = after(chunk, *streams)
-    joined = after(*streams, chunk)
     assert np.array_equal(apart[2], alone)
     assert np.array_equal(apart[0], pair[0])
     assert np.array_equal(apart[1], pair[1])
-    assert not np.array_equal(joined[2], alone)
     cut = after((1, 60, 1, True), (0, 250, 1, True))
     np.testing.assert_allclose(cut[1], pair[1], atol=1e-3)
     assert np.array_equal(cut[0], after((0, 250, 1, True))[0])

@@ -1,6 +1,7 @@
 """The command line itself: cheap where nothing runs, one line where something is wrong."""
 
 import io
+import socket
 import subprocess
 import sys
 
@@ -43,9 +44,9 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
         ("complete x --max-tokens 0", "Invalid value for '--max-tokens'"),
         ("chat --url http://127.0.0.1:1 --set temperature", "expected NAME=VALUE"),
         ("serve a --model b", "the model is given twice, a and b: leave one out"),
-        ("serve nobody", "there is no file or model 'nobody' here"),
-        ("serve nobody.gguf", "there is no file 'nobody.gguf'"),
-        ("serve hf://x", "is not hf://owner/repo/file.gguf"),
+        ("serve nobody --port {port}", "there is no file or model 'nobody' here"),
+        ("serve nobody.gguf --port {port}", "there is no file 'nobody.gguf'"),
+        ("serve hf://x --port {port}", "is not hf://owner/repo/file.gguf"),
         ("serve --port many", "Invalid value for '--port'"),
         ("serve --prot 1", "No such option: --prot (Possible options: --host, --port)"),
         ("run", "Missing option '--prompts'"),
@@ -59,6 +60,8 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        words = words.format(port=free.getsockname()[1])
     monkeypatch.setattr(sys, "argv", ["cobali", *words.split()])
     monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
     with pytest.raises(SystemExit) as ended:
