@@ -48,10 +48,10 @@ def banner(facts: Mapping[str, Any], width: int) -> RenderableType:
 
 
 def size_of(model: Mapping[str, Any]) -> str:
-    """Say how large a model is: its parameters, quantisation and bytes, as far as they are known."""
+    """Say how large a model is: its parameters, quant and bytes, as far as they are known."""
     known = [
         _short(model.get("parameters"), ""),
-        model.get("quantisation"),
+        model.get("quant"),
         _short(model.get("size_bytes"), "B"),
     ]
     return ", ".join(str(one) for one in known if one)

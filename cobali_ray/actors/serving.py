@@ -296,7 +296,7 @@ def _model_facts(place: Place) -> dict[str, Any]:
     if (path := model_path(place.settings)) is not None:
         said = describe(path)
         facts["file"] = str(path)
-        facts |= {name: said[name] for name in ("parameters", "quantisation", "size_bytes")}
+        facts |= {name: said[name] for name in ("parameters", "quant", "size_bytes")}
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
         told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
         facts |= told["runs"]

@@ -240,7 +240,7 @@ class LlamaBackend:
             raise
 
     def _try_adapters(self) -> None:
-        """Compute a token under each, so that all room is had that changing between them will ever need.
+        """Compute a token under each, so that changing between them never needs new memory.
 
         llama.cpp aborts where it finds none then.
         """

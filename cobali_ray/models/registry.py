@@ -138,7 +138,7 @@ def describe(path: Path) -> dict[str, Any]:
         "n_ctx_train": of_architecture("context_length"),
         "rope_base": of_architecture("rope.freq_base"),
         "n_vocab": len(said.get("tokenizer.ggml.tokens", ())),
-        "quantisation": _quant(LlamaFileType, said),
+        "quant": _quant(LlamaFileType, said),
         "tensor_types": dict(Counter(_name_of(GGMLQuantizationType, t.type_id) for t in tensors)),
         "has_chat_template": "tokenizer.chat_template" in said,
     }

@@ -197,7 +197,7 @@ def test_the_half_billion_has_qwens_shape_and_reads_its_prompt(cache, request, c
     wanted = {
         "architecture": "qwen2", "parameters": 494_032_768, "n_layers": 24, "width": 896, "ffn_width": 4864,
         "n_heads": 14, "n_kv_heads": 2, "n_vocab": 151_936, "n_ctx_train": 32768, "rope_base": 1e6,
-        "quantisation": "Q4_0", "has_chat_template": True,
+        "quant": "Q4_0", "has_chat_template": True,
     }  # fmt: skip
     assert wanted.items() <= facts.items()
     model = Model(path, vocab_only=False)
@@ -215,7 +215,7 @@ def test_llama_cpps_own_quantiser_is_deterministic_and_loads(cache, tmp_path):
         quantize_file(source, tmp_path / name, "Q5_K_M", n_threads=n_threads)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     facts = describe(tmp_path / "one")
-    assert facts["quantisation"] == "Q5_K_M"
+    assert facts["quant"] == "Q5_K_M"
     assert set(facts["tensor_types"]) == {"F32", "Q5_K", "Q6_K"}, "the mix is llama.cpp's"
     model = Model(tmp_path / "one", vocab_only=False)
     try:
@@ -233,7 +233,7 @@ def test_llama_cpps_own_quantiser_is_deterministic_and_loads(cache, tmp_path):
         ),
     ],
 )
-def test_a_failed_quantisation_says_so(tmp_path, file_type, content, says):
+def test_quantising_that_fails_says_so(tmp_path, file_type, content, says):
     (tmp_path / "in.gguf").write_bytes(content)
     with pytest.raises(BackendError, match=says):
         quantize_file(tmp_path / "in.gguf", tmp_path / "out.gguf", file_type)

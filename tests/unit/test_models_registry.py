@@ -153,7 +153,7 @@ def test_a_file_is_described(cache):
     facts = describe(resolve(TINY, cache_dir=cache))
     wanted = {
         "name": "synthetic-tiny", "architecture": "qwen2", "n_layers": 4, "width": 256, "ffn_width": 768,
-        "n_heads": 4, "n_kv_heads": 2, "n_vocab": 4096, "n_ctx_train": 32768, "quantisation": "Q8_0",
+        "n_heads": 4, "n_kv_heads": 2, "n_vocab": 4096, "n_ctx_train": 32768, "quant": "Q8_0",
         "tensor_types": {"Q8_0": 29, "F32": 21}, "has_chat_template": True, "parameters": 4_198_656,
     }  # fmt: skip
     assert wanted.items() <= facts.items()

@@ -328,7 +328,7 @@ def test_a_disk_without_room_is_found_out_before_ray_starts(tmp_path, monkeypatc
 
 ONE = {
     "engine_id": "0", "model": "tiny", "file": "/models/tiny.gguf", "parameters": 4494592,
-    "quantisation": "Q8_0", "size_bytes": 4926400, "n_ctx": 4096, "n_slots": 16, "runs_on": "2 CPU threads",
+    "quant": "Q8_0", "size_bytes": 4926400, "n_ctx": 4096, "n_slots": 16, "runs_on": "2 CPU threads",
 }  # fmt: skip
 READY = {"seconds": 13.1, "url": "http://127.0.0.1:8000", "logs": "/tmp/ray/s/logs", "needs_key": False}
 READY |= {"everywhere": False}
