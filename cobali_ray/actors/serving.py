@@ -268,18 +268,23 @@ def _require_front(folder: Path) -> None:
         raise StartError("The front end", failure_path(folder).read_text())
 
 
-def _wait_ready(url: str, folder: Path) -> None:
+def _wait_ready(
+    url: str,
+    folder: Path,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
     """Wait until the server takes requests; HAProxy, which Serve starts again, may fail for `FRONT_S`."""
-    until_s = time.monotonic() + FRONT_S
+    until_s = now() + FRONT_S
     with httpx2.Client(timeout=5.0) as http:
         while True:
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
                     return
             _require_front(folder)
-            if time.monotonic() > until_s and (words := last_words(folder)):
+            if now() > until_s and (words := last_words(folder)):
                 raise StartError("HAProxy", words)
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
 
 def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
