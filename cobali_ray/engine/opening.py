@@ -18,7 +18,7 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.block_files import BlockFiles
-from cobali_ray.engine.context import settled
+from cobali_ray.engine.context import refusal_of_cache, settled
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -57,10 +57,16 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
 
 
 def find_model(settings: EngineSettings, progress: Progress) -> None:
-    """Find, make or download the model file, and check what is read next to it. Raises ConfigError."""
+    """Find, make or download the model file, and check what is read next to it. Raises ConfigError.
+
+    Also that this machine can hold its KV cache, where that is not a GPU's to hold.
+    """
     chat_template(settings)
-    if model_path(settings, progress) is not None:
+    if (path := model_path(settings, progress)) is not None:
         projector_path(settings)
+        refusal = refusal_of_cache(settings, path)
+        if refusal is not None and not _n_gpu_layers(settings)[0]:  # which loads llama.cpp
+            raise refusal
 
 
 def projector_path(settings: EngineSettings) -> Path | None:

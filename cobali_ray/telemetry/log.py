@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Self, TextIO, cast
 
 import numpy as np
 import orjson
@@ -33,8 +34,9 @@ def configure_logging(
     """Send structlog to `stream` (default: stderr as it is now): JSON lines, or readable ones on a terminal.
 
     Every line carries the facts in `about`, such as the engine's id. `json` None asks the stream whether it
-    is a terminal. Tracebacks come without local variables, which could hold what a client sent. Raises
-    ConfigError for an unknown level.
+    is a terminal. Tracebacks come without local variables, which could hold what a client sent. A line that
+    cannot be written, because a disk is full or a reader is gone, is lost. Raises ConfigError for an unknown
+    level.
     """
     if level not in LEVELS:
         raise ConfigError("log_level", f"must be one of {', '.join(LEVELS)}, got {level!r}")
@@ -48,9 +50,24 @@ def configure_logging(
             *(_readable(out) if _wants_readable(json, out) else _json_lines()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=out),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Lossy(out))),
         cache_logger_on_first_use=False,  # loggers made before this call must follow it
     )
+
+
+class _Lossy:
+    """A stream whose lines get lost where they cannot be written: no request ends by its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _Saying:
@@ -101,7 +118,8 @@ class TickLog:
         self, path: str | Path, engine_id: str = ONLY_ENGINE, *, utc_now: Callable[[], datetime] = _utc_now
     ) -> None:
         self._engine_id, self._utc_now = engine_id, utc_now
-        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - open until close()
+        self.path = Path(path)
+        self._file = self.path.open("ab", buffering=0)
 
     def write(self, stats: TickStats) -> None:
         """Append one record; ValueError once closed."""

@@ -40,6 +40,12 @@ class Telemetry:
         """Give up the log alone: whoever raises to the tick thread is not asked again, metrics and all."""
         self._tick_log = None
         with suppress(OSError, ValueError):  # a disk that is full for one log may be so for the other
-            _log.error("tick_log_stopped", error=repr(error))
+            _log.error(
+                "tick_log_stopped",
+                setting="log_ticks",
+                file=str(tick_log.path),
+                error=str(error),
+                detail="no tick is written until the model is loaded anew; name a file on another disk",
+            )
         with suppress(OSError):
             tick_log.close()

@@ -127,27 +127,48 @@ def test_a_pipe_gets_plain_text(tiny, environ):
     assert answer["usage"]["completion_tokens"] == 8
 
 
-def test_tab_completes_models_in_bash(terminal, environ, tmp_path):
-    """The script that the command writes makes one word of a name with a colon."""
+@pytest.mark.parametrize(
+    ("shell", "startup", "prompt"),
+    [
+        ("bash", ".bashrc", "PS1='$ '"),
+        ("zsh", ".zshrc", "PS1='$ '"),
+        ("fish", ".config/fish/config.fish", "function fish_prompt; echo '$ '; end"),
+    ],
+)
+def test_tab_completes_models_once_completion_is_installed(
+    terminal, environ, tmp_path, shell, startup, prompt
+):
+    """A name with a colon is one word, the first Tab completes already, and files are completed too."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
     manifest = tmp_path / ".ollama/models/manifests/registry.ollama.ai/library/qwen2.5/0.5b"
     manifest.parent.mkdir(parents=True)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:a"}
     manifest.write_text(json.dumps({"layers": [layer]}))
     (tmp_path / ".ollama/models/blobs").mkdir()
     (tmp_path / ".ollama/models/blobs/sha256-a").touch()
+    (tmp_path / "mine.gguf").touch()
+    file = tmp_path / startup
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{prompt}\n")
     environ["PATH"] = f"{COBALI.parent}:{environ['PATH']}"
-    shell = terminal("PS1='$ ' bash --norc --noprofile")
-    shell.wait(r"^\$ ")
-    shell.type('eval "$(cobali --show-completion)"; echo DO""NE')
-    shell.wait("DONE")
+    shown = terminal(shell)
+    shown.wait(r"(?m)^\$ $")
+    shown.type("cobali --install-completion")
+    shown.wait("completion installed in")
+    with file.open("a") as rest:
+        rest.write(prompt.replace("$", ">"))
+    shown.type(f"exec {shell}")
+    shown.wait(r"(?m)^> $")
     for begun, whole in (
         ("cobali serve ollama://qw", "cobali serve ollama://qwen2.5:0.5b "),
         ("cobali chat builtin:ti", "cobali chat builtin:tiny "),
         ("cobali models show qwen", "cobali models show qwen2.5:0.5b "),
         ("cobali serve --mod", "cobali serve --model "),
+        (f"cobali serve {tmp_path}/mi", f"cobali serve {tmp_path}/mine.gguf "),
     ):
-        shell("send-keys", "-l", begun)
-        shell("send-keys", "Tab")
-        shell("send-keys", "-l", "#")
-        shell.wait(rf"{re.escape(whole)}#")
-        shell("send-keys", "C-u")
+        shown("send-keys", "-l", begun)
+        shown("send-keys", "Tab")
+        shown("send-keys", "-l", "#")
+        shown.wait(rf"{re.escape(whole)}#")
+        shown("send-keys", "C-u")

@@ -1,13 +1,13 @@
 """The command line itself: cheap where nothing runs, one line where something is wrong."""
 
 import io
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from cobali_ray import cli
+from cobali_ray.actors.ports import free_port
 
 HEAVY = ("numpy", "ray", "matplotlib", "llama_cpp", "openai", "fastapi", "structlog", "httpx2")
 
@@ -47,6 +47,10 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
         ("serve nobody --port {port}", "there is no file or model 'nobody' here"),
         ("serve nobody.gguf --port {port}", "there is no file 'nobody.gguf'"),
         ("serve hf://x --port {port}", "is not hf://owner/repo/file.gguf"),
+        (
+            "serve builtin:tiny --port {port} --set n_ctx=8000000 --set n_slots=256 --set n_gpu_layers=0",
+            "n_ctx: a KV cache of 2048000000 tokens for tiny-q8-0.gguf takes 5374.0 GB, and this machine has",
+        ),
         ("serve --port many", "Invalid value for '--port'"),
         ("serve --prot 1", "No such option: --prot (Possible options: --host, --port)"),
         ("run", "Missing option '--prompts'"),
@@ -60,9 +64,7 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        words = words.format(port=free.getsockname()[1])
-    monkeypatch.setattr(sys, "argv", ["cobali", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["cobali", *words.format(port=free_port()).split()])
     monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
     with pytest.raises(SystemExit) as ended:
         cli.main()

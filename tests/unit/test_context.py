@@ -1,8 +1,11 @@
 """`n_ctx: auto` in numbers: what bounds it, and what it is where something is not known."""
 
-import pytest
+import re
 
-from cobali_ray.engine.context import largest_context, needed_bytes, settled
+import pytest
+from gguf import GGUFWriter
+
+from cobali_ray.engine.context import largest_context, needed_bytes, refusal_of_cache, settled
 from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.registry import resolve
@@ -103,3 +106,85 @@ def test_adapters_are_loaded_beside_it_each_file_once():
     assert len(found) == 2
     assert all(one.stat().st_size for one in found)
     assert not files_beside(settings, None), "the scripted model has no files"
+
+
+CELL_BYTES = 4 * 2 * (64 + 64) * 2 + 64
+"""Of the model below: layers, KV heads, widths of a key and a value, bytes a number; and a cell's own."""
+
+
+@pytest.fixture
+def described(tmp_path):
+    """Return a function that writes a file of 4 layers, without tensors, and what else it says of itself."""
+
+    def write(architecture="llama", heads_kv=2, *, causal=True, states=None):
+        writer = GGUFWriter(tmp_path / "m.gguf", architecture)
+        writer.add_block_count(4)
+        writer.add_embedding_length(512)
+        writer.add_head_count(8)
+        writer.add_head_count_kv(heads_kv)
+        writer.add_causal_attention(causal)
+        if states:
+            writer.add_ssm_state_size(states)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        return tmp_path / "m.gguf"
+
+    return write
+
+
+@pytest.fixture
+def has(monkeypatch):
+    """Return a function that gives this machine a memory."""
+
+    def give(most, free=0):
+        monkeypatch.setattr("cobali_ray.backend.memory.most_bytes", lambda: most)
+        monkeypatch.setattr("cobali_ray.backend.memory.available_bytes", lambda: free)
+
+    return give
+
+
+@pytest.mark.parametrize("setting", ["n_ctx", "kv_cells"])
+def test_a_cache_that_the_machine_can_never_hold_is_told_with_the_most_that_would_fit(
+    described, has, setting
+):
+    path, free = described(), 5120 * CELL_BYTES
+    asked = {"n_slots": 4, "n_ctx": 2500} | ({"kv_cells": 10_000} if setting == "kv_cells" else {})
+    has(10_000 * CELL_BYTES, free)
+    assert refusal_of_cache(read_settings(asked), path) is None, "it just fits"
+    has(10_000 * CELL_BYTES - 1, free)
+    said = str(refusal_of_cache(read_settings(asked), path))
+    assert said.startswith(f"{setting}: a KV cache of 10000 tokens for m.gguf takes ")
+    assert "\n" not in said
+    most = int(re.search(r"at most (\d+)", said)[1])
+    n_more = 256 * (4 if setting == "n_ctx" else 1)
+    n_cells = most * (4 if setting == "n_ctx" else 1)
+    assert n_cells * CELL_BYTES + path.stat().st_size <= free < (n_cells + n_more) * CELL_BYTES + 1000
+
+
+def test_where_not_even_the_weights_fit_no_number_is_told(described, has):
+    has(CELL_BYTES)
+    assert str(refusal_of_cache(EngineSettings(), described())).endswith("GB: lower it")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param({"architecture": "gemma3"}, id="windows"),
+        pytest.param({"architecture": "new"}, id="unknown"),
+        pytest.param({"states": 16}, id="states"),
+        pytest.param({"heads_kv": [2, 0, 0, 0]}, id="by-layer"),
+        pytest.param({"causal": False}, id="embeds"),
+    ],
+)
+def test_what_is_not_certain_is_not_refused(described, has, said):
+    has(CELL_BYTES)
+    assert refusal_of_cache(EngineSettings(), described()) is not None
+    assert refusal_of_cache(EngineSettings(), described(**said)) is None
+
+
+def test_nor_is_auto_or_a_machine_that_does_not_tell(described, has):
+    has(CELL_BYTES)
+    assert refusal_of_cache(EngineSettings(n_ctx="auto"), described()) is None
+    has(None)
+    assert refusal_of_cache(EngineSettings(), described()) is None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,26 @@ def test_a_download_that_was_never_tried_is_tried_by_the_next_make(shell, monkey
 def test_who_asks_for_a_build_gets_it_compiled(shell, monkeypatch, name):
     monkeypatch.setattr(install, "download_prebuilt", prebuilt)
     assert "compile" in shell(**{name: "1"})
+
+
+def test_whatever_is_installed_is_bytecode_already(shell, monkeypatch, tmp_path):
+    (tmp_path / "cobali_ray").mkdir()
+    (module := tmp_path / "cobali_ray" / "module.py").touch()
+    installed = []
+
+    def run(command):
+        if Path(command[0]).name == "uv":
+            installed.append(command)
+        elif "compileall" in command:
+            subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True)
+
+    monkeypatch.setattr(install, "download_prebuilt", prebuilt)
+    monkeypatch.setattr(install, "works", lambda: False)
+    monkeypatch.setattr(install, "run", run)
+    shell()
+    assert len(installed) == 2, "all packages, and llama.cpp in place of the wheel that does not work"
+    assert all("--compile-bytecode" in command for command in installed)
+    assert Path(cache_from_source(module)).exists()
 
 
 def interrupt(*_):

@@ -3,11 +3,13 @@
 import io
 import signal
 import threading
+from pathlib import Path
+from queue import SimpleQueue
 
 import orjson
 import pytest
 
-from cobali_ray.actors import serving
+from cobali_ray.actors import node, serving
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.steps import Steps
 from cobali_ray.signals import on_signals
@@ -51,3 +53,28 @@ def test_a_closed_terminal_stops_the_server_unless_it_was_told_to_stay(before, h
     finally:
         signal.signal(signal.SIGHUP, theirs)
     assert hangups.is_set() == heard
+
+
+def test_a_disk_that_fills_is_told_each_time_until_somebody_wishes_for_something(monkeypatch):
+    wishes, out = SimpleQueue(), io.StringIO()
+    looks = iter([False, True, True, False, True])
+
+    def is_full(_):
+        full = next(looks, None)
+        if full is None:
+            wishes.put(serving.Wish.STOP)
+        return bool(full)
+
+    monkeypatch.setattr(serving, "is_full", is_full)
+    wish = serving._next_wish(wishes, JsonLines(out), Path("/tmp/ray/logs"), look_s=0.0)
+    assert wish is serving.Wish.STOP
+    lines = [orjson.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["level"] for line in lines] == ["error", "error"]
+    assert all("/tmp/ray/logs is full" in line["detail"] and "TMPDIR" in line["detail"] for line in lines)
+
+
+def test_what_counts_as_full(monkeypatch, tmp_path):
+    assert not node.is_full(tmp_path)
+    assert not node.is_full(tmp_path / "gone")
+    monkeypatch.setattr(node, "FULL_BYTES", 1 << 62)
+    assert node.is_full(tmp_path)

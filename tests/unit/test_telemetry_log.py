@@ -54,6 +54,20 @@ def test_tracebacks_do_not_show_local_variables(out, json):
         assert lines(out)[0]["exception"][0]["exc_type"] == "ValueError"
 
 
+@pytest.mark.parametrize("fails", ["write", "flush"])
+def test_a_line_that_a_full_disk_does_not_take_is_lost_and_harms_nobody(out, monkeypatch, fails):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    configure_logging(stream=out)
+    log = structlog.get_logger()
+    with monkeypatch.context() as disk:
+        disk.setattr(out, fails, full, raising=True)
+        log.info("lost")
+    log.info("kept")
+    assert lines(out)[-1]["event"] == "kept"
+
+
 def test_level_filters(out):
     configure_logging(level="warning", stream=out)
     structlog.get_logger().info("hidden")

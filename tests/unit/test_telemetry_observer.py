@@ -50,7 +50,9 @@ def test_it_is_said_once_and_ticks_are_counted_on(broken):
         for tick_id in range(3):
             telemetry.on_tick(make_tick(tick_id))
     assert n_ticks(telemetry) == 3
-    assert [(line["event"], line["log_level"]) for line in logs] == [("tick_log_stopped", "error")]
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("tick_log_stopped", "error")
+    assert (line["setting"], line["file"]) == ("log_ticks", str(broken.path))
     with pytest.raises(ValueError, match="closed"):
         broken.write(make_tick())
 
