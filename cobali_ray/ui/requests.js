@@ -2,7 +2,9 @@
 import { count, duration, shortId, some } from "./format.js";
 import { endOf, kindOf } from "./life.js";
 import { cachedFrom } from "./lives.js";
+import { models, nServed } from "./models.js";
 import { html, useState } from "./preact.js";
+import { useStore } from "./store.js";
 import { KEYS, PAGE, found, sorted } from "./table.js";
 import { follow } from "./window.js";
 
@@ -10,6 +12,7 @@ const COLUMNS = [
   ["request", "request"],
   ["state", "state"],
   ["slot", "slot"],
+  ["model", "model"],
   ["tenant", "tenant"],
   ["prompt", "prompt, tok"],
   ["cached", "cached, tok"],
@@ -25,10 +28,11 @@ export function Requests({ history, nowS, chosen }) {
   const [search, setSearch] = useState("");
   const [{ by, down }, setOrder] = useState({ by: null, down: false });
   const [asked, setPage] = useState(0);
+  useStore(models);
   const known = [...history.requests.values()];
   if (!known.length) return null;
-  const tenants = known.some(({ tenant }) => tenant);
-  const columns = COLUMNS.filter(([key]) => key !== "tenant" || tenants);
+  const shown = { model: nServed() > 1, tenant: known.some(({ tenant }) => tenant) };
+  const columns = COLUMNS.filter(([key]) => shown[key] ?? true);
   const all = sorted(found(known, search), by, down, nowS);
   const last = Math.max(0, Math.ceil(all.length / PAGE) - 1);
   const page = Math.min(asked, last);
@@ -48,7 +52,7 @@ export function Requests({ history, nowS, chosen }) {
           : `${some(known.length, "request")} known: running first, then the latest to end`
       }</p>
       <label class="search"><span class="hidden">Search requests</span>
-        <input type="search" value=${search} onInput=${look} placeholder="id, tenant, state, slot2 …" /></label>
+        <input type="search" value=${search} onInput=${look} placeholder="id, model, tenant, slot2 …" /></label>
     </header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
       <table><thead><tr>${columns.map(
@@ -57,7 +61,7 @@ export function Requests({ history, nowS, chosen }) {
       <tbody>${all
         .slice(page * PAGE, (page + 1) * PAGE)
         .map(
-          (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} tenants=${tenants}
+          (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} shown=${shown}
           chosen=${chosen === request.request_id} />`,
         )}</tbody></table>
       ${!all.length && html`<p class="muted">No request matches.</p>`}
@@ -84,7 +88,7 @@ function Pages({ page, last, n, turn }) {
   </nav>`;
 }
 
-function Row({ request, nowS, chosen, tenants }) {
+function Row({ request, nowS, chosen, shown }) {
   const { request_id: id, unseen } = request;
   const time = (key) => {
     const value = KEYS[key](request, nowS);
@@ -95,7 +99,8 @@ function Row({ request, nowS, chosen, tenants }) {
       onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
     <td><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
     <td>${request.slot_id ?? "–"}</td>
-    ${tenants && html`<td>${request.tenant || "–"}</td>`}
+    ${shown.model && html`<td>${request.model || "–"}</td>`}
+    ${shown.tenant && html`<td>${request.tenant || "–"}</td>`}
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
     <td>${cachedFrom(request) || "–"}</td>
