@@ -8,12 +8,13 @@ import { useStore } from "./store.js";
 import { KEYS, PAGE, found, sorted } from "./table.js";
 import { follow } from "./window.js";
 
+/** What each sorts by, its head, and whether it has words, which begin at the left. */
 const COLUMNS = [
   ["request", "request"],
-  ["state", "state"],
+  ["state", "state", "word"],
+  ["model", "model", "word"],
+  ["tenant", "tenant", "word"],
   ["slot", "slot"],
-  ["model", "model"],
-  ["tenant", "tenant"],
   ["prompt", "prompt, tok"],
   ["cached", "cached, tok"],
   [null, "cached in"],
@@ -56,7 +57,8 @@ export function Requests({ history, nowS, chosen }) {
     </header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
       <table><thead><tr>${columns.map(
-        ([key, text]) => html`<${Head} key=${text} name=${key} text=${text} by=${by} down=${down} sort=${sort} />`,
+        ([key, text, kind]) =>
+          html`<${Head} key=${text} name=${key} text=${text} kind=${kind} by=${by} down=${down} sort=${sort} />`,
       )}</tr></thead>
       <tbody>${all
         .slice(page * PAGE, (page + 1) * PAGE)
@@ -71,11 +73,11 @@ export function Requests({ history, nowS, chosen }) {
 }
 
 /** A column's name; a click sorts by it: the most first, then the least, then as it was. */
-function Head({ name, text, by, down, sort }) {
+function Head({ name, text, kind, by, down, sort }) {
   if (!name) return html`<th scope="col">${text}</th>`;
   const order = by !== name ? "none" : down ? "descending" : "ascending";
   const sign = { none: "", descending: " ↓", ascending: " ↑" }[order];
-  return html`<th scope="col" aria-sort=${order}>
+  return html`<th scope="col" class=${kind} aria-sort=${order}>
     <button class="quiet" onClick=${() => sort(name)}>${text}${sign}</button></th>`;
 }
 
@@ -97,10 +99,10 @@ function Row({ request, nowS, chosen, shown }) {
   return html`<tr class=${chosen ? "chosen" : ""}>
     <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
       onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
-    <td><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
+    <td class="word"><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
+    ${shown.model && html`<td class="word">${request.model || "–"}</td>`}
+    ${shown.tenant && html`<td class="word">${request.tenant || "–"}</td>`}
     <td>${request.slot_id ?? "–"}</td>
-    ${shown.model && html`<td>${request.model || "–"}</td>`}
-    ${shown.tenant && html`<td>${request.tenant || "–"}</td>`}
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
     <td>${cachedFrom(request) || "–"}</td>

@@ -222,6 +222,27 @@ def test_requests_are_found_by_their_model_which_has_a_column_among_several(make
             expect(requests.get_by_role("status")).to_have_text(f"{n} of 2 requests match")
 
 
+LIFE = """async () => {
+    const { Life } = await import("/ui/life.js");
+    const { History } = await import("/ui/history.js");
+    const { html, render } = await import("/ui/preact.js");
+    const packet = await (await fetch("/debug/ticks?last=8")).json();
+    const history = new History(packet);
+    const request = [...history.requests.values()].at(-1);
+    const at = document.body.appendChild(document.createElement("div"));
+    render(html`<${Life} history=${history} request=${request} nowS=${packet.now_s} />`, at);
+    return at.querySelector("path.decode").getAttribute("d");
+}"""
+
+
+def test_a_life_of_which_only_the_end_is_known_is_drawn_from_there(make_page, site):
+    ask(site, 30)
+    page = make_page(site, "chat")
+    x, y, x1 = re.match(r"M(\S+) (\S+) H(\S+)", page.evaluate(LIFE)).groups()
+    assert float(x) == float(x1) > 0, "there is nothing to draw of the time before"
+    assert float(y) < 84 / 2, "it had most of its tokens by then"
+
+
 def test_the_engine_that_was_chosen_is_in_the_link(make_page):
     with Site(engines=("a", "b")) as site:
         ask(site, 5, model="model-a")
