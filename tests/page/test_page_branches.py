@@ -236,7 +236,7 @@ def test_two_who_send_at_the_same_moment_each_see_their_own_place(make_page):
         for route in held:
             route.continue_()
         until(page, BOTH_WAIT)
-        told = httpx2.get(f"{site.url}/debug/ticks").json()["requests"]
+        told = httpx2.get(f"{site.url}/debug/ticks", timeout=60).json()["requests"]
         line = sorted((r for r in told if r["state"] == "queued"), key=lambda r: r["arrived_s"])
         places = ("waiting for a slot, next in line …", "waiting for a slot, 1 ahead …")
         conversations = page.get_by_role("navigation", name="Conversations").locator(".conversation")

@@ -29,7 +29,7 @@ REACH = """async () => {
 def ask(site, n_tokens, n=1, **fields):
     for _ in range(n):
         body = {"prompt": "tell me of ticks", "max_tokens": n_tokens, "ignore_eos": True} | fields
-        httpx2.post(f"{site.url}/v1/completions", json=body).raise_for_status()
+        httpx2.post(f"{site.url}/v1/completions", json=body, timeout=60).raise_for_status()
 
 
 def open_ticks(make_page, site, **options):
