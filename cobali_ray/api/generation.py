@@ -307,6 +307,7 @@ class Generation:
             card=source.card,
             settings=self._settings,
             received_s=source.account.received_s,
+            x_request_id=source.account.request_id,
             holder=source.account.holder,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),

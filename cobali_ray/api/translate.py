@@ -84,6 +84,8 @@ class Origin:
     settings: ApiSettings
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
+    x_request_id: str = ""
+    """The HTTP request's own id."""
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -206,6 +208,8 @@ def _call(
                 n_prompt_logprobs=None if choice % n else n_scored,
                 timeout_s=timeout_s,
                 trace=origin.trace,
+                model=card.model_id if adapter is None else adapter.name,
+                x_request_id=origin.x_request_id,
                 cache_salt=salt,
                 adapter="" if adapter is None else adapter.key,
                 received_s=origin.received_s,

@@ -56,6 +56,10 @@ class Life(NamedTuple):
     """How many engines had it before and are gone."""
     n_said: int = 0
     """Tokens of its answer that were said there."""
+    model: str = ""
+    """The name of what was asked for: the model or one of its adapters; "" without HTTP."""
+    x_request_id: str = ""
+    """The id of its HTTP request; "" without HTTP."""
 
 
 def life_of(sequence: Sequence) -> Life:
@@ -92,6 +96,8 @@ def life_of(sequence: Sequence) -> Life:
         priority=sequence.priority,
         attempt=sequence.request.attempt,
         n_said=len(sequence.request.said),
+        model=sequence.request.model,
+        x_request_id=sequence.request.x_request_id,
     )
 
 

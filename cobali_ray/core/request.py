@@ -235,6 +235,10 @@ class Request:
     """Where the events of this request go; opaque to the engine."""
     trace: TraceLink | None = None
     """Set where spans are wanted; opaque to the engine."""
+    model: str = ""
+    """The name of what is asked for, the model or an adapter; opaque to the engine."""
+    x_request_id: str = ""
+    """The id of its HTTP request, as in the header and the log; opaque to the engine."""
     received_s: float | None = None
     """When its HTTP request began to arrive, on the machine's monotonic clock; None without HTTP."""
     cache_salt: str | None = ""

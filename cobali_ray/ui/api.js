@@ -21,10 +21,13 @@ export function useKey(key) {
   access.set({ key, asked: false, wrong: false, entered: access.get().entered + 1 });
 }
 
-/** Ask the server. Throws ApiError, also where nobody answers; an abort stays an AbortError. */
-export async function call(path, { body = null, signal = undefined } = {}) {
+/**
+ * Ask the server; `id` names the request to it. Throws ApiError, also where nobody answers; an abort stays an
+ * AbortError.
+ */
+export async function call(path, { body = null, id = null, signal = undefined } = {}) {
   const { key } = access.get();
-  const headers = { ...(body && { "content-type": "application/json" }) };
+  const headers = { ...(body && { "content-type": "application/json" }), ...(id && { "x-request-id": id }) };
   if (key) headers.authorization = `Bearer ${key}`;
   let response;
   try {

@@ -1,5 +1,6 @@
 // One streamed request, its answers, and what the client can measure of them.
 import { call } from "./api.js";
+import { newId } from "./conversations.js";
 import { eventsOf } from "./sse.js";
 import { makeStore } from "./store.js";
 
@@ -14,6 +15,7 @@ const now = () => performance.now() / 1000;
 export function ask(body, begun = {}) {
   const abort = new AbortController();
   const sentS = now();
+  const xRequestId = newId();
   const nAnswers = body.n ?? 1;
   const answers = Array.from({ length: nAnswers }, () =>
     makeStore({
@@ -32,11 +34,12 @@ export function ask(body, begun = {}) {
       usage: null, // of all answers together
       timings: null, // of this answer, by the server's clock
       error: null,
-      requestId: null, // as the engine calls it
+      requestId: null, // as the engine calls it, known with the first token
+      xRequestId, // as the page calls it, of all answers together
       ...begun,
     }),
   );
-  const done = stream(body, answers, abort.signal).catch((error) => {
+  const done = stream(body, xRequestId, answers, abort.signal).catch((error) => {
     const stopped = error.name === "AbortError";
     end(answers, stopped ? { status: "stopped", lastS: now() } : { status: "failed", error: failureOf(error) });
   });
@@ -49,8 +52,8 @@ const failureOf = (error) =>
     ? { message: "The connection to the server broke off. What had come is kept.", cause: error }
     : error;
 
-async function stream(body, answers, signal) {
-  const response = await call("v1/chat/completions", { body, signal });
+async function stream(body, id, answers, signal) {
+  const response = await call("v1/chat/completions", { body, id, signal });
   for await (const { data } of eventsOf(response)) {
     if (data === "[DONE]") break;
     take(JSON.parse(data), answers);

@@ -21,7 +21,7 @@ export function NumbersTable({ sides }) {
       A number is marked where it leads by ${Math.round(LEAD * 100)} % or more.
       ${
         partly.length > 0 &&
-        html` ${partly.join(", ")} did not end by itself: its numbers are what the feed of ticks knows.`
+        html` Did not end by itself: ${partly.join(", ")}. There the numbers are what the feed of ticks knows.`
       }</p>
   </section>`;
 }

@@ -146,7 +146,7 @@ function Progress({ history, request, endS }) {
       if (tick.started_s + tick.total_s < sinceS || tick.started_s > (untilS ?? endS)) continue;
       const span = tick.spans.find(([id]) => id === slot);
       if (span && history.holder(slot, tick) === request)
-        points.push({ atS: tick.started_s + tick.total_s, n: span[1] + span[2], kind: span[3] });
+        points.push({ atS: tick.started_s + tick.total_s, was: span[1], n: span[1] + span[2], kind: span[3] });
     }
   }
   if (points.length < 2) return html`<p class="muted">Its ticks are not in the page's memory.</p>`;
@@ -154,8 +154,12 @@ function Progress({ history, request, endS }) {
   const most = Math.max(request.n_prompt + request.n_output, ...points.map((point) => point.n));
   const x = (atS) => Math.min(WIDE, ((atS - request.arrived_s) / lengthS) * WIDE).toFixed(1);
   const y = (n) => (HIGH - (n / most) * (HIGH - 2)).toFixed(1);
-  const path = (some, fromS, fromN) =>
-    some.reduce((d, { atS, n }) => `${d} H${x(atS)} V${y(n)}`, `M${x(fromS)} ${y(fromN)}`);
+  const path = (some, fromS, fromN) => {
+    if (!some.length) return "";
+    const [{ atS: firstS, was }] = some;
+    const begin = `M${x(was === fromN ? fromS : firstS)} ${y(was)}`; // else the ticks before are not known
+    return some.reduce((d, { atS, n }) => `${d} H${x(atS)} V${y(n)}`, begin);
+  };
   const read = points.filter((point) => point.kind !== DECODE);
   const said = points.filter((point) => point.kind === DECODE);
   const lastRead = read.at(-1) ?? { atS: request.arrived_s, n: request.n_cached };

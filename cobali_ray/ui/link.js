@@ -18,18 +18,27 @@ export function parse(hash) {
   const read = (key, form) => (form.test(params.get(key) ?? "") ? Number(params.get(key)) : null);
   const whole = (key) => read(key, /^\d{1,12}$/);
   const seconds = (key) => read(key, /^-?\d{1,12}(\.\d{1,6})?$/);
-  if (name !== "#ticks" || whole("tick") === null) return null;
+  const [engine, tick] = [params.get("engine"), whole("tick")];
+  if (name !== "#ticks" || (tick === null && engine === null)) return null;
+  const [from, to] = [seconds("from"), seconds("to")]; // of the engine's clock
+  const isPart = from !== null && to !== null && to > from;
   return {
-    engine: params.get("engine"),
+    engine,
     run: params.get("run"),
-    tick: whole("tick"),
+    tick, // null: what happens now
     n: Math.min(Math.max(whole("n") ?? AXES.ticks.usual, AXES.ticks.least), 8192),
     end: whole("end"),
-    from: seconds("from"), // of the engine's clock, on the axis of time
-    to: seconds("to"),
-    axis: params.get("axis") in AXES ? params.get("axis") : "ticks",
+    from,
+    to,
+    axis: params.get("axis") === "time" && isPart ? "time" : "ticks",
     request: params.get("request"),
   };
+}
+
+/** Return the hash of what happens now, with the engine, where there are several. */
+function liveHash() {
+  const { engine, engines } = feed.get();
+  return engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: engine ?? engines[0] })}` : "#ticks";
 }
 
 /** Return the hash of the moment that is looked at. */
@@ -38,7 +47,7 @@ export function hashOf(history) {
   const { axis: along, lo, hi, ticks } = windowOf(history);
   const { engine_id: engine, incarnation_id: run } = history.engine;
   const last = ticks.at(-1) ?? tickAt(history, along, hi, Infinity); // a window of time may have no tick in it
-  if (!last) return "#ticks";
+  if (!last) return liveHash();
   const tick = pinned ?? last.tick_id;
   const part =
     axis === "time" ? { from: lo.toFixed(6), to: hi.toFixed(6) } : { n: ticks.length, end: last.tick_id };
@@ -48,8 +57,11 @@ export function hashOf(history) {
 
 /** Take the link in the address bar; one without a moment is to what happens now. */
 export function read() {
-  link.set({ asked: parse(location.hash), problem: null });
-  if (location.hash === "#ticks") goLive();
+  const asked = parse(location.hash);
+  link.set({ asked, problem: null });
+  if (asked ? asked.tick !== null : location.hash !== "#ticks") return;
+  goLive();
+  write(feed.get().history);
 }
 
 /** Do the next thing towards what is asked for, as far as the feed is. */
@@ -60,6 +72,7 @@ export async function obey() {
   if (asked.engine !== null && !engines.includes(asked.engine)) {
     fail(`This server has no engine ${asked.engine}.`);
   } else if (asked.engine !== null && asked.engine !== (engine ?? engines[0])) show(asked.engine);
+  else if (asked.tick === null) link.set({ asked: null });
   else if (history?.ticks.length) await look(history, asked);
 }
 
@@ -80,13 +93,10 @@ async function look(history, asked) {
 
 /** Show a part of the clock, or `n` ticks up to `end`, or as many around the one that is asked for. */
 function open(history, { tick, n, end, from, to: until, axis: name, request }) {
-  const axis = AXES[name];
   const to = end !== null && end >= tick && end < tick + n ? end : tick + (n >> 1);
-  const around = history.between(to - n + 1, to);
   let [lo, hi] = [to - n + 0.5, to + 0.5];
-  if (name === "time") [lo, hi] = [axis.leftOf(around[0]), axis.rightOf(around.at(-1))];
-  if (name === "time" && from !== null && until - from >= axis.least)
-    [lo, hi] = [Math.max(from, until - LONGEST_S), until];
+  if (name === "time")
+    [lo, hi] = [Math.max(Math.min(from, until - AXES.time.least), until - LONGEST_S), until];
   pause(history);
   view.set({ axis: name, end: hi, span: { ...view.get().span, [name]: hi - lo } });
   pick(history, tick);
@@ -102,13 +112,13 @@ function fail(problem) {
 
 let writing = 0;
 
-/** Keep the address bar at the moment looked at, or at none while live. Browsers dislike it many times a second. */
+/** Keep the address bar at the moment looked at, or at the engine. Browsers dislike it many times a second. */
 export function write(history) {
   clearTimeout(writing);
   writing = setTimeout(() => {
     const { asked, problem } = link.get();
     if (asked || problem || !location.hash.startsWith("#ticks")) return;
-    const hash = isLive() ? "#ticks" : hashOf(history);
+    const hash = isLive() || !history?.ticks.length ? liveHash() : hashOf(history);
     if (hash !== location.hash) window.history.replaceState(null, "", hash);
   }, 300);
 }

@@ -126,6 +126,6 @@ function useLeftS(untilMs) {
 /** Where an answer is that has not begun, in words. */
 function useStanding(store, open) {
   const { history } = useStore(feed);
-  const { status, sentS } = useStore(store);
-  return open && status === "waiting" ? standing(history, sentS) : null;
+  const { status, xRequestId } = useStore(store);
+  return open && status === "waiting" ? standing(history, xRequestId) : null;
 }

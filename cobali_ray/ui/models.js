@@ -15,6 +15,10 @@ export async function loadModels() {
   }
 }
 
+/** How many models and adapters there are; each may have several names. */
+export const nServed = () =>
+  new Set(models.get().all.map(({ id, root, parent }) => (parent === null ? root : id))).size;
+
 /** Return a chosen model's name where the server has it, else the first it has. */
 export function modelOf(chosen) {
   const names = models.get().all.map(({ id }) => id);

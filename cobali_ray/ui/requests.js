@@ -2,15 +2,19 @@
 import { count, duration, shortId, some } from "./format.js";
 import { endOf, kindOf } from "./life.js";
 import { cachedFrom } from "./lives.js";
+import { models, nServed } from "./models.js";
 import { html, useState } from "./preact.js";
+import { useStore } from "./store.js";
 import { KEYS, PAGE, found, sorted } from "./table.js";
 import { follow } from "./window.js";
 
+/** What each sorts by, its head, and whether it has words, which begin at the left. */
 const COLUMNS = [
   ["request", "request"],
-  ["state", "state"],
+  ["state", "state", "word"],
+  ["model", "model", "word"],
+  ["tenant", "tenant", "word"],
   ["slot", "slot"],
-  ["tenant", "tenant"],
   ["prompt", "prompt, tok"],
   ["cached", "cached, tok"],
   [null, "cached in"],
@@ -25,10 +29,11 @@ export function Requests({ history, nowS, chosen }) {
   const [search, setSearch] = useState("");
   const [{ by, down }, setOrder] = useState({ by: null, down: false });
   const [asked, setPage] = useState(0);
+  useStore(models);
   const known = [...history.requests.values()];
   if (!known.length) return null;
-  const tenants = known.some(({ tenant }) => tenant);
-  const columns = COLUMNS.filter(([key]) => key !== "tenant" || tenants);
+  const shown = { model: nServed() > 1, tenant: known.some(({ tenant }) => tenant) };
+  const columns = COLUMNS.filter(([key]) => shown[key] ?? true);
   const all = sorted(found(known, search), by, down, nowS);
   const last = Math.max(0, Math.ceil(all.length / PAGE) - 1);
   const page = Math.min(asked, last);
@@ -48,16 +53,17 @@ export function Requests({ history, nowS, chosen }) {
           : `${some(known.length, "request")} known: running first, then the latest to end`
       }</p>
       <label class="search"><span class="hidden">Search requests</span>
-        <input type="search" value=${search} onInput=${look} placeholder="id, tenant, state, slot2 …" /></label>
+        <input type="search" value=${search} onInput=${look} placeholder="id, model, tenant, slot2 …" /></label>
     </header>
     <div class="scroller" tabindex="0" role="region" aria-label="Table of requests">
       <table><thead><tr>${columns.map(
-        ([key, text]) => html`<${Head} key=${text} name=${key} text=${text} by=${by} down=${down} sort=${sort} />`,
+        ([key, text, kind]) =>
+          html`<${Head} key=${text} name=${key} text=${text} kind=${kind} by=${by} down=${down} sort=${sort} />`,
       )}</tr></thead>
       <tbody>${all
         .slice(page * PAGE, (page + 1) * PAGE)
         .map(
-          (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} tenants=${tenants}
+          (request) => html`<${Row} key=${request.request_id} request=${request} nowS=${nowS} shown=${shown}
           chosen=${chosen === request.request_id} />`,
         )}</tbody></table>
       ${!all.length && html`<p class="muted">No request matches.</p>`}
@@ -67,11 +73,11 @@ export function Requests({ history, nowS, chosen }) {
 }
 
 /** A column's name; a click sorts by it: the most first, then the least, then as it was. */
-function Head({ name, text, by, down, sort }) {
+function Head({ name, text, kind, by, down, sort }) {
   if (!name) return html`<th scope="col">${text}</th>`;
   const order = by !== name ? "none" : down ? "descending" : "ascending";
   const sign = { none: "", descending: " ↓", ascending: " ↑" }[order];
-  return html`<th scope="col" aria-sort=${order}>
+  return html`<th scope="col" class=${kind} aria-sort=${order}>
     <button class="quiet" onClick=${() => sort(name)}>${text}${sign}</button></th>`;
 }
 
@@ -84,7 +90,7 @@ function Pages({ page, last, n, turn }) {
   </nav>`;
 }
 
-function Row({ request, nowS, chosen, tenants }) {
+function Row({ request, nowS, chosen, shown }) {
   const { request_id: id, unseen } = request;
   const time = (key) => {
     const value = KEYS[key](request, nowS);
@@ -93,9 +99,10 @@ function Row({ request, nowS, chosen, tenants }) {
   return html`<tr class=${chosen ? "chosen" : ""}>
     <th scope="row"><button class="link" aria-pressed=${String(chosen)} title=${id}
       onClick=${() => follow(chosen ? null : id)}>${shortId(id)}</button></th>
-    <td><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
+    <td class="word"><span class=${`badge ${kindOf(request)}`}>${endOf(request)}</span></td>
+    ${shown.model && html`<td class="word">${request.model || "–"}</td>`}
+    ${shown.tenant && html`<td class="word">${request.tenant || "–"}</td>`}
     <td>${request.slot_id ?? "–"}</td>
-    ${tenants && html`<td>${request.tenant || "–"}</td>`}
     <td>${count(request.n_prompt)}</td>
     <td>${count(request.n_cached)}</td>
     <td>${cachedFrom(request) || "–"}</td>

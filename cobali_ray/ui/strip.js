@@ -10,20 +10,23 @@ const RECENT_S = 5;
 
 /** A link to the live ticks that shows them. */
 export function Strip() {
-  const { history, status } = useStore(feed);
+  const { history, status, engines } = useStore(feed);
   const { version } = useStore(theme);
   const canvas = useRef(null);
   useEffect(() => void (history && draw(canvas.current, history)), [history?.lastId, history, version]);
   if (!history) return null;
-  const { n_slots: nSlots } = history.engine;
+  const { n_slots: nSlots, engine_id: id, model } = history.engine;
+  const several = engines.length > 1;
+  const whose = several ? `Engine ${id} (${model})` : "The engine";
   const busy = [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
   const recent = history.ticks.filter(({ started_s: s }) => s > history.nowS - RECENT_S).length;
   const said =
     status !== "live"
       ? "The feed of ticks is away."
       : busy
-        ? `${count(busy)} of ${some(nSlots, "slot")} busy, ${some(recent, "tick")} in the last ${RECENT_S} s`
-        : `The engine is idle: ${some(nSlots, "slot")} free`;
+        ? `${several ? `${whose}: ` : ""}${count(busy)} of ${some(nSlots, "slot")} busy, ` +
+          `${some(recent, "tick")} in the last ${RECENT_S} s`
+        : `${whose} is idle: ${some(nSlots, "slot")} free`;
   return html`<a class="strip" href="#ticks">
     <canvas ref=${canvas} role="img" aria-label="Tokens of the engine's last ticks"></canvas>
     <span>${said}<b>Watch it live</b></span></a>`;

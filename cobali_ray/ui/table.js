@@ -12,6 +12,7 @@ export const KEYS = {
   state: (request) => endOf(request),
   slot: ({ slot_id: slot }) => slot,
   tenant: ({ tenant }) => tenant || null,
+  model: ({ model }) => model || null,
   prompt: ({ n_prompt: n }) => n,
   cached: ({ n_cached: n }) => n,
   output: ({ n_output: n }) => n,
@@ -23,13 +24,14 @@ export const KEYS = {
   total: (request, nowS) => (request.unseen ? null : endedOr(request, nowS) - begunS(request)),
 };
 
-/** Return the requests in which every word is found: in id, tenant, state, how they ended, slot. */
+/** Return the requests in which every word is found: in id, model, tenant, state, how they ended, slot. */
 export function found(requests, search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return requests;
   return requests.filter((request) => {
-    const { request_id: id, state, tenant, slot_id: slot, error, prompt } = request;
-    const text = [id, state, endOf(request), tenant, `slot${slot ?? ""}`, error, prompt].join(" ").toLowerCase();
+    const { request_id: id, state, model, tenant, slot_id: slot, error, prompt } = request;
+    const told = [id, state, endOf(request), model, tenant, `slot${slot ?? ""}`, error, prompt];
+    const text = told.join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

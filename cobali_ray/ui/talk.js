@@ -30,7 +30,7 @@ export function answerOf(message) {
 }
 
 /** What is kept of an answer: times from when it was sent, as the page's clock begins anew each time. */
-function recordOf({ sentS, lastS, error, calls, ...value }) {
+function recordOf({ sentS, lastS, error, calls, xRequestId, ...value }) {
   const told = error && { code: error.code ?? null, message: error.message, retryAtMs: retryAt(error) };
   const made = calls.map(({ running: works, ...call }) => call);
   return { ...value, calls: made, sentS: 0, lastS: lastS === null ? null : lastS - sentS, error: told };

@@ -17,7 +17,7 @@ import { goLive, shownOf, view } from "./window.js";
 
 /** The whole view. */
 export function Ticks() {
-  const { history, status, version } = useStore(feed);
+  const { history, status, version, engine, engines } = useStore(feed);
   const state = useStore(view);
   const { asked, problem } = useStore(link);
   const [, redraw] = useState(0);
@@ -34,8 +34,8 @@ export function Ticks() {
   }, []);
   useEffect(() => void obey(), [asked, version, status]);
   useEffect(() => {
-    if (history?.ticks.length) write(history);
-  }, [state.end, state.pinned, state.span, state.axis, state.request]);
+    if (engines.length > 1 || history?.ticks.length) write(history);
+  }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);
   const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
   if (!history) return html`${head}<${Nothing} status=${status} />`;
   const nowS = engineNow(history);

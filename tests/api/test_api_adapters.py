@@ -59,6 +59,13 @@ async def test_a_request_is_computed_under_the_adapter_it_names(under):
     assert await under() == "", "whoever names no model gets the model itself"
 
 
+async def test_the_engine_is_told_by_which_name_and_under_which_id_it_was_asked(under, client):
+    asks = [{"model": name} for name in ("fake", "alias", "poet")] + [{"lora": [{"id": 1, "scale": 0.5}]}]
+    for asked, name in zip(asks, ("fake", "fake", "poet", "poet"), strict=True):
+        await under(**asked)
+        assert client.requests[-1].model == name
+
+
 async def test_the_answer_names_the_adapter(openai, post):
     for name in ("law", "fake"):
         answer = await openai.chat.completions.create(model=name, **ASK)

@@ -130,13 +130,14 @@ def test_a_file_that_cannot_be_read_says_why(of, change, told):
     assert found == told if isinstance(told, int) else told in found
 
 
-STAND = """({ standing }, [requests, sentS]) => standing(
-    { requests: new Map(requests.map((r, i) => [i, r])), nowS: 100, atS: 10 }, sentS)"""
+STAND = """({ standing }, requests) =>
+    standing({ requests: new Map(requests.map((r, i) => [i, r])) }, "mine")"""
 
 
-def request(arrived_s, state="queued", **more):
+def request(arrived_s, state="queued", sent_as="mine", **more):
     return {
         "state": state,
+        "x_request_id": sent_as,
         "arrived_s": arrived_s,
         "first_token_s": None,
         "n_computed": 0,
@@ -149,10 +150,18 @@ def request(arrived_s, state="queued", **more):
     [
         pytest.param([], "waiting for the first token …", id="unknown"),
         pytest.param([request(98.1)], "waiting for a slot, next in line …", id="next"),
-        pytest.param([request(95), request(96), request(98.1)], "waiting for a slot, 2 ahead …", id="line"),
-        pytest.param([request(98.1), request(98.15)], "waiting for the first token …", id="cannot-be-told"),
-        pytest.param([request(98.05), request(98.6)], "waiting for a slot, next in line …", id="first"),
-        pytest.param([request(97.9), request(98.3)], "waiting for a slot, 1 ahead …", id="not-from-before"),
+        pytest.param([request(98.1, sent_as="theirs")], "waiting for the first token …", id="of-another"),
+        pytest.param(
+            [request(95, sent_as="a"), request(96, sent_as="b"), request(98.1)],
+            "waiting for a slot, 2 ahead …",
+            id="line",
+        ),
+        pytest.param(
+            [request(98.1, "prefilling", sent_as="theirs", n_prompt=9), request(98.1)],
+            "waiting for a slot, next in line …",
+            id="at-the-same-moment",
+        ),
+        pytest.param([request(98.1, "ended"), request(99)], "waiting for a slot, next in line …", id="again"),
         pytest.param(
             [request(98, "prefilling", n_computed=1024, n_prompt=3000)],
             "reading the prompt: 1,024 of 3,000 tokens …",
@@ -161,5 +170,23 @@ def request(arrived_s, state="queued", **more):
         pytest.param([request(98, "prefilling", n_prompt=9)], "reading the prompt …", id="begins"),
     ],
 )
-def test_a_request_without_a_token_is_told_by_its_time(of, requests, told):
-    assert of("waiting.js", STAND, [requests, 8]) == told
+def test_a_request_without_a_token_is_told_by_its_id(of, requests, told):
+    assert of("waiting.js", STAND, requests) == told
+
+
+def served(name, root="m", parent=None):
+    return {"id": name, "root": root, "parent": parent}
+
+
+@pytest.mark.parametrize(
+    ("all_", "n"),
+    [
+        pytest.param([], 0, id="none-yet"),
+        pytest.param([served("m"), served("alias")], 1, id="names-of-one"),
+        pytest.param([served("m"), served("poet", parent="m")], 2, id="an-adapter"),
+        pytest.param([served("m"), served("o", "o")], 2, id="two"),
+    ],
+)
+def test_models_are_counted_by_what_they_are(of, all_, n):
+    ask = "({ models, nServed }, all) => (models.set({ all }), nServed())"
+    assert of("models.js", ask, all_) == n

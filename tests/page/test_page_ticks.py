@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from axe import violations
 from hands import until
+from stack import Site
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -25,10 +26,10 @@ REACH = """async () => {
 }"""
 
 
-def ask(site, n_tokens, n=1):
+def ask(site, n_tokens, n=1, **fields):
     for _ in range(n):
-        body = {"prompt": "tell me of ticks", "max_tokens": n_tokens, "ignore_eos": True}
-        httpx2.post(f"{site.url}/v1/completions", json=body).raise_for_status()
+        body = {"prompt": "tell me of ticks", "max_tokens": n_tokens, "ignore_eos": True} | fields
+        httpx2.post(f"{site.url}/v1/completions", json=body, timeout=60).raise_for_status()
 
 
 def open_ticks(make_page, site, **options):
@@ -200,6 +201,84 @@ def test_every_request_can_be_found_and_followed(make_page, site):
     requests.get_by_role("button", name="output, tok").click()
     expect(output).to_have_attribute("aria-sort", "ascending")
     expect(requests.get_by_role("button", name="Previous")).to_be_disabled()  # the first page again
+
+
+def test_requests_are_found_by_their_model_which_has_a_column_among_several(make_page, site):
+    ask(site, 5)
+    page = open_ticks(make_page, site)
+    expect(page.get_by_role("columnheader", name="model")).to_have_count(0)
+    with Site(engines=("a", "b")) as two:
+        ask(two, 5, n=2, model="model-b")
+        page = make_page(two, "ticks?engine=b", allow=["ERR_"])
+        requests = page.get_by_role("region", name="Requests", exact=True)
+        rows = requests.locator("tbody tr")
+        expect(rows).to_have_count(2)
+        column = requests.get_by_role("columnheader", name="model").evaluate("(th) => th.cellIndex")
+        for row in rows.all():
+            expect(row.locator("th, td").nth(column)).to_have_text("model-b")
+        for search, n in (("model-a", 0), ("MODEL-B", 2)):
+            requests.get_by_label("Search requests").fill(search)
+            expect(rows).to_have_count(n)
+            expect(requests.get_by_role("status")).to_have_text(f"{n} of 2 requests match")
+
+
+LIFE = """async () => {
+    const { Life } = await import("/ui/life.js");
+    const { History } = await import("/ui/history.js");
+    const { html, render } = await import("/ui/preact.js");
+    const packet = await (await fetch("/debug/ticks?last=8")).json();
+    const history = new History(packet);
+    const request = [...history.requests.values()].at(-1);
+    const at = document.body.appendChild(document.createElement("div"));
+    render(html`<${Life} history=${history} request=${request} nowS=${packet.now_s} />`, at);
+    return at.querySelector("path.decode").getAttribute("d");
+}"""
+
+
+def test_a_life_of_which_only_the_end_is_known_is_drawn_from_there(make_page, site):
+    ask(site, 30)
+    page = make_page(site, "chat")
+    x, y, x1 = re.match(r"M(\S+) (\S+) H(\S+)", page.evaluate(LIFE)).groups()
+    assert float(x) == float(x1) > 0, "there is nothing to draw of the time before"
+    assert float(y) < 84 / 2, "it had most of its tokens by then"
+
+
+def test_the_engine_that_was_chosen_is_in_the_link(make_page):
+    with Site(engines=("a", "b")) as site:
+        ask(site, 5, model="model-a")
+        ask(site, 30, model="model-b")
+        page = make_page(site, "ticks", allow=["ERR_"])
+        cards = page.get_by_role("group", name="Engines").get_by_role("button")
+        expect(cards.first).to_have_attribute("aria-pressed", "true")
+        for card in cards.all():
+            expect(card.locator("path").last).to_have_attribute("d", re.compile("^M.*z$"))  # a strip
+        cards.last.click()
+        page.wait_for_function("() => location.hash === '#ticks?engine=b'")
+        page.reload()
+
+        def expect_b():
+            expect(cards.last).to_have_attribute("aria-pressed", "true")
+            expect(page.locator(".pill .model")).to_have_text("model-b")
+            expect(page.get_by_role("region", name="Table of requests").locator("tbody tr")).to_have_count(1)
+            expect(page.get_by_role("slider", name="Tick")).to_have_attribute("aria-valuemax", "29")
+
+        expect_b()
+        page.get_by_role("link", name="Chat").click()
+        page.get_by_role("link", name="Live ticks").click()
+        expect_b()
+        page.wait_for_function("() => location.hash === '#ticks?engine=b'")
+        page.get_by_role("link", name="Live ticks").click()
+        page.wait_for_function("() => location.hash === '#ticks?engine=b'")
+        page.get_by_role("button", name="Pause").click()
+        page.wait_for_function("() => /engine=b&.*tick=/.test(location.hash)")
+        page.get_by_role("link", name="Live ticks").click()  # without a moment, of the same engine
+        page.wait_for_function("() => location.hash === '#ticks?engine=b'")
+        expect(page.get_by_role("button", name="Pause")).to_be_visible()
+        cards.first.click()
+        page.wait_for_function("() => location.hash === '#ticks?engine=a'")
+        expect(page.get_by_role("slider", name="Tick")).to_have_attribute("aria-valuemax", "4")
+        page.evaluate("location.hash = '#ticks?engine=c'")
+        expect(page.get_by_role("alert")).to_contain_text("no engine c")
 
 
 def test_the_view_is_accessible_paused_in_time_with_everything_open(make_page, site):

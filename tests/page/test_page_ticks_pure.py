@@ -229,7 +229,12 @@ def test_what_the_target_is_worth_just_now(told):
         pytest.param("#ticks?tick=x", None, id="no-number"),
         pytest.param("#chat?tick=5", None, id="another-view"),
         pytest.param("#ticks?tick=5&n=99999&axis=sideways", [None, 5, 8192, "ticks", None], id="bounded"),
-        pytest.param("#ticks?engine=a&tick=5&n=60&axis=time&request=r", ["a", 5, 60, "time", "r"], id="all"),
+        pytest.param("#ticks?engine=a", ["a", None, 120, "ticks", None], id="an-engine-now"),
+        pytest.param("#ticks?tick=5&n=60&axis=time", [None, 5, 60, "ticks", None], id="time-without-any"),
+        pytest.param("#ticks?tick=5&axis=time&from=9&to=2", [None, 5, 120, "ticks", None], id="backwards"),
+        pytest.param(
+            "#ticks?engine=a&tick=5&axis=time&from=1&to=2&request=r", ["a", 5, 120, "time", "r"], id="all"
+        ),
     ],
 )
 def test_a_link_is_read_with_care(of, hash_, asked):
@@ -269,8 +274,12 @@ OPEN = """async ({ link, obey, parse }, [hash, packet]) => {
         pytest.param("tick=250&n=40&request=r1", None, [250, 40, "r1", 270], id="known"),
         pytest.param("tick=250&n=40&end=255", None, [250, 40, None, 255], id="with-its-end"),
         pytest.param(
-            "engine=0&run=01234567&tick=250&n=40&axis=time", None, [250, 40, None, 270], id="in-time"
+            "engine=0&run=01234567&tick=250&axis=time&from=4.81&to=5.41",
+            None,
+            [250, 31, None, 270],
+            id="in-time",
         ),
+        pytest.param("tick=250&n=40&axis=time", None, [250, 40, None, 270], id="in-time-without-one"),
         pytest.param("engine=0&run=76543210&tick=250", "restarted since", None, id="another-run"),
         pytest.param("tick=5", "too old: the engine remembers its ticks from 100 on", None, id="too-old"),
         pytest.param("tick=900", "has not happened yet: the newest is 399", None, id="to-come"),
@@ -316,7 +325,7 @@ IN_TIME = """async ({ hashOf, link, obey, parse }, [hash, packet]) => {
     [
         pytest.param("tick=3&axis=time&from=0.25&to=0.75", [0.25, 0.75, 6], id="as-it-was"),
         pytest.param("tick=7&axis=time&from=0.8&to=30.5", [0.8, 30.5, 0], id="no-tick-in-it"),
-        pytest.param("tick=7&n=4&axis=time&from=9&to=2", [0.6, 0.8, 2], id="backwards"),
+        pytest.param("tick=7&axis=time&from=0.7&to=0.700001", [0.695001, 0.700001, 2], id="too-narrow"),
         pytest.param("tick=7&axis=time&from=-9999999999&to=1", [1 - 30 * 86400, 1, 8], id="endless"),
     ],
 )
@@ -332,9 +341,9 @@ def test_requests_are_found_by_any_words_and_sorted_with_gaps_last(of):
     ask = """({ found, sorted }, [requests, search, by, down]) =>
         sorted(found(requests, search), by, down, 9).map((request) => request.request_id)"""
     requests = [
-        request("chat-a", tenant="red", state="generating", ended_s=None, n_output=7),
+        request("chat-a", tenant="red", model="tiny", state="generating", ended_s=None, n_output=7),
         request("chat-b", tenant="blue", error="PromptTooLongError", finish_reason=None, first_token_s=None),
-        request("cmpl-c", tenant="red", slot_id=0, first_token_s=0.1, ended_s=3.0),
+        request("cmpl-c", tenant="red", model="poet", slot_id=0, first_token_s=0.1, ended_s=3.0),
     ]
     asked = {
         ("", None, False): ["chat-a", "cmpl-c", "chat-b"],  # inside, then the latest to end
@@ -342,6 +351,8 @@ def test_requests_are_found_by_any_words_and_sorted_with_gaps_last(of):
         ("RED chat", None, False): ["chat-a"],
         ("too long", None, False): ["chat-b"],
         ("slot0", None, False): ["cmpl-c"],
+        ("poet", None, False): ["cmpl-c"],
+        ("", "model", False): ["cmpl-c", "chat-a", "chat-b"],
         ("nobody", None, False): [],
         ("", "TTFT", True): ["chat-a", "cmpl-c", "chat-b"],
         ("", "TTFT", False): ["cmpl-c", "chat-a", "chat-b"],

@@ -218,8 +218,12 @@ def test_of_several_engines_one_is_chosen_and_shown(make_page):
         page.set_viewport_size({"width": 1280, "height": 800})
         box, beside = engines.bounding_box(), page.locator(".pill > span").last.bounding_box()
         assert box["x"] + box["width"] <= beside["x"]
+        page.keyboard.press("Control+Shift+O")
+        strip = page.locator(".strip")
+        expect(strip).to_contain_text("Engine a (model-a) is idle")
         engines.select_option("b")
         expect(page.locator(".pill .model")).to_have_text("model-b")
+        expect(strip).to_contain_text("Engine b (model-b) is idle")
         engines.select_option("a")
         page.get_by_role("link", name="Live ticks").click()
         expect(page.locator("main")).to_contain_text("has not done anything yet")
@@ -228,6 +232,11 @@ def test_of_several_engines_one_is_chosen_and_shown(make_page):
         expect(cards).to_have_text(
             [re.compile(rf"model-{id_}engine {id_} · 0 of 8 slots busy") for id_ in "ab"]
         )
+        for width in (1280, 390):  # side by side, and as wide as each other
+            page.set_viewport_size({"width": width, "height": 800})
+            one, other = [card.bounding_box() for card in cards.all()]
+            assert (one["y"], one["width"]) == (other["y"], pytest.approx(other["width"]))
+        page.set_viewport_size({"width": 1280, "height": 800})
         cards.last.click()
         expect(page.locator(".pill .model")).to_have_text("model-b")
         expect(page.get_by_role("img", name="Tokens of each tick")).to_be_visible()

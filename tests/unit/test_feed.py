@@ -22,7 +22,7 @@ from cobali_ray.telemetry.log import TICK_FIELDS
 FIELDS = {
     "request_id", "slot_id", "state", "n_prompt", "n_cached", "n_computed", "n_output", "arrived_s",
     "assigned_s", "first_token_s", "ended_s", "finish_reason", "error", "n_preempted", "stays",
-    "received_s", "cached_from", "tenant", "priority", "attempt", "n_said",
+    "received_s", "cached_from", "tenant", "priority", "attempt", "n_said", "model", "x_request_id",
 }  # fmt: skip
 
 
