@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cobali_ray.actors.ports import free_blocks
 from cobali_ray.api.ids import SANE_ID
-from cobali_ray.errors import FrontEndError
+from cobali_ray.errors import FrontEndError, StartError
 
 LOOPBACK = "127.0.0.1"
 REQUEST_TIMEOUT_S = 10
@@ -85,6 +85,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
 
     HAProxy listens on `host`. Serve is to be told 127.0.0.1, so that its replicas and its own proxy, which
     listen where Serve is told to, can only be reached through HAProxy.
+    Raises StartError where no program of the folder may be run: Serve would try for ever.
     """
     _write_pages(folder)
     launcher = folder / "haproxy"
@@ -92,6 +93,9 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
     words = {"python": sys.executable, "root": root, "binary": binary, "folder": folder, "host": host}
     launcher.write_text(_LAUNCHER.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
+    if not os.access(launcher, os.X_OK):
+        why = f"{folder.parent} is mounted noexec; mount it with exec (`docker run --tmpfs /tmp:exec`)"
+        raise StartError("HAProxy", why)
     http, grpc, (metrics, stats, fallback, *_) = free_blocks(3)
     flags = {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",

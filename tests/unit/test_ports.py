@@ -1,12 +1,13 @@
 """Ports for servers that must not meet."""
 
+import os
 import socket
 
 import pytest
 
 from cobali_ray.actors import front, ports
 from cobali_ray.actors.front import fast_front
-from cobali_ray.errors import ConfigError
+from cobali_ray.errors import ConfigError, StartError
 
 
 def listener(port):
@@ -90,3 +91,11 @@ def test_no_outgoing_connection_takes_a_port_before_haproxy_binds_it(tmp_path):
     found = {int(value) for name, value in environ.items() if name.endswith("_PORT")}
     assert len(found) == 7
     assert ports.FIRST <= min(found) <= max(found) < ports.LAST
+
+
+def test_a_folder_where_no_program_may_run_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    monkeypatch.setattr(front.os, "access", lambda path, mode: mode != os.X_OK)
+    with pytest.raises(StartError, match=f"^HAProxy did not start: {tmp_path} is mounted noexec; .*exec"):
+        fast_front({}, folder, "haproxy")
