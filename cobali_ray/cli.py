@@ -116,7 +116,7 @@ def serve(
     dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard, which needs more memory.")] = False,
     setting: Setting = None,
 ) -> None:
-    """Start Ray and Serve on the fast front end and serve until Ctrl-C.
+    """Start Ray and Serve behind the fast front end, and serve until Ctrl-C.
 
     SIGUSR1 reloads the config and restarts what changed.
 
