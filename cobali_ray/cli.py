@@ -73,13 +73,13 @@ def _root(
 Model = Annotated[
     str | None,
     typer.Option(
-        help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name of `cobali models list`.",
+        help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name from `cobali models list`.",
         autocompletion=complete_model,
     ),
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of docs/settings.md; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting from docs/settings.md; repeatable."),
 ]
 
 
@@ -89,8 +89,8 @@ def serve(
         str | None,
         typer.Argument(
             metavar="MODEL",
-            help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name of `cobali models list`; "
-            "else the config's, else builtin:tiny.",
+            help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name from `cobali models list`. "
+            "Default: the config's, or builtin:tiny.",
             autocompletion=complete_model,
             show_default=False,
         ),
@@ -107,14 +107,18 @@ def serve(
         str | None,
         typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; else the config's.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; else the config's.")] = None,
-    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard (more memory).")] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. Default: the config's, or 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on. Default: the config's, or 8000.")
+    ] = None,
+    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard, which needs more memory.")] = False,
     setting: Setting = None,
 ) -> None:
-    """Start Ray and Serve on the fast front end and serve until Ctrl-C.
+    """Start Ray and Serve behind the fast front end, and serve until Ctrl-C.
 
-    SIGUSR1 reads the config again and restarts what has changed.
+    SIGUSR1 reloads the config and restarts what changed.
 
     Examples:
       cobali serve
@@ -210,7 +214,9 @@ def run(
         Literal["seq", "cont"], typer.Option(help="One request at a time, or continuous batching.")
     ] = "cont",
     max_slots: Annotated[int, typer.Option(min=1, max=256, help="Requests computed together.")] = 16,
-    ctx: Annotated[int, typer.Option(help="KV cells in all: ctx / max-slots tokens a request.")] = 16384,
+    ctx: Annotated[
+        int, typer.Option(help="KV cells in total; a request gets ctx / max-slots tokens.")
+    ] = 16384,
     prefill_chunk_tokens: Annotated[
         int, typer.Option(min=0, help="Most prompt tokens of one request in one tick; 0: whole prompts.")
     ] = 512,
@@ -221,14 +227,16 @@ def run(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Let every answer run to --max-new tokens.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first so many prompts.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use only this many prompts, the first ones.")
+    ] = None,
     setting: Setting = None,
     show: Annotated[bool, typer.Option("--show", help="Print the answers.")] = False,
     json_out: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; tables go to stderr.")
     ] = False,
 ) -> None:
-    """Run a prompts file through the engine in process, greedily, and report times.
+    """Run a file of prompts through the engine in process, with greedy sampling, and report times.
 
     Examples:
       cobali run --prompts workloads/prompts_16.txt --baseline --ignore-eos

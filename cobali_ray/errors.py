@@ -1,6 +1,6 @@
 """Every error raised on purpose. The parent says whose fault it is; `args` rebuild it in another process.
 
-What a client is told of an error and what the metrics call it stand with its class, and nowhere else.
+What clients are told of an error and what the metrics call it is defined by its class, and nowhere else.
 """
 
 import math
@@ -17,7 +17,7 @@ class CobaliError(Exception):
     status: int = 500
     """Of the HTTP answer."""
     code: str = INTERNAL
-    """By it clients tell errors apart. One with a code of its own has a text for the client's eyes."""
+    """How clients tell errors apart. A text is meant for clients if its code is not INTERNAL."""
     param: str | None = None
     """The field at fault, where there is one."""
     outcome: Outcome = "error"
@@ -62,19 +62,19 @@ class InvalidParameterError(BadRequestError):
 
 
 class InvalidImageError(InvalidParameterError):
-    """An image that is none, is too large, or came in a way that is not taken."""
+    """Not an image, one that is too large, or one sent in a way that is not supported."""
 
     code = "invalid_image"
 
 
 class UnsupportedParameterError(InvalidParameterError):
-    """A known field that would change the answer and is not done here."""
+    """A known field that would change the answer and is not supported."""
 
     code = "unsupported_parameter"
 
 
 class UnknownParameterError(InvalidParameterError):
-    """A field nobody knows, refused because the server runs with `strict: true`."""
+    """An unknown field, refused because the server runs with `strict: true`."""
 
     code = "unknown_parameter"
 
@@ -136,7 +136,7 @@ class WrongTaskError(BadRequestError):
 
 
 class TooManyTokensError(BadRequestError):
-    """A text has more tokens than whoever asked can use; it was not tokenised to its end."""
+    """A text has more tokens than the caller can use; it was not tokenised to its end."""
 
     code = "too_many_tokens"
 
@@ -191,7 +191,7 @@ class UnsupportedEncodingError(BadRequestError):
 
 
 class MalformedBodyError(BadRequestError):
-    """The HTTP body is no JSON object."""
+    """The HTTP body is not a JSON object."""
 
     code = "invalid_json"
 
@@ -219,7 +219,7 @@ class UnknownModelError(BadRequestError):
 
 
 class NotStoredError(BadRequestError):
-    """A response that is not kept: none is."""
+    """A stored response was requested; none is stored."""
 
     status = 404
     code = "not_stored"
@@ -261,7 +261,7 @@ class WrongKeyError(BadRequestError):
 
 
 class ForeignOriginError(BadRequestError):
-    """A web page asks that is neither the server's own nor allowed to."""
+    """The request comes from a web page that is neither the server's own nor allowed."""
 
     status = 403
     code = "origin_not_allowed"
@@ -278,7 +278,7 @@ class ForeignOriginError(BadRequestError):
 
 
 class ForeignHostError(BadRequestError):
-    """A server on loopback is asked under a name of the public DNS."""
+    """A server on loopback was addressed by a public DNS name."""
 
     status = 403
     code = "host_not_allowed"
@@ -323,7 +323,7 @@ class ModelBusyError(BadRequestError):
 
 
 class UnknownStreamError(BadRequestError):
-    """Nothing is kept of a stream that somebody wants to read on."""
+    """A client wants to resume a stream that is not kept."""
 
     status = 404
     code = "stream_not_found"
@@ -333,7 +333,7 @@ class UnknownStreamError(BadRequestError):
 
 
 class SlotFileError(BadRequestError):
-    """A file that a slot cannot be filled from."""
+    """A file from which a slot cannot be restored."""
 
     param = "filename"
     code = "invalid_slot_file"
@@ -530,7 +530,7 @@ class ModelTooLargeError(CobaliError):
 
 
 class AdapterGoneError(RefusedError):
-    """The adapter that a request was to be computed under is not loaded any more, or is another file now."""
+    """The adapter of a request is no longer loaded, or is now a different file."""
 
     code = "adapter_gone"
 
@@ -569,7 +569,7 @@ class InternalError(CobaliError):
 
 
 class InvariantError(InternalError):
-    """The books do not balance. Where the scheduler raises it, its notes tell how it came to that."""
+    """The books do not balance. If the scheduler raises it, its notes say how that came about."""
 
 
 class IllegalTransitionError(InvariantError):
@@ -592,7 +592,7 @@ class CacheFullError(BackendError):
 
 
 class SlotFaultError(BackendError):
-    """One slot's part of a batch is at fault; the others may go on without it."""
+    """One slot's part of a batch is at fault; the others can continue without it."""
 
     def __init__(self, slot_id: int, why: str) -> None:
         super().__init__(slot_id, why)
@@ -608,16 +608,16 @@ class EngineDiedError(InternalError):
     code = "engine_died"
 
     def __str__(self) -> str:
-        return "The engine stopped while it worked on this request; it restarts by itself."
+        return "The engine stopped while it was working on this request; it restarts automatically."
 
 
 class EventsLostError(InternalError):
-    """Events of the request did not get from the engine to its client; the engine itself goes on."""
+    """Events of the request did not get from the engine to its client; the engine itself keeps running."""
 
     code = "events_lost"
 
     def __str__(self) -> str:
-        return "Part of this answer was lost on its way from the engine; send the request again."
+        return "Part of this answer was lost on the way from the engine; send the request again."
 
 
 class ConfigError(CobaliError):
@@ -647,12 +647,12 @@ class ModelNotFoundError(ConfigError):
 
 
 class NoServerError(ConfigError):
-    """Nobody answers at an address."""
+    """No server answers at an address."""
 
 
 class NoAnswerError(CobaliError):
-    """A server that was asked did not answer, or not to the end; its words say why."""
+    """A server did not answer, or not completely; the message says why."""
 
 
 class FrontEndError(CobaliError):
-    """HAProxy's configuration is not as this version knows it."""
+    """HAProxy's configuration is not what this version expects."""

@@ -235,7 +235,7 @@ class EngineSettings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuse names that nobody reads, in the environment too: what they were to set would not be set."""
+        """Refuse unknown names, in the environment too: they would be ignored in silence."""
         variables = [f"{PREFIX}{name.upper()}" for name in cls.model_fields]
         exported = {name.upper() for name in os.environ if name.upper().startswith(PREFIX)}
         unknown = [name for name in values if name not in cls.model_fields]
@@ -318,15 +318,20 @@ class EngineSettings(BaseSettings):
         for name in self.adapters:
             if name in self.names or name != name.strip():
                 raise ValueError(
-                    f"adapters: {name!r} cannot be one's name: the model has it, or it has spaces"
+                    f"adapters: {name!r} cannot name an adapter: it is one of the model's names, "
+                    "or begins or ends with a space"
                 )
         if self.kv_cells is not None and self.kv == "split":
             raise ValueError("kv_cells: a split cache has n_slots * n_ctx cells; use kv: unified")
         known = self.n_ctx != "auto"
         if known and self.kv_cells is not None and self.kv_cells > self.n_slots * self.n_ctx_known:
-            raise ValueError(f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx can ever use")
+            raise ValueError(
+                f"kv_cells: {self.kv_cells} is more than n_slots * n_ctx, the most that slots can use"
+            )
         if self.disk_cache_dir is not None and not (self.host_cache_mib and self.min_prefix):
-            raise ValueError("disk_cache_dir: it needs host memory, so host_cache_mib and min_prefix above 0")
+            raise ValueError(
+                "disk_cache_dir: needs host memory, so host_cache_mib and min_prefix must be above 0"
+            )
         if self.type_v not in PLAIN_CELL_TYPES and self.flash_attn == "off":
             raise ValueError(f"type_v: {self.type_v} needs flash_attn: on or auto, got off")
         if self.min_replicas is not None and self.min_replicas > self.replicas:

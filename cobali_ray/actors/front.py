@@ -57,12 +57,12 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     501: (
         "invalid_request_error",
         "not_implemented",
-        "The request uses a part of HTTP that is not done here.",
+        "The request uses a part of HTTP that is not supported here.",
     ),
     502: (
         "server_error",
         "ingress_died",
-        "The process that was to answer ended, or answered wrongly; it restarts by itself.",
+        "The process that was handling the request ended or answered wrongly; it restarts automatically.",
     ),
     503: ("server_error", "loading", "The server is starting or restarting and takes no requests yet."),
     504: ("timeout", "answer_timeout", "The server did not answer in time."),

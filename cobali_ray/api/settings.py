@@ -13,23 +13,23 @@ class ApiSettings:
     """How the HTTP side behaves; the engine has its own settings."""
 
     api_keys: tuple[str, ...] = ()
-    """Accepted keys; without any, also in the file, nobody is asked for one."""
+    """Accepted keys; if there are none, here or in the file, no key is needed."""
     api_keys_file: Path | None = None
-    """Keys with names and terms; see keys.py."""
+    """Keys with names and limits; see keys.py."""
     n_ingress: int = 1
-    """How many processes share what the keys may do."""
+    """How many processes share the limits of the keys."""
     allowed_origins: tuple[str, ...] = ()
-    """Further origins of web pages that may use the server; `*` allows all."""
+    """Other origins of web pages that may use the server; `*` allows all."""
     listens: str | None = None
-    """Where clients reach the server, if what takes their connections is in front of this process."""
+    """Where clients reach the server, if a front end takes their connections."""
     strict: bool = False
-    """Refuse fields nobody knows instead of naming them in a header."""
+    """Refuse unknown fields instead of naming them in a header."""
     max_body_bytes: int = 8 << 20
     default_max_tokens: int | None = None
-    """For requests that name none; None is the rest of the slot."""
+    """For requests that set none; None: the rest of the slot."""
     default_timeout_s: float | None = None
     echo_request_id: bool = True
-    """Put x-request-id on answers; False where what serves the app does so, or clients would get two."""
+    """Add x-request-id to answers; False if whatever serves the app adds it already."""
     min_stream_gap_s: float = 0.0
     """Least time between two writes of one stream after its first token; 0 writes at every wake-up."""
 

@@ -30,7 +30,7 @@ app = typer.Typer(
     A model is one of:
       ~/models/mine.gguf                    a GGUF file
       hf://owner/repo:Q4_K_M                that quant of a Hugging Face repository
-      hf://owner/repo/file.gguf@revision    a file of one
+      hf://owner/repo/file.gguf@revision    one file of a repository
       builtin:NAME                          shipped with this package, or made by it
       ollama://qwen2.5:0.5b                 a name that `list` shows, or an unambiguous part
     """,
@@ -53,13 +53,15 @@ VocabGguf = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random weights of a synthetic model.")]
 CacheDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of made models; by default `models` in $COBALI_CACHE or in the user's cache."),
+    typer.Option(
+        help="Folder for models made here. Default: `models` in $COBALI_CACHE or in the user's cache."
+    ),
 ]
 
 
 @app.command("list")
 def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
-    """List the models here: built in, or downloaded from the Hub or by Ollama, LM Studio or llama.cpp.
+    """List this machine's models: built in, or downloaded from the Hub or by Ollama, LM Studio or llama.cpp.
 
     `cobali serve` takes the name in the first column, or an unambiguous part of it.
 
@@ -170,7 +172,7 @@ def show_model(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model's file says about itself; a model that is not here yet is made or fetched first."""
+    """Show what a model's file says about itself; one that is not here yet is made or downloaded first."""
     from rich.console import Console
     from rich.table import Table
 

@@ -119,7 +119,7 @@ class Asker:
             ) from error
         except (httpx2.TransportError, httpx2.InvalidURL, ValueError) as error:
             why = " ".join(str(error).split()) or type(error).__name__
-            raise NoAnswerError(f"the server at {self.url} broke off: {why}") from error
+            raise NoAnswerError(f"the server at {self.url} stopped answering: {why}") from error
 
     def _require_good(self, answer: httpx2.Response) -> None:
         if answer.status_code == httpx2.codes.OK:

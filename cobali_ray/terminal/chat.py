@@ -44,9 +44,9 @@ def chat(
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter of every request; repeatable."),
     ] = None,
 ) -> None:
-    """Talk to a model in the terminal: one that is served, or one that is served for as long as you talk.
+    """Talk to a model in the terminal, on a running server or on one started for the conversation.
 
-    Ctrl-C stops an answer. What is piped in is one question, and its answer goes out as plain text.
+    Ctrl-C stops an answer. Piped input is one question; its answer is printed as plain text.
 
     Examples:
       cobali chat
@@ -186,7 +186,9 @@ class Chat:
             case "model":
                 names = self._asker.models()
                 if rest and rest not in names:
-                    raise ConfigError("/model", f"the server has no '{rest}'; it has {', '.join(names)}")
+                    raise ConfigError(
+                        "/model", f"the server has no model '{rest}'; it has {', '.join(names)}"
+                    )
                 conversation.model = rest or conversation.model
                 shown = (f"{name} (this one)" if name == conversation.model else name for name in names)
                 self._note(f"Models: {', '.join(shown)}")

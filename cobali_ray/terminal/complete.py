@@ -21,7 +21,9 @@ def complete(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            metavar="PROMPT", help="The text to go on with; else it is read from stdin.", show_default=False
+            metavar="PROMPT",
+            help="The text to continue; by default it is read from stdin.",
+            show_default=False,
         ),
     ] = None,
     model: Annotated[
@@ -35,18 +37,18 @@ def complete(
     url: Url = None,
     key: Key = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens to write; else the server's limit.")
+        int | None, typer.Option(min=1, help="Most tokens to write. Default: the server's limit.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="0 is greedy; else the server's default.")
+        float | None, typer.Option(min=0, help="0 is greedy. Default: the server's.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed draws the same tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same tokens.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="A text to stop before; repeatable.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the server's whole answer, with its numbers, as JSON.")
     ] = False,
 ) -> None:
-    """Have a model go on with a text, and print what it adds as it comes.
+    """Have a model continue a text, and print what it adds as it comes.
 
     The text goes to the model as it is, without a chat template; `cobali chat` asks questions.
 
@@ -57,10 +59,10 @@ def complete(
     """
     if prompt is None:
         if sys.stdin.isatty():
-            raise ConfigError("PROMPT", "give a text to go on with, or pipe one in")
+            raise ConfigError("PROMPT", "give a text to continue, or pipe one in")
         prompt = sys.stdin.read()
     if not prompt:
-        raise ConfigError("PROMPT", "is empty; give a text to go on with")
+        raise ConfigError("PROMPT", "is empty; give a text to continue")
     own = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "stop": stop or None}
     with server_for(model, url=url, key=key, console=Console(stderr=True)) as (asker, name):
         body: dict[str, Any] = {"model": name, "prompt": prompt}

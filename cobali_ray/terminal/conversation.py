@@ -66,7 +66,7 @@ def read_setting(text: str) -> tuple[str, Any]:
     """Read NAME=VALUE, a value in JSON or else a text; nothing is None. Raises ConfigError."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name.isidentifier():
-        raise ConfigError("--set", f"expected NAME=VALUE such as temperature=0.2, and got '{text}'")
+        raise ConfigError("--set", f"expected NAME=VALUE such as temperature=0.2, got '{text}'")
     try:
         return name, json.loads(value) if value else None
     except ValueError:

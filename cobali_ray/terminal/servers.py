@@ -28,7 +28,9 @@ _PR_SET_PDEATHSIG = 1
 
 Url = Annotated[
     str | None,
-    typer.Option(help=f"A running server; else {DEFAULT_URL}, or one that is started.", show_default=False),
+    typer.Option(
+        help=f"A running server. Default: {DEFAULT_URL}, or one started for this command.", show_default=False
+    ),
 ]
 Key = Annotated[
     str | None,

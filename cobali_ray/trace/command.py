@@ -35,9 +35,7 @@ def trace(
         str | None,
         typer.Option(envvar=["COBALI_API_KEY", "COBALI_KEY"], help="Sent to the server as a bearer token."),
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="An engine's id, where there are several; else all of them.")
-    ] = None,
+    engine: Annotated[str | None, typer.Option(help="An engine's id. Default: all engines.")] = None,
     source: Annotated[
         Path | None,
         typer.Option(

@@ -163,9 +163,11 @@ def test_settings_name_files_and_scales(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        pytest.param({"adapters": {"tiny": "a.gguf"}}, "'tiny' cannot be one's name", id="the-models-own"),
-        pytest.param({"adapters": {"x": "a"}, "model_aliases": ["x"]}, "'x' cannot be", id="an-alias"),
-        pytest.param({"adapters": {" x": "a"}}, "' x' cannot be one's name", id="a-space"),
+        pytest.param({"adapters": {"tiny": "a.gguf"}}, "'tiny' cannot name an adapter", id="the-models-own"),
+        pytest.param(
+            {"adapters": {"x": "a"}, "model_aliases": ["x"]}, "'x' cannot name an adapter", id="an-alias"
+        ),
+        pytest.param({"adapters": {" x": "a"}}, "' x' cannot name an adapter", id="a-space"),
         pytest.param({"adapters": {"": "a"}}, "at least 1 character", id="no-name"),
         pytest.param({"adapters": {"x": ""}}, "at least 1 character", id="no-file"),
         pytest.param({"adapters": {"x": {"scale": 1.0}}}, "Field required", id="only-a-scale"),

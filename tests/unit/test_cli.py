@@ -16,7 +16,7 @@ HEAVY = ("numpy", "ray", "matplotlib", "llama_cpp", "openai", "fastapi", "struct
     ("words", "code", "said"),
     [
         pytest.param(["--help"], 0, "Measure, and write a report.", id="help"),
-        pytest.param(["bench", "--help"], 0, "Time the single steps of a tick", id="help-of-a-group"),
+        pytest.param(["bench", "--help"], 0, "Time each step of a tick", id="help-of-a-group"),
         pytest.param(["serv"], 2, "Did you mean 'serve'?", id="typo"),
         pytest.param(["bench", "chat"], 2, "Did you mean 'chats'?", id="typo-in-a-group"),
     ],

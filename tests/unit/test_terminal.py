@@ -289,7 +289,7 @@ def test_commands_say_what_they_did(talk, tmp_path):
     conversation, shown = talk(asker, *lines, "never read")
     assert "Saved 2 messages" in shown
     assert "Loaded 2 messages" in shown
-    assert "the server has no 'x'; it has m, n" in shown
+    assert "the server has no model 'x'; it has m, n" in shown
     assert "Error: /save: name a file" in shown
     assert conversation.model == "n"
     assert len(asker.bodies) == 1
@@ -340,7 +340,7 @@ def away(_):
     ("respond", "kind", "says"),
     [
         pytest.param(away, NoServerError, "no server answers at http://here:1; start one", id="nobody"),
-        pytest.param(broken, NoAnswerError, "broke off: cut", id="cut"),
+        pytest.param(broken, NoAnswerError, "stopped answering: cut", id="cut"),
         pytest.param(
             lambda _: httpx2.Response(401), ConfigError, "give --key, or set COBALI_API_KEY", id="key"
         ),

@@ -29,20 +29,20 @@ NOTE = (
 
 def chats(
     people: Annotated[str, typer.Option(help="How many people chat at once.")] = "1,2,12,40",
-    system: Annotated[str, typer.Option(help="Tokens of their common system prompt; 0: none.")] = "0,40,500",
+    system: Annotated[str, typer.Option(help="Tokens of their shared system prompt; 0: none.")] = "0,40,500",
     cells: Annotated[
-        str, typer.Option(help="KV cells of all slots; slots * ctx is all they could use.")
+        str, typer.Option(help="KV cells of all slots; slots * ctx is the most they can use.")
     ] = "65536,16384",
     host: Annotated[
-        int, typer.Option(min=0, help="MiB of host memory; the scripted model has 1,024 tokens in one.")
+        int, typer.Option(min=0, help="MiB of host memory; each holds 1,024 tokens of the scripted model.")
     ] = 64,
     slots: Annotated[int, typer.Option(min=1, help="Slots.")] = 16,
     ctx: Annotated[int, typer.Option(min=2048, help="Most tokens of one conversation.")] = 4096,
-    model: Annotated[str, typer.Option(help="The scripted model needs no time.")] = SCRIPTED,
+    model: Annotated[str, typer.Option(help="The model; the scripted one takes no time.")] = SCRIPTED,
     seed: Annotated[int, typer.Option(help="Seed of texts, lengths and times.")] = 0,
     out: Out = OUT,
 ) -> None:
-    """Let people chat on the real engine by a simulated clock; compare its hits with a perfect cache."""
+    """Simulate chats on the real engine with a virtual clock; compare its hits with a perfect cache."""
     found: dict[tuple[int, int, int], Chats] = {}
     for n_cells in numbers("--cells", cells):
         settings = _settings(model, slots, ctx, n_cells, host)

@@ -29,10 +29,12 @@ DRAW_NOTE = (
 
 def constrained(
     model: Model = "builtin:synthetic-tiny-152k",
-    slots: Annotated[int, typer.Option(min=1, help="Rows of a tick, and streams beside compilers.")] = 16,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Rows per tick, and streams while grammars compile.")
+    ] = 16,
     ticks: Annotated[int, typer.Option(min=2, help="Ticks of one run.")] = 400,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads of the model beside compilers; 0: as the server chooses.")
+        int, typer.Option(min=0, help="The model's threads while grammars compile; 0: as the server chooses.")
     ] = 0,
     rounds: NRounds = 5,
     quick: Quick = False,
@@ -40,7 +42,7 @@ def constrained(
 ) -> None:
     """Measure what schemas add to a tick's sampling, and what compiling grammars adds to others' gaps.
 
-    First, rows are drawn with and without schemas, in process; the model's part is scripted, so that the
+    First, rows are sampled with and without schemas, in process; the model's part is scripted, so that the
     share of tokens that a schema refuses is known. Then free streams generate on the engine's own thread,
     alone and while one large grammar after another is compiled.
     """

@@ -29,11 +29,11 @@ TIMEOUT_S = 600.0
 
 
 def delivery(
-    ticks: Annotated[Path, typer.Option(help="The server's tick log, of the setting log_ticks.")],
+    ticks: Annotated[Path, typer.Option(help="The server's tick log (setting log_ticks).")],
     url: Annotated[str, typer.Option(help="The server.")] = URL,
     streams: Annotated[str, typer.Option(help="Streams at once.")] = "1,8,32,128",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long all streams run together.")] = 8.0,
-    tick_s: Annotated[float, typer.Option(min=0.001, help="The model's tick.")] = 0.02,
+    tick_s: Annotated[float, typer.Option(min=0.001, help="Seconds per tick of the model.")] = 0.02,
     out: Out = OUT,
 ) -> None:
     """Measure the time from when a token was sampled to its arrival at a client."""

@@ -29,12 +29,12 @@ def depth(
     model: Model = "builtin:synthetic-tiny-152k",
     rows: Annotated[str, typer.Option(help="Streams that decode together.")] = "1,16",
     chunks: Annotated[str, typer.Option(help="Lengths of chunks.")] = "16,32,64,128,256",
-    depths: Annotated[str, typer.Option(help="Tokens cached before.")] = "256,1024,4096",
+    depths: Annotated[str, typer.Option(help="Tokens already cached.")] = "256,1024,4096",
     rounds: NRounds = 3,
     quick: Quick = False,
     out: Out = OUT,
 ) -> None:
-    """Time decode ticks and chunks over depth, with flash attention and without, in turn."""
+    """Time decode ticks and chunks at several depths, with and without flash attention, in turn."""
     counts, lengths = numbers("--rows", rows), numbers("--chunks", chunks)
     places, step_s = sorted(numbers("--depths", depths)), STEP_S
     if quick:

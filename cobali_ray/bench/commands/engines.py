@@ -33,9 +33,9 @@ INGRESS: Final = "ray::ServeReplica:cobali:ingress"
 
 
 def engines(
-    count: Annotated[str, typer.Option(help="Engines of one model, one server each.")] = "1,4",
-    slots: Annotated[int, typer.Option(min=1, help="Slots of an engine, and streams for each.")] = 4,
-    tick_s: Annotated[float, typer.Option(min=0.001, help="The model's tick.")] = 0.02,
+    count: Annotated[str, typer.Option(help="Numbers of engines of one model; each gets a server.")] = "1,4",
+    slots: Annotated[int, typer.Option(min=1, help="Slots per engine, and streams sent to each.")] = 4,
+    tick_s: Annotated[float, typer.Option(min=0.001, help="Seconds per tick of the model.")] = 0.02,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 400,
     rounds: Annotated[int, typer.Option(min=1, help="How often all streams are sent.")] = 5,
     out: Out = OUT,

@@ -22,7 +22,7 @@ def footprint(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch the CPU.")] = 10.0,
     out: Out = OUT,
 ) -> None:
-    """Add up memory and CPU of a process and all below it."""
+    """Add up memory and CPU of a process and its descendants."""
     before = {found: cpu_s(found) for found in descendants(pid)}
     if not _seen(before):
         raise ConfigError("PID", f"there is no process {pid} to look at")

@@ -26,7 +26,7 @@ NOTE = (
 
 def foresight(
     model: Model = DEFAULT_MODEL,
-    n_requests: Annotated[int, typer.Option("--requests", min=16, help="Of each load.")] = 120,
+    n_requests: Annotated[int, typer.Option("--requests", min=16, help="Requests per load.")] = 120,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each load to fit, and as many to compare.")] = 3,
     n_slots: Annotated[int, typer.Option(min=1)] = 16,
     n_ctx: Annotated[int, typer.Option(min=1024)] = 1024,

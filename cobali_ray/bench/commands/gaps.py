@@ -29,15 +29,13 @@ KERNEL_NOTE = "A gap lies between the end of one CUDA kernel and the start of th
 
 def gaps(
     nsight: Annotated[
-        list[Path] | None, typer.Option(help="SQLite export of Nsight Systems; may be given repeatedly.")
+        list[Path] | None, typer.Option(help="SQLite export of Nsight Systems; repeatable.")
     ] = None,
     kernel: Annotated[str, typer.Option(help="Only kernels whose name contains this.")] = "",
     ticks: Annotated[
-        list[Path] | None, typer.Option(help="A file that the setting log_ticks made; repeatable.")
+        list[Path] | None, typer.Option(help="A file written by the setting log_ticks; repeatable.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Model of the live run, where no file is given.")
-    ] = DEFAULT_MODEL,
+    model: Annotated[str, typer.Option(help="Model of the live run, if no file is given.")] = DEFAULT_MODEL,
     prompts: Annotated[Path, typer.Option(help="Prompts of the live run.")] = Path(
         "workloads/prompts_186.txt"
     ),

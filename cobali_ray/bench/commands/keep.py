@@ -22,15 +22,15 @@ NOTE = (
 
 
 def keep(
-    minutes: Annotated[float, typer.Option(min=1, help="Length of the generated trace.")] = 120,
+    minutes: Annotated[float, typer.Option(min=1, help="Minutes of the generated trace.")] = 120,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace instead: JSON lines with hash_ids, as Mooncake's.")
+        Path | None, typer.Option(help="A trace instead: JSON lines with hash_ids, such as Mooncake's.")
     ] = None,
-    room: Annotated[str, typer.Option(help="Shares of all tokens that there is room for.")] = "0.01,0.03,0.1",
+    room: Annotated[str, typer.Option(help="Cache sizes, as shares of all tokens.")] = "0.01,0.03,0.1",
     seed: Annotated[int, typer.Option(help="Seed of the generated trace.")] = 0,
     out: Out = OUT,
 ) -> None:
-    """Play requests through rules of what to keep, without a model; memory stays within its bound."""
+    """Replay requests with several rules for what a prefix cache keeps, without a model."""
     shares = _shares(room)
     asked = generated(60 * minutes, seed) if trace is None else _read(trace)
     n_distinct, rows = asked.n_distinct, list[Sequence[str]]()
@@ -80,7 +80,7 @@ def _shares(text: str) -> list[float]:
     except ValueError:
         shares = []
     if not shares or not all(0 < share <= 1 for share in shares):
-        raise ConfigError("--room", f"expected shares above 0 and up to 1 with commas between, got {text!r}")
+        raise ConfigError("--room", f"expected shares above 0 and up to 1, separated by commas, got {text!r}")
     return shares
 
 

@@ -28,7 +28,7 @@ def micro(
     quick: Quick = False,
     out: Out = OUT,
 ) -> None:
-    """Time the single steps of a tick: fill, call, decode, sample, detokenise, plan, emit, encode, count."""
+    """Time each step of a tick: fill, call, decode, sample, detokenise, plan, emit, encode, count."""
     command = spell("micro", model=model, rounds=rounds, quick=quick)
     step_s, sizes, n_warmup = (QUICK_STEP_S, QUICK_SIZES, 0) if quick else (STEP_S, SIZES, 1)
     rounds = 1 if quick else rounds

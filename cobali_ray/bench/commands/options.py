@@ -19,7 +19,7 @@ OUT = Path("bench-results")
 URL = "http://127.0.0.1:8000"
 Model = Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME.")]
 NRounds = Annotated[int, typer.Option(min=1, help="Rounds that count; contenders take turns in each.")]
-Quick = Annotated[bool, typer.Option("--quick", help="As little as shows that it works.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run just enough to show that it works.")]
 Out = Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")]
 DEFAULT_MODEL: str = EngineSettings.model_fields["model"].default
 
@@ -56,7 +56,7 @@ def numbers(option: str, text: str, *, least: int = 1) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < least:
-        raise ConfigError(option, f"expected numbers from {least} with commas between, got {text!r}")
+        raise ConfigError(option, f"expected numbers from {least}, separated by commas, got {text!r}")
     return found
 
 
@@ -67,5 +67,5 @@ def reals(option: str, text: str) -> list[float]:
     except ValueError:
         found = []
     if not found or not all(0 < number < inf for number in found):
-        raise ConfigError(option, f"expected numbers above 0 with commas between, got {text!r}")
+        raise ConfigError(option, f"expected numbers above 0, separated by commas, got {text!r}")
     return found

@@ -38,7 +38,7 @@ def overhead(
     rounds: NRounds = 60,
     out: Out = OUT,
 ) -> None:
-    """Send to a running server, and run the same in this process, in turn."""
+    """Send requests to a running server and run the same ones in this process, in turn."""
     target = connect("server", url, endpoint="chat")
     inside = InProcess(_settings(config))
     numbers = {INSIDE: iter(range(rounds + 1)), HTTP: iter(range(rounds + 1))}

@@ -38,7 +38,7 @@ def overlap(
     slots: Annotated[int, typer.Option(min=1, help="Slots, all of them generating.")] = 32,
     max_new: Annotated[int, typer.Option(min=1, help="Output tokens of each slot.")] = 256,
     model: Annotated[
-        str | None, typer.Option(help="Also run this model, where llama.cpp has a GPU to overlap with.")
+        str | None, typer.Option(help="Also run this model, if llama.cpp has a GPU to overlap with.")
     ] = None,
     rounds: NRounds = 3,
     quick: Quick = False,

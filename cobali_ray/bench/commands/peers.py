@@ -75,9 +75,7 @@ class PeerOptions:
 def peers(
     preset: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; again for more.  [default: throughput]"
-        ),
+        typer.Option(help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; repeatable.  [default: throughput]"),
     ] = None,
     shape: Annotated[
         Path | None, typer.Option(help="A load shape file instead of the preset's load.")
@@ -87,7 +85,7 @@ def peers(
     ctx: Annotated[int | None, typer.Option(min=16, help="Tokens per slot instead of the preset's.")] = None,
     llama_args: Annotated[
         list[str] | None,
-        typer.Option(help='A further llama-server with these arguments, such as "-b 512"; again for more.'),
+        typer.Option(help='A further llama-server with these arguments, such as "-b 512"; repeatable.'),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
@@ -118,7 +116,8 @@ def peers(
     names = preset or ["throughput"]
     if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
         raise ConfigError(
-            "--preset", f"there is no {unknown[0]}; there are {', '.join((*PRESETS, IN_PROCESS_NAME))}"
+            "--preset",
+            f"there is no preset {unknown[0]}; choose from {', '.join((*PRESETS, IN_PROCESS_NAME))}",
         )
     if threads_wait not in ENVIRONMENT:
         raise ConfigError("--threads-wait", f"must be one of {', '.join(ENVIRONMENT)}, got {threads_wait!r}")

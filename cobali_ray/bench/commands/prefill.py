@@ -26,7 +26,7 @@ QUICK_POOL, QUICK_BATCHES, QUICK_SETS = 8, "4", "mmlu"
 
 def prefill(
     model: Model = DEFAULT_MODEL,
-    datasets: Annotated[str, typer.Option(help="Length spreads to draw from.")] = ",".join(NAMES),
+    datasets: Annotated[str, typer.Option(help="Length distributions to draw from.")] = ",".join(NAMES),
     batch_sizes: Annotated[str, typer.Option(help="Prompts per batch.")] = "1,4,16,64",
     pool: Annotated[
         int, typer.Option(help="Prompts per data set, cut into batches; at least one batch.")
@@ -77,7 +77,7 @@ def _spreads(text: str) -> list[LengthSpread]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in NAMES]
     if unknown or not names:
-        raise ConfigError("--datasets", f"there are {', '.join(NAMES)}; got {text!r}")
+        raise ConfigError("--datasets", f"must be among {', '.join(NAMES)}, got {text!r}")
     return [NAMES[name] for name in names]
 
 

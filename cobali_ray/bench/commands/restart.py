@@ -25,7 +25,7 @@ def restart(
     model: Model = "builtin:tiny",
     kills: Annotated[int, typer.Option(min=1, help="How often the engine is killed.")] = 8,
     pause: Annotated[float, typer.Option(min=0, help="Seconds from an answer to the next kill.")] = 12.0,
-    streams: Annotated[int, typer.Option(min=1, help="Streams that the engine dies under.")] = 4,
+    streams: Annotated[int, typer.Option(min=1, help="Streams running when the engine is killed.")] = 4,
     out: Out = OUT,
 ) -> None:
     """Start a server, kill its engine (kill -9) under streams, and time everything until it answers again."""

@@ -30,17 +30,19 @@ FIGURES = ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "itl_p99_s", "n_refused", 
 
 def route(
     model_time: ModelTime,
-    engines: Annotated[str, typer.Option(help="How many engines, as 2,4,8.")] = "2,4,8",
-    load: Annotated[str, typer.Option(help="Shares of what the engines can do.")] = "0.3,0.6,0.9",
-    minutes: Annotated[float, typer.Option(min=0.1, help="Of made-up chats.")] = 5.0,
+    engines: Annotated[str, typer.Option(help="Numbers of engines, such as 2,4,8.")] = "2,4,8",
+    load: Annotated[
+        str, typer.Option(help="Loads, as shares of what the engines can handle.")
+    ] = "0.3,0.6,0.9",
+    minutes: Annotated[float, typer.Option(min=0.1, help="Minutes of generated chats.")] = 5.0,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace with hash_ids instead, at another speed.")
+        Path | None, typer.Option(help="A trace with hash_ids instead, its speed adjusted.")
     ] = None,
     shrink: Shrink = 1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Out = OUT,
 ) -> None:
-    """Compare the router with three others by hit rate and time to first token, with nothing computed."""
+    """Compare the router with three others by hit rate and time to first token, in simulation."""
     times = read_times(model_time)
     rows, bars = list[Sequence[str]](), list[Sequence[str]]()
     samples: dict[str, dict[str, float]] = {}

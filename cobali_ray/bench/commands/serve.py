@@ -22,20 +22,20 @@ from cobali_ray.errors import ConfigError
 
 Targets = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="NAME=URL", help="A server; give it again for more columns."),
+    typer.Option("--target", metavar="NAME=URL", help="A server, one column of the report; repeatable."),
 ]
 
 
 def serve(
     target: Targets = None,
     shape: Annotated[
-        Path | None, typer.Option(help="A load shape, workloads/NAME.yaml; the options below win.")
+        Path | None, typer.Option(help="A load shape, workloads/NAME.yaml; the options below override it.")
     ] = None,
     loop: Annotated[
         str | None, typer.Option(help="closed: clients that wait; open: sent by the clock.")
     ] = None,
     concurrency: Annotated[
-        str | None, typer.Option(help="Closed loop: levels, as 1,2,4,8.  [default: 1 to 128]")
+        str | None, typer.Option(help="Closed loop: levels, such as 1,2,4,8.  [default: 1 to 128]")
     ] = None,
     requests_per_client: Annotated[
         int | None, typer.Option(min=1, help="Closed loop: waves per level.  [default: 4]")
@@ -48,10 +48,10 @@ def serve(
         int | None, typer.Option("--requests", min=1, help="Open loop: how many.  [default: 100]")
     ] = None,
     prompt_tokens: Annotated[
-        str | None, typer.Option(help="Prompt length, 128 or 32-96.  [default: 128]")
+        str | None, typer.Option(help="Prompt length, such as 128 or 32-96.  [default: 128]")
     ] = None,
     output_tokens: Annotated[
-        str | None, typer.Option(help="Answer length, 64 or 16-96.  [default: 64]")
+        str | None, typer.Option(help="Answer length, such as 64 or 16-96.  [default: 64]")
     ] = None,
     prompts_file: Annotated[
         Path | None, typer.Option(help="Prompts from a file, separated by blank lines.")
@@ -59,13 +59,13 @@ def serve(
     trace: Annotated[
         Path | None, typer.Option(help="Replay CSV or JSONL: timestamp, input_length, output_length.")
     ] = None,
-    speed: Annotated[float, typer.Option(min=0.01, help="Replay so many times as fast.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.01, help="Replay this many times as fast.")] = 1.0,
     prefix: Annotated[
         str | None,
-        typer.Option(metavar="TOKENSxGROUPS", help="Shared prefixes before the prompts, as 1024x8."),
+        typer.Option(metavar="TOKENSxGROUPS", help="Shared prefixes before the prompts, such as 1024x8."),
     ] = None,
     turns: Annotated[
-        int | None, typer.Option(min=2, help="Conversations of so many turns (closed loop).")
+        int | None, typer.Option(min=2, help="Conversations of this many turns (closed loop).")
     ] = None,
     intruder: Annotated[
         str | None, typer.Option(help="A long prompt beside the load: every=2,prompt=4096,output=16.")

@@ -41,7 +41,7 @@ ModelTime = Annotated[
 Limits = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Another bound of the engine, as n_slots=32; repeatable."
+        "--set", metavar="NAME=VALUE", help="Another limit of the engine, such as n_slots=32; repeatable."
     ),
 ]
 Shrink = Annotated[int, typer.Option(min=1, help="Divide the lengths of a trace with hash_ids by this.")]
@@ -49,23 +49,23 @@ Shrink = Annotated[int, typer.Option(min=1, help="Divide the lengths of a trace 
 
 def simulate(
     model_time: ModelTime,
-    engines: Annotated[str, typer.Option(help="How many engines, as 1,2,4.")] = "1",
+    engines: Annotated[str, typer.Option(help="Numbers of engines, such as 1,2,4.")] = "1",
     policy: Annotated[str, typer.Option(help=f"{', '.join(POLICIES)}, or all.")] = "router",
-    shape: Annotated[Path | None, typer.Option(help="A load shape; the options below win.")] = None,
+    shape: Annotated[Path | None, typer.Option(help="A load shape; the options below override it.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Replay CSV or JSONL, hash_ids too if it has them.")
     ] = None,
-    speed: Annotated[float, typer.Option(min=0.001, help="Replay so many times as fast.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Replay this many times as fast.")] = 1.0,
     shrink: Shrink = 1,
     chats: Annotated[
-        float | None, typer.Option(min=0.001, help="Instead: made-up chats, so many begin per second.")
+        float | None, typer.Option(min=0.001, help="Generated chats instead, this many beginning per second.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="For so long.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Minutes of generated chats.")] = 10.0,
     rate: Annotated[float | None, typer.Option(help="Open loop: requests per second.")] = None,
     n_requests: Annotated[int | None, typer.Option("--requests", min=1, help="Open loop: how many.")] = None,
-    concurrency: Annotated[str | None, typer.Option(help="Closed loop: levels, as 1,2,4,8.")] = None,
-    prompt_tokens: Annotated[str | None, typer.Option(help="Prompt length, 128 or 32-96.")] = None,
-    output_tokens: Annotated[str | None, typer.Option(help="Answer length, 64 or 16-96.")] = None,
+    concurrency: Annotated[str | None, typer.Option(help="Closed loop: levels, such as 1,2,4,8.")] = None,
+    prompt_tokens: Annotated[str | None, typer.Option(help="Prompt length, such as 128 or 32-96.")] = None,
+    output_tokens: Annotated[str | None, typer.Option(help="Answer length, such as 64 or 16-96.")] = None,
     slo: Annotated[
         str | None, typer.Option(help="Targets for goodput, seconds: ttft=0.5,tpot=0.05,itl=0.2.")
     ] = None,

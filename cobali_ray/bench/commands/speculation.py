@@ -36,7 +36,7 @@ def speculation(
     model: Model = "builtin:synthetic-tiny-152k",
     clients: Annotated[str, typer.Option(help="Clients at once, with free text.")] = "1,2,4,8,16,32",
     editors: Annotated[str, typer.Option(help="Clients at once, with edits.")] = "1,4",
-    askers: Annotated[str, typer.Option(help="Clients at once that ask again what they just asked.")] = "1,4",
+    askers: Annotated[str, typer.Option(help="Clients at once that repeat a question.")] = "1,4",
     tokens: Annotated[int, typer.Option(min=8, help="Tokens of each prompt, and of each answer.")] = 256,
     rounds: NRounds = 7,
     quick: Quick = False,

@@ -34,13 +34,15 @@ LOADS: dict[str, tuple[Load, ...]] = {
 
 
 def tenants(
-    seconds: Annotated[float, typer.Option(min=10, help="Length of each load.")] = 600,
+    seconds: Annotated[float, typer.Option(min=10, help="Seconds of each load.")] = 600,
     seed: Annotated[int, typer.Option(help="Seed of the loads.")] = 0,
-    engines: Annotated[int, typer.Option(min=1, help="Each load comes so many times as often.")] = 1,
+    engines: Annotated[
+        int, typer.Option(min=1, help="Number of engines; each load is multiplied by it.")
+    ] = 1,
     quick: Quick = False,
     out: Out = OUT,
 ) -> None:
-    """Flood engines with one tenant or class and see what another notices; a virtual clock, no model."""
+    """Flood engines from one tenant or class and measure how others fare; a virtual clock, no model."""
     length_s = QUICK_S if quick else seconds
     table = Table(
         f"Beside each other for {length_s:g} s" + (f" on {engines} engines" if engines > 1 else ""),

@@ -55,10 +55,11 @@ def threads(
     model: Model = "builtin:synthetic-tiny",
     slots: Annotated[int, typer.Option(min=1, help="Requests that decode together.")] = 16,
     n_threads: Annotated[
-        int | None, typer.Option(min=1, help="Compute threads beside one.  [default: one per core]")
+        int | None,
+        typer.Option(min=1, help="Number of compute threads to compare with one.  [default: one per core]"),
     ] = None,
     spin_count: Annotated[
-        list[int] | None, typer.Option(help="GOMP_SPINCOUNT to try; repeat it.  [default: a ladder]")
+        list[int] | None, typer.Option(help="GOMP_SPINCOUNT to try; repeatable.  [default: a ladder]")
     ] = None,
     neighbours: Annotated[int, typer.Option(min=1, help="Busy processes beside the measured one.")] = 1,
     ticks: Annotated[int, typer.Option(min=2, help="Ticks of one run.")] = 60,
