@@ -21,7 +21,7 @@ WHOLE = ('{"n":1}', '{"n":2}')
 def run():
     """Answer requests together on random weights; the device picks candidates where it may."""
     name = "builtin:synthetic-tiny"
-    settings = EngineSettings(model=name, n_slots=4, n_ctx=512, n_threads=2, device_sampling="on")
+    settings = EngineSettings(model=name, n_slots=4, n_ctx=512, n_threads=1, device_sampling="on")
     backend = open_backend(settings, resolve(name))
 
     def go(samplings, **asked):

@@ -33,7 +33,7 @@ SCHEMA = {
 def run(request):
     """Answer requests together, on random weights and on the shipped model; the device picks candidates."""
     path = resolve(request.param)
-    settings = EngineSettings(model=request.param, n_slots=4, n_ctx=512, n_threads=2, device_sampling="on")
+    settings = EngineSettings(model=request.param, n_slots=4, n_ctx=512, n_threads=1, device_sampling="on")
     backend, vocab = open_backend(settings, path), Vocab.load(path)
 
     def go(asked, samplings):

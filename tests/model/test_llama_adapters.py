@@ -27,7 +27,7 @@ ASKED = {
 }
 REPRODUCIBLE = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0, "kv": "split"}
 SETTINGS = read_settings({
-    "model": "builtin:synthetic-tiny", "n_slots": 6, "n_ctx": 512, "n_threads": 2, "adapters": ASKED,
+    "model": "builtin:synthetic-tiny", "n_slots": 6, "n_ctx": 512, "n_threads": 1, "adapters": ASKED,
 } | REPRODUCIBLE)  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Run:
                 n_ctx_slot=N_CTX,
                 n_cells=asked.get("n_cells"),
                 n_batch=asked["budget"],
-                n_threads=asked.get("n_threads", 2),
+                n_threads=asked.get("n_threads", 1),
                 unified=asked["unified"],
                 flash_attn=asked.get("flash_attn", "off"),
                 type_k=asked.get("type_k", "f16"),
@@ -131,7 +131,7 @@ COMPANY = {
     "chunks-of-48-packed-tight": {"chunk": 48, "budget": 200},
     "whole-prompts": {"chunk": N_CTX, "budget": 2048},
     "one-at-a-time-arrivals": {"arrive_every": 3},
-    "one-thread": {"n_threads": 1},
+    "two-threads": {"n_threads": 2},
     "three-slots": {"n_slots": 3},
 }
 
@@ -339,7 +339,7 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     def opened(n_slots):
         config = LlamaConfig(
-            path=tiny, n_slots=n_slots, n_ctx_slot=N_CTX, n_batch=512, n_threads=2, flash_attn=flash_attn
+            path=tiny, n_slots=n_slots, n_ctx_slot=N_CTX, n_batch=512, n_threads=1, flash_attn=flash_attn
         )
         backend = LlamaBackend(config)
         limits = EngineLimits(

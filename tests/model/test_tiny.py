@@ -20,7 +20,7 @@ pytestmark = pytest.mark.model
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 GREEDY = SamplingParams(temperature=0.0)
-SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=2, flash_attn="off")
+SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=1, flash_attn="off")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from training.corpus.checks import bullets, has, json_value, number, passes, sto
 pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=2, flash_attn="off")
+SETTINGS = EngineSettings(n_slots=16, n_ctx=2048, n_threads=1, flash_attn="off")
 N_TIMES = 20
 NEEDS_TOOLS = re.compile(r'```python\n(?:(?!```).)*"tools".*?```', re.DOTALL)
 """Such a question is asked in tests/model/test_ollama_real.py, with a tool to call."""
