@@ -150,7 +150,7 @@ def test_tab_completes_models_once_completion_is_installed(
     (tmp_path / "mine.gguf").touch()
     file = tmp_path / startup
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{prompt}\n")
+    file.write_text(f"{prompt}\ncd\n")
     environ["PATH"] = f"{COBALI.parent}:{environ['PATH']}"
     shown = terminal(shell)
     shown.wait(r"(?m)^\$ $")
@@ -165,7 +165,7 @@ def test_tab_completes_models_once_completion_is_installed(
         ("cobali chat builtin:ti", "cobali chat builtin:tiny "),
         ("cobali models show qwen", "cobali models show qwen2.5:0.5b "),
         ("cobali serve --mod", "cobali serve --model "),
-        (f"cobali serve {tmp_path}/mi", f"cobali serve {tmp_path}/mine.gguf "),
+        ("cobali serve ./mi", "cobali serve ./mine.gguf "),
     ):
         shown("send-keys", "-l", begun)
         shown("send-keys", "Tab")
