@@ -58,16 +58,16 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     if _only_embeds(header.metadata):
         return header.size_bytes
     settings = settled(settings, path, on_gpu=False)
-    n_cells = settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+    n_cells = _n_cells(settings)
     if settings.pooling is not None:  # a second context
         n_cells += settings.n_ctx_known
     return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
 
 
 def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None:
-    """Return why a KV cache can never be held by this machine, for which that is certain; else None.
+    """Return an error if it is certain that this machine can never hold the KV cache; else None.
 
-    Without weights: those are mapped, and a model that is larger than the memory is slow, and computes.
+    Weights are not counted: they are mapped, and a model larger than the memory is slow but works.
     """
     most, said = memory.most_bytes(), (header := skim_header(path)).metadata
     name = said.get("general.architecture")
@@ -75,7 +75,7 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     if settings.n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
         return None
     cell_bytes = cell_bytes_of(said, settings) or 0
-    n_cells = settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+    n_cells = _n_cells(settings)
     if n_cells * cell_bytes <= most:
         return None
     n_free = max((memory.available_bytes() or 0) - header.size_bytes, 0) // cell_bytes
@@ -90,6 +90,10 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
         f"a KV cache of {n_cells} tokens for {path.name} takes {n_cells * cell_bytes / 1e9:.1f} GB, and this "
         f"machine has {most / 1e9:.1f} GB: " + (f"set it to at most {room}{others}" if room else "lower it"),
     )
+
+
+def _n_cells(settings: EngineSettings) -> int:
+    return settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
 
 
 def largest_context(
