@@ -58,7 +58,7 @@ RAY_FLAGS = {
 ROOM_BYTES = 64 << 20
 """What must be free for Ray's logs and sockets."""
 FULL_BYTES = 1 << 20
-"""What is free at most on a disk that counts as full."""
+"""A disk with less free than this counts as full."""
 N_FILES = 10_300
 """Files that HAProxy wants to be able to open for its 4,096 connections; it refuses to start with fewer."""
 

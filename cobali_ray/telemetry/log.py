@@ -56,7 +56,7 @@ def configure_logging(
 
 
 class _Lossy:
-    """A stream whose lines get lost where they cannot be written: no request ends by its log."""
+    """A stream that drops lines it cannot write: no request fails because of its log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
