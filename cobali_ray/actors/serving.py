@@ -188,7 +188,7 @@ def _next_wish(wishes: SimpleQueue[Wish], output: Output, logs: Path, look_s: fl
             output.say(
                 "notice",
                 level="error",
-                detail=f"The disk of {logs} is full: requests go on, but what is logged of them is lost. "
+                detail=f"The disk of {logs} is full: requests continue, but their log lines are lost. "
                 "Make room there, or start again with TMPDIR set to a folder on another disk.",
             )
         was_full = full
