@@ -110,6 +110,7 @@ class EngineServer:
             _see(settings.gpus)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
+        self._began_s = self._clock.now()
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
         self._n_expanding = 0
@@ -386,6 +387,7 @@ class EngineServer:
             wire_key=wire_key,
             model=self._answers_with,
             pid=os.getpid(),
+            up_s=self._clock.now() - self._began_s,
         )
 
     async def begin_counted(self, who: str, tenant: str, terms: Terms, ticket: int) -> Standing:

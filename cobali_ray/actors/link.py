@@ -182,7 +182,7 @@ class EngineLink:
                 call.cancel()
             error = EngineDiedError() if call.cancelled() else call.exception()
             if error is None:
-                self._met(call.result())
+                self._met(call.result(), began_s)
                 continue
             if isinstance(error, EngineDiedError):  # or it was told to stop, which cancels its calls
                 self.lose(EngineStatus.RESTARTING)
@@ -210,8 +210,12 @@ class EngineLink:
             call.cancel()
             await asyncio.wait({call})
 
-    def _met(self, found: Attendance) -> None:
-        """Take the engine's answer: it is there, and may be another one."""
+    def _met(self, found: Attendance, asked_s: float) -> None:
+        """Take the answer to a call that began at `asked_s`: the engine is there, and may be another one."""
+        if found.incarnation_id != self.incarnation_id and found.up_s < self._now() - asked_s:
+            # It began after its predecessor had answered, which was not replaced, then: it died just as it
+            # was called, and Serve sent the call to this one instead.
+            self.lose(EngineStatus.RESTARTING, asked_s)
         if self._loss is not None:
             away_s = round(self._now() - self._loss.since_s, 3)
             self._log.info("engine_back", away_s=away_s, n_restarts=found.n_restarts)

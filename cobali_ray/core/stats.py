@@ -189,6 +189,8 @@ class Attendance(NamedTuple):
     """What it answers with: other words for another file."""
     pid: int = 0
     """Its process; with a `wire_key`, on another machine than the ingress."""
+    up_s: float = 0.0
+    """How long ago that began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 from ray.exceptions import ActorDiedError
+from structlog.testing import capture_logs
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
@@ -69,10 +70,10 @@ class Setup:
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, incarnation_id, n_restarts=0, model=""):
+    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
-        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts, model=model))
+        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts, model=model, up_s=up_s))
         await self.engine.asked(max(n, 1) + 1)
 
 
@@ -145,7 +146,7 @@ async def test_an_engine_that_stays_silent_is_given_up_once(make, monkeypatch):
     await s.engine.asked(4)  # its successor, which is silent as well
     monkeypatch.setattr(link, "SILENT_S", 3600)
     await s.engine.asked(len(s.engine.calls) + 1)
-    assert s.given_up == [Attendance("e1", 0)]
+    assert [engine.incarnation_id for engine in s.given_up] == ["e1"]
     assert not found.done()
     await s.answer("e2", 1)
     assert (await found).incarnation_id == "e2"
@@ -169,10 +170,36 @@ async def test_a_successor_has_the_same_model_or_another(make):
     assert s.successors == [True, False]
 
 
+async def test_a_death_shows_though_serve_sent_the_call_to_the_successor(make):
+    s = await make()
+    asking = asyncio.ensure_future(s.link.ask(LocalResponse(asyncio.Event().wait())))
+    await asyncio.sleep(0)
+    s.clock.advance(0.8)
+    with capture_logs() as said:
+        await s.answer("e2", 1, up_s=0.5)
+    assert [(line["event"], line.get("away_s")) for line in said] == [
+        ("engine_away", None),
+        ("engine_back", 0.8),
+    ]
+    with pytest.raises(EngineDiedError):
+        await asyncio.wait_for(asking, WAIT_S)
+    assert s.link.away is None
+    assert s.successors == [True]
+
+
+async def test_an_engine_that_was_replaced_in_order_did_not_die(make):
+    s = await make()
+    s.clock.advance(0.8)
+    with capture_logs() as said:
+        await s.answer("e2", 1, up_s=1.5)
+        await s.answer("e2", 1, up_s=0.0)
+    assert said == []
+
+
 async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatch):
     monkeypatch.setattr(link, "BACK_S", 0.001)
     s = await make()
-    assert await s.link.find() == Attendance("e1", 0)
+    assert (await s.link.find()).incarnation_id == "e1"
     s.engine.calls[-1].die(ActorDiedError())
     await s.engine.asked(3)
     with pytest.raises(LoadingError):
@@ -194,7 +221,7 @@ async def test_an_engine_that_is_gone_again_at_once_is_waited_for(make):
     s.link.end("e1")
     found = asyncio.ensure_future(s.link.find())
     await asyncio.sleep(0)
-    s.link._met(Attendance("e2", 1))
+    s.link._met(Attendance("e2", 1), s.clock.now())
     s.link.end("e2")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -242,9 +269,11 @@ async def test_all_ingresses_hear_of_every_restart(monkeypatch):
         assert (await engine.attend({}, None)).n_restarts == 0, "the first engine of a server"
         seen = await engine.attend({}, Attendance("its predecessor", 4))
         assert seen.n_restarts == 5
-        assert await engine.attend({}, seen) == seen, "known is known"
+        again = await engine.attend({}, seen)
+        assert again.up_s > seen.up_s > 0
+        assert again._replace(up_s=seen.up_s) == seen, "known is known"
         newcomer = await engine.attend({}, None)
-        assert newcomer == seen, "an ingress that was restarted itself learns it"
+        assert newcomer._replace(up_s=seen.up_s) == seen, "an ingress that was restarted itself learns it"
         assert (await engine.attend({}, Attendance("its predecessor", 4))).n_restarts == 5, (
             "one death, counted once"
         )
