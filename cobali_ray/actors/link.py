@@ -175,8 +175,7 @@ class EngineLink:
                 outcome(self._engine.attend.remote(taken, self._known, self._address))
             )
             try:
-                await asyncio.wait({call}, timeout=SILENT_S)
-                if not call.done():
+                if not await _answered(call, SILENT_S):
                     await self._outlast(call, began_s)
             finally:
                 call.cancel()
@@ -193,18 +192,12 @@ class EngineLink:
             await asyncio.sleep(AGAIN_S)
 
     async def _outlast(self, call: asyncio.Future[Any], began_s: float) -> None:
-        """Wait for an answer that is late, and give up an engine that was there and is silent for too long.
-
-        Looks are counted: time in which this process stood still itself is no silence.
-        """
+        """Wait for an answer that is late, and give up an engine that was there and is silent for too long."""
         if self._loss is None:
             self.lose(EngineStatus.STALLED, began_s)
-            silent_s = SILENT_S
-            while not call.done() and silent_s < self._stall_timeout_s:
-                await asyncio.wait({call}, timeout=LOOK_S)
-                silent_s += LOOK_S
-            if not call.done() and self._known is not None:
-                self._log.error("engine_given_up", silent_s=silent_s)
+            answered = await _answered(call, self._stall_timeout_s - SILENT_S)
+            if not answered and self._known is not None:
+                self._log.error("engine_given_up", silent_s=self._stall_timeout_s)
                 self._give_up(self._known)
         if not call.done():  # asked anew, as its successor may be there
             call.cancel()
@@ -227,3 +220,13 @@ class EngineLink:
         self._there.set()
         if known is not None and (known.incarnation_id, known.model) != (found.incarnation_id, found.model):
             self._on_successor(known.model == found.model)
+
+
+async def _answered(call: asyncio.Future[Any], within_s: float) -> bool:
+    """Wait for an answer; looks are counted: time in which this process stood still itself is no silence."""
+    waited_s = 0.0
+    while not call.done() and waited_s < within_s:
+        look_s = min(LOOK_S, within_s - waited_s)
+        await asyncio.wait({call}, timeout=look_s)
+        waited_s += look_s
+    return call.done()
