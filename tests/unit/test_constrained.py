@@ -29,7 +29,7 @@ from cobali_ray.testing import FakeClock
 
 HOT = SamplingParams(temperature=1.0)
 END = frozenset({END_TOKEN})
-WAIT_S = 20
+WAIT_S = 60
 
 
 def byte_grammars():

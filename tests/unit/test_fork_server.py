@@ -12,7 +12,7 @@ import pytest
 from cobali_ray.actors import fork_worker
 from cobali_ray.actors.fork_server import NO_JOB
 
-WAIT_S = 20
+WAIT_S = 60
 BARE = "from cobali_ray.actors import fork_server as f; f.MODULES = (); f.main()"
 WORKER = """
 import json, os, resource, signal, sys

@@ -41,7 +41,7 @@ from cobali_ray.errors import (
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock
 
-WAIT_S = 10
+WAIT_S = 60
 DIGEST = bytes(32)
 
 

@@ -27,7 +27,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.testing import FakeClock
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class GatedBackend(ScriptedBackend):

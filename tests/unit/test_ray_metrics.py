@@ -14,7 +14,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import ray_metrics
 from cobali_ray.actors.ray_metrics import RayMetrics
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Told:

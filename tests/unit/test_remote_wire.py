@@ -20,7 +20,7 @@ from cobali_ray.core.events import Delta, End, RequestStats
 from cobali_ray.errors import EngineDiedError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
-WAIT_S = 20
+WAIT_S = 60
 HOST = "127.0.0.1"
 
 

@@ -21,7 +21,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.testing import FakeClock
 
-WAIT_S = 10
+WAIT_S = 60
 PROMPT = b"a long prompt that somebody wants to keep over a restart"
 
 

@@ -30,7 +30,7 @@ from cobali_ray.core.events import TIERS, Delta, End, RequestStats, TokenLogprob
 from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
-WAIT_S = 10
+WAIT_S = 60
 NONSENSE = [5, {"a": 1}, [5], [], ["0"], ["0", 5], [5, []], ["0", [], 1]]
 BROKEN = [
     (5, ""),
