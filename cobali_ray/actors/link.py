@@ -192,7 +192,7 @@ class EngineLink:
             await asyncio.sleep(AGAIN_S)
 
     async def _outlast(self, call: asyncio.Future[Any], began_s: float) -> None:
-        """Wait for an answer that is late, and give up an engine that was there and is silent for too long."""
+        """Wait for an answer that is late; give up an engine that was there and is silent for too long."""
         if self._loss is None:
             self.lose(EngineStatus.STALLED, began_s)
             answered = await _answered(call, self._stall_timeout_s - SILENT_S)
