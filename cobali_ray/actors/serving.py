@@ -401,25 +401,23 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    acting = threading.Event()
 
     def watch() -> None:
         with ours:
             while number := ours.recv(1):
                 if number[0] in _stopping():
-                    acting.set()
                     act()
-                    acting.clear()
 
-    threading.Thread(target=watch, name="signals", daemon=True).start()
-    with theirs:
-        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-            while acting.is_set():  # what it ends makes the main thread fail, and has the last word
-                time.sleep(POLL_S)
+    watcher = threading.Thread(target=watch, name="signals", daemon=True)
+    watcher.start()
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        # It acts on a signal of this moment, too. What it ends makes this thread fail; the last word is its.
+        watcher.join()
 
 
 def _stopping() -> set[signal.Signals]:
