@@ -167,7 +167,13 @@ class Screen:
     def working(self, what: str) -> Iterator[Told]:
         """Turn a wheel, with a bar for each part."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        bars = Progress(*columns, console=self._console, transient=True, redirect_stderr=False)
+        bars = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,  # what libraries print goes where `Apart` has it go
+            redirect_stderr=False,
+        )
         bars.add_task(what, total=None)
         self._turning = bars
         tasks: dict[str, TaskID] = {}

@@ -39,7 +39,7 @@ from cobali_ray.actors.node import (
     temp_folder,
 )
 from cobali_ray.actors.output import Apart, Output, Workers, open_output
-from cobali_ray.actors.ports import authority, reached_at, require_free, socket_dir
+from cobali_ray.actors.ports import FOLDER, authority, reached_at, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
@@ -81,7 +81,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
     wishes: SimpleQueue[Wish] = SimpleQueue()
     require_free(host, port)
     require_room(temp_folder())
-    folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
     apart = Apart(folder / "driver.log")
     verbose = threading.Event()
     output = open_output(apart.terminal, verbose=verbose.is_set)

@@ -214,6 +214,13 @@ def test_a_start_that_is_broken_off_leaves_no_wheel_behind_its_last_words(screen
         assert "\x1b[2K" in erased
 
 
+def test_what_libraries_print_during_a_step_does_not_get_onto_the_screen(screen, capsys):
+    with screen.screen.working("starting Ray"):
+        sys.stdout.write("(raylet) The node has been marked dead")
+    assert "raylet" in capsys.readouterr().out
+    assert "raylet" not in screen.terminal.getvalue()
+
+
 def test_what_several_ingresses_notice_is_said_once(screen):
     away = NOON | {"event": "engine_away", "level": "warning", "engine_id": "0", "status": "restarting"}
     for moment_s in (0.0, 0.1, 2.5):
