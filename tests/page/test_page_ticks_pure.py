@@ -102,7 +102,8 @@ def test_marks_of_time_are_round_on_the_wall_clock(told):
 
 
 def test_marks_of_ticks_begin_at_tick_0(told):
-    ask = "({ marksOf }, history, arg, { ticks }) => marksOf(ticks, -0.5, 153.5, 4, history).map(({ text }) => text)"
+    ask = """({ marksOf }, history, arg, { ticks }) =>
+        marksOf(ticks, -0.5, 153.5, 4, history).map(({ text }) => text)"""
     assert told("axis.js", ask, packet([tick()])) == ["tick 0", "tick 50", "tick 100", "tick 150"]
 
 
