@@ -217,7 +217,7 @@ def test_what_the_target_is_worth_just_now(told):
     auto["engine"] = ENGINE | {"itl_target": "auto", "itl_target_s": None}
     off = packet([tick()]) | {"engine": ENGINE | {"itl_target": "off", "itl_target_s": None}}
     reads = packet([tick(target_s=0.03)])
-    assert told("itl.js", NOW, fixed, 0) == "nothing is running, so there is none to meet"
+    assert told("itl.js", NOW, fixed, 0) == "nothing is running"
     assert told("itl.js", NOW, fixed, 2) == "no prompt is being read beside streams"
     assert told("itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
     assert told("itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")
