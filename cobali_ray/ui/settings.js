@@ -76,5 +76,5 @@ function Field({ field, settings, change }) {
     <input type="number" inputmode="decimal" name=${name} min=${min} max=${max} step=${step} value=${value}
       placeholder="default" aria-invalid=${wrong ? "true" : null} aria-describedby=${`${name}-hint`}
       onInput=${(event) => change(name, event.target.value)} />
-    <small id=${`${name}-hint`} class=${wrong ? "wrong" : ""}>${wrong || hint}</small></label>`;
+    <small id=${`${name}-hint`} class=${wrong ? "wrong" : ""}>${wrong ? `${wrong}; not sent` : hint}</small></label>`;
 }
