@@ -57,13 +57,10 @@ def _root(
     """Serve GGUF models with continuous batching on llama.cpp and Ray Serve.
 
     Examples:
-    cobali serve
-
-    cobali serve hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
-
-    cobali chat
-
-    cobali models list
+      cobali serve
+      cobali serve hf://Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q5_K_M
+      cobali chat
+      cobali models list
     """
     if version:
         typer.echo(f"cobali_ray {__version__}")
@@ -151,8 +148,8 @@ def serve(
         http = _read_config(config)[1]
         serve_forever(
             read,
-            host=host or http.get("host", "127.0.0.1"),
-            port=port or int(http.get("port", 8000)),
+            host=host or str(http.get("host", "127.0.0.1")),
+            port=port or _port_of(http),
             dashboard=dashboard,
         )
 
@@ -175,6 +172,13 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError("config", f"{path} is not valid YAML{_line_of(error)}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", f"{path} is not a Serve config: it has no `applications` list") from error
+
+
+def _port_of(http: dict[str, Any]) -> int:
+    port = http.get("port", 8000)
+    if not str(port).isdecimal():
+        raise ConfigError("port", f"must be a number, got {port!r}")
+    return int(port)
 
 
 def _line_of(error: Exception) -> str:

@@ -17,10 +17,10 @@ LABEL: Final = 10
 UNITS: Final = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
-def banner(facts: Mapping[str, Any], width: int) -> RenderableType:
+def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> RenderableType:
     """Return the facts of the event `ready` for a terminal of this width.
 
-    `models` are those of `model_facts`, one for each engine.
+    `models` are those of `model_facts`, one for each engine; `command` is how this program is called.
     """
     models: Sequence[Mapping[str, Any]] = facts["models"]
     head = Text.assemble((f"cobali_ray {__version__}", "bold"), f" is ready after {facts['seconds']:.1f} s")
@@ -29,7 +29,7 @@ def banner(facts: Mapping[str, Any], width: int) -> RenderableType:
         head,
         Text(),
         _line("Page", f"{facts['url']}/", style="bold cyan"),
-        _line("Chat", f"cobali chat --url {facts['url']}"),
+        _line("Chat", f"{command} chat --url {facts['url']}"),
         _line("API", f"{facts['url']}/v1"),
         _line("", f"{facts['url']}/docs describes it", style="dim"),
     ]

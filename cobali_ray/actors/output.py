@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -132,6 +133,7 @@ class Screen:
         self._second_s, self._n_shown = now(), 0
         self._more, self._n_more = Counter[Any](), 0
         self._said: dict[str, float] = {}
+        self._turning: Progress | None = None
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
         """Show an event of this process at once."""
@@ -141,7 +143,7 @@ class Screen:
                 self._cover_ctrl_c()
             if event == "ready":
                 self._ready = True
-                self._print(banner(facts, self._console.width))
+                self._print(banner(facts, self._console.width, command=own_command()))
             else:
                 self._print(readable(event_of(event, level, facts), self._console.width))
 
@@ -165,8 +167,15 @@ class Screen:
     def working(self, what: str) -> Iterator[Told]:
         """Turn a wheel, with a bar for each part."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        bars = Progress(*columns, console=self._console, transient=True, redirect_stderr=False)
+        bars = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,  # what libraries print goes where `Apart` has it go
+            redirect_stderr=False,
+        )
         bars.add_task(what, total=None)
+        self._turning = bars
         tasks: dict[str, TaskID] = {}
 
         def told(part: str, done: float) -> None:
@@ -180,11 +189,13 @@ class Screen:
             yield told
 
     def close(self) -> None:
-        """Say what was left out, and show the cursor, whatever turned last."""
+        """Say what was left out, and end the wheel, which a start that is broken off leaves turning."""
         with self._lock:
             self._tell_more()
             self._closed = True
             with contextlib.suppress(OSError, ValueError):
+                if self._turning is not None:
+                    self._turning.live.stop()
                 self._console.show_cursor()
 
     def _show(self, event: dict[str, Any]) -> None:
@@ -238,6 +249,14 @@ class _Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         """Go on; rich's own would end the process."""
+
+
+def own_command() -> str:
+    """Return what a person types to run this program: its path where a shell does not find its name."""
+    path = Path(sys.argv[0])
+    if path.name != "cobali" or shutil.which("cobali"):
+        return "cobali"
+    return min(str(path.absolute()), os.path.relpath(path), key=len)
 
 
 def _later(delay_s: float, act: Callable[[], None]) -> None:

@@ -14,6 +14,8 @@ from cobali_ray.errors import ConfigError
 FIRST, LAST = 20_000, 30_000
 """Ports are taken from here: below what Linux gives to outgoing connections."""
 _SIZE = 64
+FOLDER = "cobali-serve-"
+"""How the name of a server's own folder begins."""
 
 
 def socket_dir() -> str:
@@ -82,7 +84,10 @@ def _user_of(port: int) -> str:
     with contextlib.suppress(psutil.Error, OSError):
         for found in psutil.net_connections(kind="tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr[1] == port and found.pid:
-                return f" by {psutil.Process(found.pid).name()} (process {found.pid})"
+                user = psutil.Process(found.pid)
+                ours = any(FOLDER in word for word in user.cmdline())
+                whose = ", the front end of a `cobali serve`" if ours else ""
+                return f" by {user.name()} (process {found.pid}){whose}"
     return ""
 
 

@@ -39,7 +39,7 @@ from cobali_ray.actors.node import (
     temp_folder,
 )
 from cobali_ray.actors.output import Apart, Output, Workers, open_output
-from cobali_ray.actors.ports import authority, reached_at, require_free, socket_dir
+from cobali_ray.actors.ports import FOLDER, authority, reached_at, require_free, socket_dir
 from cobali_ray.actors.processes import descendants, end, naming, reap
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
@@ -81,7 +81,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
     wishes: SimpleQueue[Wish] = SimpleQueue()
     require_free(host, port)
     require_room(temp_folder())
-    folder = Path(tempfile.mkdtemp(prefix="cobali-serve-", dir=socket_dir()))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
     apart = Apart(folder / "driver.log")
     verbose = threading.Event()
     output = open_output(apart.terminal, verbose=verbose.is_set)
@@ -401,25 +401,23 @@ def _watching_signals(act: Callable[[], None]) -> Iterator[None]:
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    acting = threading.Event()
 
     def watch() -> None:
         with ours:
             while number := ours.recv(1):
                 if number[0] in _stopping():
-                    acting.set()
                     act()
-                    acting.clear()
 
-    threading.Thread(target=watch, name="signals", daemon=True).start()
-    with theirs:
-        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-            while acting.is_set():  # what it ends makes the main thread fail, and has the last word
-                time.sleep(POLL_S)
+    watcher = threading.Thread(target=watch, name="signals", daemon=True)
+    watcher.start()
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        # It acts on a signal of this moment, too. What it ends makes this thread fail; the last word is its.
+        watcher.join()
 
 
 def _stopping() -> set[signal.Signals]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 NUMBERS_WIDTH: Final = 40
 """Kept free beside a model's name in the list: for its quant and size, and a few words."""
+PIPE_WIDTH: Final = 250
+"""Of the list in a pipe or a file, where nothing of it is to be cut."""
 
 # Typer reads help as rich markup: a bracket that is meant has to be escaped.
 app = typer.Typer(
@@ -77,7 +81,8 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(markup=False)
+    fits = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(markup=False, width=None if fits else PIPE_WIDTH)
     table = Table(box=None, pad_edge=False)
     longest = max(len(row["reference"]) for row in rows)  # it is to be copied: whole while there is room
     table.add_column("model", overflow="fold", width=min(longest, max(20, console.width - NUMBERS_WIDTH)))

@@ -73,7 +73,7 @@ def download(
             return fetch(local_files_only=True)
         except LocalEntryNotFoundError:
             raise ModelNotFoundError(
-                "model", f"'{reference}': {error}, and no copy is in the cache"
+                "model", f"'{reference}': {error}; no copy is in the cache either"
             ) from error
 
 
@@ -102,7 +102,7 @@ def choose_file(
         models = cached_models(Path(cache_dir or constants.HF_HUB_CACHE), repo_id, revision or "main")
         if not models:
             raise ModelNotFoundError(
-                "model", f"'{repository}': {error}, and no copy is in the cache"
+                "model", f"'{repository}': {error}; no copy is in the cache either"
             ) from error
         of = f"the cache of {of}"
     else:

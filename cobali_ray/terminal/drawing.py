@@ -79,11 +79,14 @@ def _is_empty(line: list[Segment]) -> bool:
 
 
 class Tail(Block):
-    """The last lines of a block that may be higher than the terminal."""
+    """The last lines of a block that may be higher than the terminal, and an empty one with the cursor.
+
+    There the terminal writes ^C. At the end of a full line it would wrap, and the next drawing be a line off.
+    """
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
         """Return as many as there is room for."""
-        return super().lines(console, options)[-max(1, console.height - _MOST_LINES_BELOW) :]
+        return [*super().lines(console, options)[-max(1, console.height - _MOST_LINES_BELOW) :], []]
 
 
 class Drawing:

@@ -67,13 +67,17 @@ def _save(recording: Recording, output: Path, console: Console) -> None:
     """Write the file and say what is in it."""
     write(recording, output)
     console.print(
-        f"{recording.n_ticks} ticks and {recording.n_requests} requests in {output}; "
+        f"{_some(recording.n_ticks, 'tick')} and {_some(recording.n_requests, 'request')} in {output}; "
         f"open it at {UI} (it stays in the browser).",
         highlight=False,
         soft_wrap=True,
     )
     if not recording.n_ticks:
         console.print("There was no tick: the engine had nothing to compute.", highlight=False)
+
+
+def _some(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def check_writable(output: Path) -> None:

@@ -62,9 +62,10 @@ export function marksOf(axis, lo, hi, most, history) {
   const milliseconds = step < 1;
   const text = (at) => (axis === AXES.time ? clockTime(at + offset, { milliseconds }) : `tick ${count(at)}`);
   const marks = [];
-  for (let n = Math.ceil((lo + offset) / step); n * step <= hi + offset; n += 1) {
+  const first = axis === AXES.time ? lo : Math.max(lo, 0); // half a bar lies left of tick 0
+  for (let n = Math.ceil((first + offset) / step); n * step <= hi + offset; n += 1) {
     const at = n * step - offset;
-    if (axis === AXES.time || at >= 0) marks.push({ at, text: text(axis === AXES.time ? at + 1e-6 : at) });
+    marks.push({ at, text: text(axis === AXES.time ? at + 1e-6 : at) });
   }
   return marks;
 }

@@ -61,9 +61,11 @@ export function ChatView() {
   </div>`;
 }
 
+const idOf = (panel) => `toggle-${panel}`;
+
 function Toggle({ name, icon, label, shown }) {
-  return html`<button class="quiet icon" aria-label=${label} title=${label} aria-expanded=${String(shown[name])}
-    onClick=${() => toggle(name)}><${Icon} name=${icon} /></button>`;
+  return html`<button id=${idOf(name)} class="quiet icon" aria-label=${label} title=${label}
+    aria-expanded=${String(shown[name])} onClick=${() => toggle(name)}><${Icon} name=${icon} /></button>`;
 }
 
 /** Shortcuts that hold wherever the focus is. */
@@ -117,8 +119,9 @@ function ChatSettings({ conversation }) {
   const set = (patch) => change(id, (was) => ({ ...was, ...patch }));
   const setOne = (name, value) =>
     change(id, (was) => ({ ...was, settings: { ...was.settings, [name]: value } }));
-  return html`<${Settings} settings=${settings} model=${model} open=${true}
-    change=${setOne} choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}>
+  return html`<${Settings} settings=${settings} model=${model} change=${setOne}
+    choose=${(name) => set({ model: name })} reset=${() => set({ settings: DEFAULTS })}
+    onClose=${() => toggle("settings", false, idOf("settings"))}>
     <${Tools} settings=${settings} change=${setOne} />
     <button class="quiet" onClick=${() => keepDefaults(conversation)}>Use for new chats</button>
     <p class="hint">These settings are for this chat only.</p>

@@ -112,7 +112,7 @@ function lateOf(engine, ticks) {
 export function targetNow(engine, last, nRunning) {
   const kind = engine.itl_target ?? (engine.itl_target_s ? "fixed" : "off");
   if (kind === "off") return "off: prompts are read as fast as they can be";
-  if (!nRunning) return "nothing is running, so nothing to hold";
+  if (!nRunning) return "nothing is running";
   if (last?.target_s) return "prompts are read in chunks that keep token gaps below it";
   if (!engine.itl_target_s) return "automatic: set once a prompt arrives beside streams";
   return "no prompt is being read beside streams";

@@ -66,7 +66,7 @@ export function Notices() {
     }
     ${
       status === "lost" &&
-      html`<${Notice} kind="bad" title="The server does not answer">
+      html`<${Notice} kind="bad" title="The server cannot be reached">
       ${detail} This page tries again every few seconds. If it stays like this, look at the server's log.<//>`
     }
     ${

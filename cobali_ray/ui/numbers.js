@@ -26,6 +26,7 @@ export function Numbers({ answer, told, nowS = null }) {
   const reasoned = countedOf(answer)?.completion_tokens_details?.reasoning_tokens;
   const pace = paceOf(answer, told, nowS);
   const least = open || outputOf(answer, told) !== null ? "" : "≥ ";
+  const nOutput = tokensOf(answer, told);
   const numbers = [
     [
       "TTFT",
@@ -40,9 +41,9 @@ export function Numbers({ answer, told, nowS = null }) {
       duration(Math.max(lastS ?? 0, performance.now() / 1000) - sentS),
       "Since sending, by this page's clock",
     ],
-    [
+    (nOutput > 0 || !least) && [
       "output",
-      `${least}${count(tokensOf(answer, told))} tok`,
+      `${least}${count(nOutput)} tok`,
       open || least
         ? "Output tokens so far: pieces of text that came here, or more if the engine's ticks say so"
         : "Output tokens as the server counted them, the end token included",

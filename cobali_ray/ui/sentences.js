@@ -59,15 +59,15 @@ function whatItTook(history, tick) {
   const [phase, seconds] = Object.entries(PHASES)
     .map(([field, words]) => [words, tick[field]])
     .sort((a, b) => b[1] - a[1])[0];
-  const predicted = tick.predicted_s ? `${duration(tick.predicted_s)} were predicted, ` : "";
-  const took = `${predicted}${duration(tick.total_s)} ${predicted ? "" : "were "}taken`;
-  const said = [`${took}${seconds ? `, ${duration(seconds)} of it for ${phase}` : ""}.`];
+  const most = seconds ? `, ${duration(seconds)} of it for ${phase}` : "";
+  const predicted = tick.predicted_s ? `; the prediction was ${duration(tick.predicted_s)}` : "";
+  const said = [`The tick took ${duration(tick.total_s)}${most}${predicted}.`];
   const { engine } = history;
   const target = targetOf(engine, tick);
   if (isLate(engine, tick)) {
     const { text } = whyLate(engine, tick, usualOf(ticksAround(history, tick), engine.overlaps));
     said.push(`That is longer than the ITL target of ${duration(target)}: ${text}.`);
-  } else if (tick.target_s) said.push(`The ITL target of ${duration(target)} was held.`);
+  } else if (tick.target_s) said.push(`The ITL target of ${duration(target)} was met.`);
   return said;
 }
 

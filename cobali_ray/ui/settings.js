@@ -1,4 +1,5 @@
 // The form beside the conversation: model, system prompt, sampling.
+import { Icon } from "./icons.js";
 import { ESSENTIAL, FIELDS, fault } from "./params.js";
 import { loadModels, modelOf, models } from "./models.js";
 import { change, play, reset } from "./play.js";
@@ -12,30 +13,32 @@ export function PlaySettings() {
     choose=${(name) => play.set({ model: name })} />`;
 }
 
-/** Everything that a request says beside its messages; `children` stand at the end. */
-export function Settings({ settings, model, change, choose, reset, open = innerWidth > 900, children }) {
-  return html`<aside class="settings card" aria-label="Settings">
-    <details open=${open}>
-      <summary><h2>Settings</h2></summary>
-      <${Model} chosen=${model} choose=${choose} />
-      <label class="field"><span>System prompt</span>
-        <textarea rows="3" value=${settings.system} placeholder="none"
-          onInput=${(event) => change("system", event.target.value)}></textarea></label>
-      <${Fields} fields=${FIELDS.slice(0, ESSENTIAL)} settings=${settings} change=${change} />
-      <details>
-        <summary>More</summary>
-        <${Fields} fields=${FIELDS.slice(ESSENTIAL)} settings=${settings} change=${change} />
-        <label class="field"><span>Stop strings, one per line</span>
-          <textarea rows="2" value=${settings.stop}
-            onInput=${(event) => change("stop", event.target.value)}></textarea></label>
-        <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
-          onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
-      </details>
-      ${children}
-      <button class="quiet" onClick=${reset}>Reset</button>
-      <p class="hint">Fields left empty take the server's defaults.</p>
+/** Everything that a request says beside its messages; `children` stand at the end. Without `onClose` it folds. */
+export function Settings({ settings, model, change, choose, reset, onClose, children }) {
+  const form = html`<div class="form"><${Model} chosen=${model} choose=${choose} />
+    <label class="field"><span>System prompt</span>
+      <textarea rows="3" value=${settings.system} placeholder="none"
+        onInput=${(event) => change("system", event.target.value)}></textarea></label>
+    <${Fields} fields=${FIELDS.slice(0, ESSENTIAL)} settings=${settings} change=${change} />
+    <details>
+      <summary>More</summary>
+      <${Fields} fields=${FIELDS.slice(ESSENTIAL)} settings=${settings} change=${change} />
+      <label class="field"><span>Stop strings, one per line</span>
+        <textarea rows="2" value=${settings.stop}
+          onInput=${(event) => change("stop", event.target.value)}></textarea></label>
+      <label class="check"><input type="checkbox" checked=${settings.ignore_eos}
+        onChange=${(event) => change("ignore_eos", event.target.checked)} /> never end before max tokens</label>
     </details>
-  </aside>`;
+    ${children}
+    <button class="quiet" onClick=${reset}>Reset</button>
+    <p class="hint">Fields left empty take the server's defaults.</p></div>`;
+  return html`<aside class="settings card" aria-label="Settings">${
+    onClose
+      ? html`<header><h2>Settings</h2>
+          <button class="quiet icon" aria-label="Close settings" title="Close" onClick=${onClose}>
+            <${Icon} name="close" /></button></header>${form}`
+      : html`<details open=${innerWidth > 900}><summary><h2>Settings</h2></summary>${form}</details>`
+  }</aside>`;
 }
 
 function Model({ chosen, choose }) {
@@ -73,5 +76,5 @@ function Field({ field, settings, change }) {
     <input type="number" inputmode="decimal" name=${name} min=${min} max=${max} step=${step} value=${value}
       placeholder="default" aria-invalid=${wrong ? "true" : null} aria-describedby=${`${name}-hint`}
       onInput=${(event) => change(name, event.target.value)} />
-    <small id=${`${name}-hint`} class=${wrong ? "wrong" : ""}>${wrong || hint}</small></label>`;
+    <small id=${`${name}-hint`} class=${wrong ? "wrong" : ""}>${wrong ? `${wrong}; not sent` : hint}</small></label>`;
 }

@@ -30,10 +30,12 @@ function drawPauses(u, ticks) {
   ctx.restore();
 }
 
-/** Powers of two, or of four where those would be too many. */
+/** Powers of two, or of four where those would be too many; without 1 where it would touch 0. */
 function powers(most, height) {
-  const every = Math.log2(most) * 24 > height ? 2 : 1;
-  return [0, ...Array.from({ length: Math.ceil(Math.log2(most + 1) / every) }, (_, i) => 2 ** (i * every))];
+  const room = height / Math.log2(most);
+  const every = room < 24 ? 2 : 1;
+  const all = Array.from({ length: Math.ceil(Math.log2(most + 1) / every) }, (_, i) => 2 ** (i * every));
+  return [0, ...all.slice(room < 17 ? 1 : 0)];
 }
 
 /** Decode and prefill tokens of each tick, stacked, against the budget. */

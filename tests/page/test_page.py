@@ -191,7 +191,7 @@ def test_a_server_that_goes_away_is_told(make_page):
     with Site() as site:
         page = make_page(site, "ticks", allow=["ERR_"])
         expect(page.get_by_text("has not done anything yet")).to_be_visible()
-    expect(page.get_by_role("status").first).to_contain_text("The server does not answer")
+    expect(page.get_by_role("status").first).to_contain_text("The server cannot be reached")
 
 
 def test_a_keyed_server_is_asked_with_the_key(make_page):

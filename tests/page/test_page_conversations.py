@@ -233,6 +233,21 @@ def test_the_list_and_its_forms_are_accessible(make_page, site, scheme):
     assert not violations(page), "with forms open"
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_settings_close_and_open_again(make_page, site, width):
+    page = make_page(site, "chat", viewport={"width": width, "height": 740})
+    opener = page.get_by_role("button", name="Settings", exact=True)
+    settings = page.get_by_role("complementary", name="Settings")
+    if width < 900:
+        expect(settings).to_have_count(0)
+        opener.click()
+    settings.get_by_role("button", name="Close settings").click()
+    expect(settings).to_have_count(0)
+    expect(opener).to_be_focused()
+    opener.click()
+    expect(settings.get_by_label("System prompt")).to_be_visible()
+
+
 def test_on_a_phone_the_list_is_a_drawer(make_page):
     phone = {"viewport": {"width": 390, "height": 740}, "is_mobile": True, "has_touch": True}
     with Site() as site:

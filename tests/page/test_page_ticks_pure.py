@@ -101,6 +101,12 @@ def test_marks_of_time_are_round_on_the_wall_clock(told):
     assert marks == [[1.75, "16:40"], [2.75, "16:41"]]
 
 
+def test_marks_of_ticks_begin_at_tick_0(told):
+    ask = """({ marksOf }, history, arg, { ticks }) =>
+        marksOf(ticks, -0.5, 153.5, 4, history).map(({ text }) => text)"""
+    assert told("axis.js", ask, packet([tick()])) == ["tick 0", "tick 50", "tick 100", "tick 150"]
+
+
 def test_a_pixel_is_one_column_and_shows_the_tick_with_most(told):
     ask = """({ columnsOf, peaks, mostIn }, history, nPixels, { ticks: axis }) => {
         const columns = columnsOf(history.ticks, axis, -0.5, 299.5, nPixels);
@@ -125,8 +131,8 @@ SAY = "({ sentencesOf }, history, id) => sentencesOf(history, history.tick(id))"
             [
                 "2 streams got a token.",
                 "63 prompt tokens of one request were read, up to 63 of 200.",
-                "17.8 ms were predicted, 20.0 ms taken, 17.0 ms of it for the forward pass.",
-                "The ITL target of 30.0 ms was held.",
+                "The tick took 20.0 ms, 17.0 ms of it for the forward pass; the prediction was 17.8 ms.",
+                "The ITL target of 30.0 ms was met.",
             ],
             id="streams-and-a-prompt",
         ),
@@ -145,7 +151,7 @@ SAY = "({ sentencesOf }, history, id) => sentencesOf(history, history.tick(id))"
                 "63 prompt tokens of one request were read, the last of 200.",
                 "One request got its first token.",
                 "One request ended.",
-                "500 ms were taken, 17.0 ms of it for the forward pass.",
+                "The tick took 500 ms, 17.0 ms of it for the forward pass.",
                 "2 requests with 80 prompt tokens wait for a slot.",
             ],
             id="the-end-of-a-prompt",
@@ -154,7 +160,7 @@ SAY = "({ sentencesOf }, history, id) => sentencesOf(history, history.tick(id))"
             tick(1, decodes=(0,), total_s=0.06, plan_s=0.041, n_sampled=1),
             [
                 "One stream got a token.",
-                "60.0 ms were taken, 41.0 ms of it for planning.",
+                "The tick took 60.0 ms, 41.0 ms of it for planning.",
                 "That is longer than the ITL target of 30.0 ms: planning took 41.0 ms, usually 1.00 ms.",
             ],
             id="late",
@@ -211,7 +217,7 @@ def test_what_the_target_is_worth_just_now(told):
     auto["engine"] = ENGINE | {"itl_target": "auto", "itl_target_s": None}
     off = packet([tick()]) | {"engine": ENGINE | {"itl_target": "off", "itl_target_s": None}}
     reads = packet([tick(target_s=0.03)])
-    assert told("itl.js", NOW, fixed, 0) == "nothing is running, so nothing to hold"
+    assert told("itl.js", NOW, fixed, 0) == "nothing is running"
     assert told("itl.js", NOW, fixed, 2) == "no prompt is being read beside streams"
     assert told("itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
     assert told("itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")

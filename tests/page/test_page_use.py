@@ -42,6 +42,20 @@ def test_a_stopped_answer_counts_what_the_engine_counted(make_page, site):
     expect(page.get_by_role("article")).to_contain_text(re.compile(rf"output\s*{told['n_output']:,}.tok"))
 
 
+def test_a_refused_message_has_no_count_of_an_answer(make_page, site):
+    page = make_page(site, "chat", allow=["400"])
+    say(page, "far too long " * 4000)
+    refused = page.get_by_role("article")
+    expect(refused).to_contain_text("failed")
+    expect(refused).not_to_contain_text("output")
+
+
+def test_a_setting_that_cannot_be_is_said_not_to_be_sent(make_page, site):
+    page = make_page(site, "chat")
+    page.locator("[name=temperature]").fill("-3")
+    expect(page.locator("#temperature-hint")).to_have_text("at least 0; not sent")
+
+
 def test_the_same_key_again_is_tried_again(make_page):
     with Site(api_keys=[KEY]) as site:
         page = make_page(site, "ticks", allow=["401", "ERR_"])

@@ -105,7 +105,7 @@ def test_what_a_person_sees_of_a_server(pane):
         "starting the front end",
     ]
     assert re.search(rf"^  Page +{pane.url}/$", shown, re.MULTILINE)
-    assert re.search(rf"^  Chat +cobali chat --url {pane.url}$", shown, re.MULTILINE)
+    assert re.search(rf"^  Chat +(?:\S*/)?cobali chat --url {pane.url}$", shown, re.MULTILINE)
     assert re.search(r"^  Context +4,096 tokens a request, 16 slots$", shown, re.MULTILINE)
 
     assert httpx2.post(f"{pane.url}/v1/chat/completions", json=CHAT).status_code == 200

@@ -58,11 +58,13 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
         ("models pull hf://x", "is not hf://owner/repo/file.gguf"),
         ("models show builtin:nobody", "there is no built-in model 'nobody'; there are tiny, "),
         ("models make hf://owner/repo/m.gguf", "model: 'builtin:hf://owner/repo/m.gguf' is not builtin:NAME"),
+        ("serve --config port.yaml", "port: must be a number, got 'many'"),
         ("ps x", "unexpected extra argument"),
     ],
 )
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "port.yaml").write_text("http_options: {port: many}\napplications: [{args: {}}]")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["cobali", *words.format(port=free_port()).split()])
     monkeypatch.setattr(sys, "stdin", io.StringIO("x"))

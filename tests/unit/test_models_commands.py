@@ -29,6 +29,12 @@ def test_a_name_is_whole_on_a_narrow_terminal(tmp_path):
     assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in shown
 
 
+def test_in_a_pipe_nothing_is_cut(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path)}).stdout
+    assert "trained for demonstrations and tests" in shown
+
+
 def test_make_prints_the_path_and_nothing_else_on_stdout(cobali_models, tmp_path):
     made = cobali_models("make", "synthetic-tiny:F16", "--seed", "5")
     (file,) = (tmp_path / "models").iterdir()

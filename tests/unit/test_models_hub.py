@@ -197,7 +197,7 @@ def free_port():
 
 
 def test_a_port_where_nobody_listens_is_a_network_fault(fetch):
-    with pytest.raises(ModelNotFoundError, match=r"cannot be reached, .* and no copy is in the cache"):
+    with pytest.raises(ModelNotFoundError, match=r"cannot be reached, .*; no copy is in the cache either"):
         fetch(endpoint=f"http://127.0.0.1:{free_port()}")
 
 
@@ -243,7 +243,7 @@ def test_a_quant_picks_the_file_of_a_repository(hub, choose):
 
 def test_without_a_network_the_cache_tells_which_files_there_are(hub, choose, fetch, tmp_path):
     hub.status = 503
-    with pytest.raises(ModelNotFoundError, match="try again later, and no copy is in the cache"):
+    with pytest.raises(ModelNotFoundError, match="try again later; no copy is in the cache either"):
         choose()
     hub.status = None
     fetch()

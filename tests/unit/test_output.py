@@ -204,6 +204,23 @@ def test_what_was_left_out_is_said_before_the_end(screen):
     assert len(screen.lines) == output.MOST_LINES + 1
 
 
+def test_a_start_that_is_broken_off_leaves_no_wheel_behind_its_last_words(screen):
+    with screen.screen.working("starting Ray"):
+        screen.screen.say("broken_off")
+        screen.screen.say("stopped", seconds=0.2)
+        assert "starting Ray" in screen.terminal.getvalue().rpartition("Stopped")[2], "still drawn"
+        screen.screen.close()  # and then the process ends
+        erased = screen.terminal.getvalue().rpartition("starting Ray")[2]
+        assert "\x1b[2K" in erased
+
+
+def test_what_libraries_print_during_a_step_does_not_get_onto_the_screen(screen, capsys):
+    with screen.screen.working("starting Ray"):
+        sys.stdout.write("(raylet) The node has been marked dead")
+    assert "raylet" in capsys.readouterr().out
+    assert "raylet" not in screen.terminal.getvalue()
+
+
 def test_what_several_ingresses_notice_is_said_once(screen):
     away = NOON | {"event": "engine_away", "level": "warning", "engine_id": "0", "status": "restarting"}
     for moment_s in (0.0, 0.1, 2.5):
@@ -355,6 +372,20 @@ def test_the_banner_says_where_the_page_is_first():
         ["Keys", "none needed (settings api_keys, api_keys_file)"],
         ["Logs", "/tmp/ray/s/logs"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "found", "said"),
+    [
+        pytest.param(".venv/bin/cobali", None, ".venv/bin/cobali", id="not-where-a-shell-looks"),
+        pytest.param(".venv/bin/cobali", "/usr/bin/cobali", "cobali", id="installed"),
+        pytest.param("/usr/lib/python3/pytest", None, "cobali", id="embedded"),
+    ],
+)
+def test_the_banner_names_a_command_that_can_be_typed(monkeypatch, argv, found, said):
+    monkeypatch.setattr("sys.argv", [argv])
+    monkeypatch.setattr("shutil.which", lambda _: found)
+    assert output.own_command() == said
 
 
 def test_several_engines_are_a_table_that_fits():

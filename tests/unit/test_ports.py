@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -46,6 +48,26 @@ def test_an_address_of_either_kind_is_free_or_taken(host, shown):
         with pytest.raises(ConfigError, match=f"{shown}:{port} is in use by .* choose another"):
             ports.require_free(host, port)
     ports.require_free(host, port)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        pytest.param("/tmp/cobali-serve-x", ", the front end of a `cobali serve`; choose", id="of-a-server"),
+        pytest.param("/etc", "; choose another", id="of-something-else"),
+    ],
+)
+def test_a_port_that_another_server_has_is_said_to_be_its(folder, said):
+    listen = (
+        "import socket, sys\ns = socket.create_server(('127.0.0.1', 0))\n"
+        "print(s.getsockname()[1], flush=True)\nsys.stdin.read()"
+    )
+    command = [sys.executable, "-c", listen, f"{folder}/haproxy.cfg"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        port = int(user.stdout.readline())
+        with pytest.raises(ConfigError, match=rf"\(process {user.pid}\){said}"):
+            ports.require_free("127.0.0.1", port)
+        user.stdin.close()
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,13 @@ def test_a_signal_between_the_start_and_its_end_is_not_lost():
     assert stop.is_set()
 
 
+def test_a_signal_at_the_end_of_the_start_is_acted_on_before_anything_else_happens():
+    broken_off = threading.Event()
+    with on_signals(lambda _: None), serving._watching_signals(broken_off.set):
+        signal.raise_signal(signal.SIGTERM)
+    assert broken_off.is_set()
+
+
 @pytest.mark.parametrize(("before", "heard"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_a_closed_terminal_stops_the_server_unless_it_was_told_to_stay(before, heard):
     hangups, theirs = threading.Event(), signal.signal(signal.SIGHUP, before)

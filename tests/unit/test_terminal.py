@@ -168,6 +168,15 @@ def screen():
     return play
 
 
+def test_ctrl_c_finds_an_empty_line_to_be_echoed_on():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=20, height=12, color_system=None)
+    clock = iter(range(1, 10))
+    with Drawing(console, now=lambda: float(next(clock))) as drawing:
+        drawing.say("Once upon a time there was a sailor")
+        assert out.getvalue().endswith("\n")
+
+
 HEIGHT = 12
 _WORDS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+")
 
