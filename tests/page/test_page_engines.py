@@ -46,14 +46,17 @@ def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
 
 
 def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
-    with Site(engines=("a-0", "a-1"), scripted_tick_s=0.04) as site:
+    with Site(engines=("a-replica-0", "a-replica-1"), scripted_tick_s=0.04) as site:
         page = make_page(site, "chat", allow=["ERR_"])
-        expect(page.locator(".strip")).to_contain_text("Engine a-0 (model-a) is idle")
+        expect(page.locator(".strip")).to_contain_text("Engine a-replica-0 (model-a) is idle")
         site.kill_engine()  # the first, so that the other one has to answer
         expect(page.locator(".pill")).to_have_attribute("data-status", "gone")
         say(page, "hello", max_tokens=3000)
-        expect(chosen(page)).to_have_value("a-1")
+        expect(chosen(page)).to_have_value("a-replica-1")
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
+        page.set_viewport_size({"width": 390, "height": 844})  # where such a name is cut short
+        box, beside = chosen(page).bounding_box(), page.locator(".top button").last.bounding_box()
+        assert box["x"] + box["width"] <= beside["x"]
 
 
 def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page):
