@@ -1,10 +1,11 @@
 // The chat: the list of conversations, the one in sight, and its settings.
 import { Chips } from "./chips.js";
 import { Composer } from "./composer.js";
-import { pathOf } from "./conversations.js";
+import { messageOf, pathOf } from "./conversations.js";
 import { NOTHING, attach, detach, drafts, write } from "./draft.js";
 import { Empty } from "./empty.js";
 import { Icon } from "./icons.js";
+import { EngineInUse } from "./inuse.js";
 import { later, loadCopyDialog, loadToolSettings, loadTurns } from "./lazy.js";
 import { beginNew, change, library, openLibrary } from "./library.js";
 import { Panel, closeDrawers, panels, toggle } from "./panels.js";
@@ -45,6 +46,7 @@ export function ChatView() {
     attach(conversation, [...event.dataTransfer.files]);
   };
   return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
+    <${EngineInUse} conversation=${conversation} answer=${messageOf(conversation, messages[id])} />
     <${Panel} name="list" label="Conversations"><${Sidebar} onChosen=${closeDrawers} /></${Panel}>
     <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
       <header class="chat-bar">
@@ -92,7 +94,7 @@ function useKeys() {
 function Messages({ conversation, busy }) {
   return pathOf(conversation).length
     ? html`<${Turns} conversation=${conversation} busy=${busy} />`
-    : html`<${Empty} model=${conversation.model} send=${(text) => send({ text })} />`;
+    : html`<${Empty} chosen=${conversation.model} send=${(text) => send({ text })} />`;
 }
 
 function Writing({ conversation, busy }) {

@@ -60,7 +60,7 @@ export function CompareView() {
       ${
         compared
           ? html`<${Compared} compared=${compared} running=${running} />`
-          : html`<${Empty} title=${title} text=${text} model=${model} send=${compare} />`
+          : html`<${Empty} title=${title} text=${text} chosen=${model} send=${compare} />`
       }
       <${Composer} kind="compare" draft=${draft} placeholder="One prompt for all sides" running=${running}
         nothing=${!compared} onDraft=${(written) => choose({ draft: written })}

@@ -1,6 +1,6 @@
 // All engines of the server side by side: model, place, state, and the tokens of their last ticks.
 import { call } from "./api.js";
-import { feed, show } from "./feed.js";
+import { feed, show, shown } from "./feed.js";
 import { count } from "./format.js";
 import { LOGARITHMIC } from "./plot.js";
 import { html, useEffect, useState } from "./preact.js";
@@ -13,7 +13,7 @@ const [WIDE, HIGH] = [120, 22];
 
 /** The choice of the engine that is shown; nothing where there is one. */
 export function Engines() {
-  const { engines, engine: chosen } = useStore(feed);
+  const { engines } = useStore(feed);
   const [told, setTold] = useState({});
   useEffect(() => {
     if (engines.length < 2) return undefined;
@@ -25,9 +25,8 @@ export function Engines() {
     return () => clearInterval(timer);
   }, [engines.join()]);
   if (engines.length < 2) return null;
-  const shown = chosen ?? engines[0];
   return html`<div class="engines-row" role="group" aria-label="Engines">${engines.map(
-    (id) => html`<${One} key=${id} id=${id} told=${told[id] ?? {}} shown=${id === shown} />`,
+    (id) => html`<${One} key=${id} id=${id} told=${told[id] ?? {}} shown=${id === shown()} />`,
   )}</div>`;
 }
 

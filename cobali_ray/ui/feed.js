@@ -13,7 +13,7 @@ const SILENT_S = 20;
 export const feed = makeStore({
   status: "connecting",
   detail: "",
-  cause: null, // of gone: the engine's status, such as restarting
+  cause: null, // of gone: the engine's status, such as restarting or unloaded
   sinceUnixS: null,
   history: null,
   restarted: null,
@@ -26,6 +26,9 @@ const clock = () => performance.now() / 1000;
 export const engineNow = (history) => history.now(clock());
 
 let connection = new AbortController();
+
+/** The id of the engine that is shown. */
+export const shown = () => feed.get().engine ?? feed.get().engines[0];
 
 /** Show another engine. */
 export function show(engine) {
@@ -84,11 +87,15 @@ async function listen() {
   let silence = watch();
   try {
     const health = await call("health", { signal: abort.signal });
-    feed.set({ engines: (await health.json()).engines.map((engine) => engine.engine_id) });
-    const { history } = feed.get();
-    const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
-    const first = await call(told("debug/ticks", query), { signal: abort.signal });
-    merge(await first.json());
+    const { engines } = await health.json();
+    feed.set({ engines: engines.map((engine) => engine.engine_id) });
+    const { status } = engines.find((engine) => engine.engine_id === shown()) ?? {};
+    if (status !== "unloaded") {
+      const { history } = feed.get();
+      const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
+      const first = await call(told("debug/ticks", query), { signal: abort.signal });
+      merge(await first.json());
+    }
     const response = await call(told("debug/stream"), { signal: abort.signal });
     for await (const { event, data } of eventsOf(response)) {
       clearTimeout(silence);

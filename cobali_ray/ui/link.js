@@ -1,6 +1,6 @@
 // A link to a moment: read when it is opened, written while one looks at a moment.
 import { AXES, tickAt } from "./axis.js";
-import { feed, show } from "./feed.js";
+import { feed, show, shown } from "./feed.js";
 import { count } from "./format.js";
 import { makeStore } from "./store.js";
 import { goLive, isLive, lookBack, pause, pick, view, windowOf } from "./window.js";
@@ -37,8 +37,7 @@ export function parse(hash) {
 
 /** Return the hash of what happens now, with the engine, where there are several. */
 function liveHash() {
-  const { engine, engines } = feed.get();
-  return engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: engine ?? engines[0] })}` : "#ticks";
+  return feed.get().engines.length > 1 ? `#ticks?${new URLSearchParams({ engine: shown() })}` : "#ticks";
 }
 
 /** Return the hash of the moment that is looked at. */
@@ -67,11 +66,11 @@ export function read() {
 /** Do the next thing towards what is asked for, as far as the feed is. */
 export async function obey() {
   const { asked } = link.get();
-  const { engines, engine, history } = feed.get();
+  const { engines, history } = feed.get();
   if (!asked || !engines.length) return;
   if (asked.engine !== null && !engines.includes(asked.engine)) {
     fail(`This server has no engine ${asked.engine}.`);
-  } else if (asked.engine !== null && asked.engine !== (engine ?? engines[0])) show(asked.engine);
+  } else if (asked.engine !== null && asked.engine !== shown()) show(asked.engine);
   else if (asked.tick === null) link.set({ asked: null });
   else if (history?.ticks.length) await look(history, asked);
 }

@@ -15,6 +15,9 @@ export async function loadModels() {
   }
 }
 
+/** The engines of a model and how each is, as `{id: status}`; none of a model that is not known. */
+export const enginesOf = (name) => models.get().all.find(({ id }) => id === name)?.status.engines ?? {};
+
 /** How many models and adapters there are; each may have several names. */
 export const nServed = () =>
   new Set(models.get().all.map(({ id, root, parent }) => (parent === null ? root : id))).size;

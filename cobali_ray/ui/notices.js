@@ -1,5 +1,5 @@
 // How the engine is: a pill in the header, and a notice when something is wrong.
-import { feed, show } from "./feed.js";
+import { feed, show, shown } from "./feed.js";
 import { clockTime, count } from "./format.js";
 import { Icon } from "./icons.js";
 import { html, useEffect, useState } from "./preact.js";
@@ -14,11 +14,13 @@ const WORDS = {
   absent: ["wait", "no feed"],
   asleep: ["wait", "asleep"],
 };
+/** Of an engine that is away, where it says why. */
+const AWAY = { restarting: ["bad", "restarting"], unloaded: ["wait", "not loaded"] };
 
 /** One look: model, how many slots are busy, or what is wrong. */
 export function Pill() {
-  const { status, cause, history, engines, engine: shown } = useStore(feed);
-  const [kind, word] = status === "gone" && cause === "restarting" ? ["bad", "restarting"] : WORDS[status];
+  const { status, cause, history, engines } = useStore(feed);
+  const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
   const busy =
     history && status === "live"
       ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
@@ -31,16 +33,16 @@ export function Pill() {
     ${history && html`<b class="model">${model}</b>`}
     ${
       engines.length > 1
-        ? html`<${Engines} engines=${engines} shown=${shown ?? engines[0]} />`
+        ? html`<${Engines} engines=${engines} />`
         : history && html`<span class="engine">engine ${engine}</span>`
     }
     <span>${text}</span></p>`;
 }
 
 /** Which engine is looked at, where there are several. */
-function Engines({ engines, shown }) {
+function Engines({ engines }) {
   return html`<label class="engines"><span>engine${" "}</span>
-    <select aria-label="engine" value=${shown} onChange=${(event) => show(event.target.value)}>
+    <select aria-label="engine" value=${shown()} onChange=${(event) => show(event.target.value)}>
       ${engines.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`;
 }
 
@@ -60,7 +62,7 @@ export function Notices() {
     }
     ${
       status === "gone" &&
-      cause !== "restarting" &&
+      !(cause in AWAY) &&
       html`<${Notice} kind="bad" title="The engine cannot be reached">
       ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`
     }

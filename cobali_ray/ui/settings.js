@@ -1,4 +1,5 @@
 // The form beside the conversation: model, system prompt, sampling.
+import { count } from "./format.js";
 import { Icon } from "./icons.js";
 import { ESSENTIAL, FIELDS, fault } from "./params.js";
 import { loadModels, modelOf, models } from "./models.js";
@@ -53,11 +54,14 @@ function Model({ chosen, choose }) {
     <select value=${model} onChange=${(event) => choose(event.target.value)}>
       ${all.map(({ id }) => html`<option key=${id} value=${id}>${id}</option>`)}
     </select>
-    ${
-      found &&
-      html`<small>${found.description && `${found.description}, `}
-      ${found.max_model_len.toLocaleString("en")} tokens at most</small>`
-    }</label>`;
+    ${found && html`<small>${aboutOf(found)}</small>`}</label>`;
+}
+
+/** What is known of a model: of one that has not been loaded yet, little. */
+function aboutOf({ description, max_model_len: most, status }) {
+  if (status.value === "unloaded") return "Not loaded: a message to it loads it.";
+  if (most === undefined) return status.detail;
+  return `${description && `${description}, `}${count(most)} tokens at most`;
 }
 
 function Fields({ fields, settings, change }) {

@@ -17,7 +17,7 @@ import { goLive, shownOf, view } from "./window.js";
 
 /** The whole view. */
 export function Ticks() {
-  const { history, status, version, engine, engines } = useStore(feed);
+  const { history, status, cause, version, engine, engines } = useStore(feed);
   const state = useStore(view);
   const { asked, problem } = useStore(link);
   const [, redraw] = useState(0);
@@ -37,7 +37,7 @@ export function Ticks() {
     if (engines.length > 1 || history?.ticks.length) write(history);
   }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);
   const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
-  if (!history) return html`${head}<${Nothing} status=${status} />`;
+  if (!history) return html`${head}<${Nothing} why=${status === "gone" && cause === "unloaded" ? cause : status} />`;
   const nowS = engineNow(history);
   const request = state.request === null ? null : (history.requests.get(state.request) ?? null);
   return html`
@@ -73,7 +73,7 @@ function Problem({ text }) {
   </div>`;
 }
 
-function Nothing({ status }) {
+function Nothing({ why }) {
   const words = {
     locked: ["A key is needed", "Enter the server's API key above to see its ticks."],
     absent: ["Nothing to show", "This server does not tell of its ticks."],
@@ -81,8 +81,9 @@ function Nothing({ status }) {
       "Waiting for the engine",
       "It is loading its model or being restarted. Ticks appear here by themselves.",
     ],
+    unloaded: ["The model is not loaded", "A request for it loads it. Then its ticks appear here by themselves."],
     lost: ["Waiting for the server", "It does not answer. This page tries again every few seconds."],
   };
-  const [title, text] = words[status] ?? ["Connecting", "Asking the engine for its last ticks."];
+  const [title, text] = words[why] ?? ["Connecting", "Asking the engine for its last ticks."];
   return html`<div class="card empty"><h2>${title}</h2><p>${text}</p></div>`;
 }

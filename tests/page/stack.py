@@ -65,9 +65,12 @@ async def _dead():
 class Site:
     """A server on loopback in a thread of its own, for as long as the `with` lasts."""
 
-    def __init__(self, *, api_keys=(), strict=False, engines=("0",), **settings):
-        """`engines` are ids; each is a model of its own, if there are several."""
-        self._engines = engines
+    def __init__(self, *, api_keys=(), strict=False, engines=("0",), on_demand=(), **settings):
+        """`engines` are ids; each is a model of its own, if there are several, but b-0 and b-1 are replicas.
+
+        Those `on_demand` are not loaded.
+        """
+        self._engines, self._on_demand = engines, on_demand
         self._settings = EngineSettings(**SCRIPTED | settings)
         self._api = ApiSettings(api_keys=tuple(api_keys), strict=strict)
         self._ready = threading.Event()
@@ -91,16 +94,19 @@ class Site:
 
     async def _serve(self):
         self._asyncio = asyncio.get_running_loop()
-        handles = [
-            Handle(self._settings.model_copy(update={"model_id": f"model-{id_}"} if id_ != "0" else {}), id_)
-            for id_ in self._engines
-        ]
+        handles = [Handle(self._settings_of(id_), id_) for id_ in self._engines]
         self.handle = handles[0]
         clients = {id_: ServeEngineClient(h, id_) for id_, h in zip(self._engines, handles, strict=True)}
-        for client in clients.values():
+        models = {}
+        for id_, client in clients.items():
             client.start()
-            await client._connecting
-        fleet = Fleet(Model({engine_id: client}) for engine_id, client in clients.items())
+            if id_ not in self._on_demand:
+                await client._connecting
+            models.setdefault(self._settings_of(id_).model_id, {})[id_] = client
+        fleet = Fleet(
+            Model(engines, (name,) if name else (), n_stay=len(engines.keys() - set(self._on_demand)))
+            for name, engines in models.items()
+        )
         config = uvicorn.Config(build_api(fleet, self._api), log_level="critical", lifespan="off")
         self._uvicorn = uvicorn.Server(config)
         self._ready.set()
@@ -112,6 +118,11 @@ class Site:
             for handle in handles:
                 if handle.server:
                     handle.server.__del__()
+
+    def _settings_of(self, id_):
+        own = {} if id_ == "0" else {"model_id": f"model-{id_.split('-')[0]}"}
+        load = {"load": "on_demand"} if id_ in self._on_demand else {}
+        return self._settings.model_copy(update=own | load)
 
     def _inside(self, call):
         """Call something on the server's event loop and wait for what it returns."""

@@ -165,3 +165,27 @@ def test_only_what_is_filled_in_is_sent(of):
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+READ = r"""async ({ makeBlocks }, nSections) => {
+    const { Lexer } = await import("/ui/vendor/marked-18.2.1.js");
+    const { lex } = Lexer.prototype;
+    let nRead = 0;
+    Lexer.prototype.lex = function (text) {
+        nRead += text.length;
+        return lex.call(this, text);
+    };
+    const code = "```python\nx = 1\n```\n\n";
+    const section = `## Head\n\nSome **words** of it.\n\n${code}| a | b |\n|---|---|\n| 1 | 2 |\n\n`;
+    const blocks = makeBlocks();
+    const whole = section.repeat(nSections);
+    for (let n = 3; n < whole.length; n += 3) blocks(whole.slice(0, n), true, null);
+    Lexer.prototype.lex = lex;
+    return nRead;
+}"""
+"""Draw an answer that grows by three characters at a time; return how many were read as Markdown."""
+
+
+def test_of_a_growing_answer_only_the_end_is_read_again(of):
+    some, more = of("blocks.js", READ, 10), of("blocks.js", READ, 40)
+    assert more < 4.5 * some, "four times as long is four times as much, and not sixteen"

@@ -263,7 +263,7 @@ def test_the_engine_that_was_chosen_is_in_the_link(make_page):
             expect(page.get_by_role("slider", name="Tick")).to_have_attribute("aria-valuemax", "29")
 
         expect_b()
-        page.get_by_role("link", name="Chat").click()
+        page.get_by_role("link", name="Compare").click()
         page.get_by_role("link", name="Live ticks").click()
         expect_b()
         page.wait_for_function("() => location.hash === '#ticks?engine=b'")

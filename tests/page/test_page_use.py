@@ -224,7 +224,7 @@ def test_of_several_engines_one_is_chosen_and_shown(make_page):
         say(page, "to the second", max_tokens=20)
         expect(page.get_by_role("article")).to_contain_text("length")
         engines = page.locator(".pill").get_by_label("engine")
-        expect(engines).to_have_value("a")
+        expect(engines).to_have_value("b")
         for width in (1440, 390):
             page.set_viewport_size({"width": width, "height": 800})
             box, beside = engines.bounding_box(), page.locator(".top button").last.bounding_box()

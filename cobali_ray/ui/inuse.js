@@ -1,0 +1,60 @@
+// Which engine the page shows beside a conversation: one of its model, and of several the one that answers.
+import { call } from "./api.js";
+import { feed, show, shown } from "./feed.js";
+import { enginesOf, modelOf, models } from "./models.js";
+import { useEffect } from "./preact.js";
+import { useStore } from "./store.js";
+import { answerOf } from "./talk.js";
+
+const LOOKS_S = [0.3, 0.5, 1, 2, 4]; // pauses before looking for a request; then it counts as not to be found
+
+/**
+ * Has an engine of the conversation's model shown; draws nothing. `answer`: the one under way, or null.
+ *
+ * The choice in the header holds until something is said, or another conversation or model is chosen.
+ */
+export function EngineInUse({ conversation, answer }) {
+  useStore(models);
+  const { engines } = useStore(feed);
+  const states = enginesOf(answer?.model ?? modelOf(conversation.model));
+  const own = Object.keys(states);
+  const several = engines.length > 1;
+  const request = answer && answerOf(answer).get().xRequestId;
+  useEffect(() => {
+    if (several && own.length && !own.includes(shown()))
+      show(own.find((id) => states[id] === "ready") ?? own[0]);
+  }, [several, own.join(), conversation.id, conversation.head]);
+  useEffect(() => {
+    if (!request || own.length < 2) return undefined;
+    const leave = new AbortController();
+    showWhoHas(request, own, leave.signal);
+    return () => leave.abort();
+  }, [request, own.join()]);
+  return null;
+}
+
+/** Show the engine that has a request, if one of `engines` says so. */
+async function showWhoHas(xRequestId, engines, signal) {
+  const isIt = (request) => request.x_request_id === xRequestId;
+  for (const seconds of LOOKS_S) {
+    await new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+    if (signal.aborted || [...(feed.get().history?.requests.values() ?? [])].some(isIt)) return;
+    for (const engine of engines) {
+      const requests = await openOn(engine, signal);
+      if (signal.aborted) return;
+      if (!requests.some(isIt)) continue;
+      if (engine !== shown()) show(engine);
+      return;
+    }
+  }
+}
+
+/** The requests that an engine has; none of one that does not tell. */
+async function openOn(engine, signal) {
+  try {
+    const asked = new URLSearchParams({ engine, last: 1 });
+    return (await (await call(`debug/ticks?${asked}`, { signal })).json()).requests;
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,76 @@
+"""Which of several engines the page shows beside a conversation."""
+
+import re
+
+import pytest
+from hands import say
+from stack import Site
+
+pytest.importorskip("playwright")
+from playwright.sync_api import expect
+
+
+def chosen(page):
+    """The engine in the header."""
+    return page.locator(".pill").get_by_label("engine")
+
+
+def choose(page, model):
+    page.get_by_role("combobox", name="Model").select_option(model)
+
+
+def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
+    with Site(engines=("a", "b"), n_slots=1, scripted_tick_s=0.04) as site:
+        page = make_page(site, "chat", allow=["ERR_"])
+        expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
+        choose(page, "model-b")
+        expect(page.get_by_role("heading", name="Chat with model-b")).to_be_visible()
+        expect(page.locator(".strip")).to_contain_text("Engine b (model-b) is idle")
+        say(page, "the first", max_tokens=3000)
+        expect(page.locator(".pill")).to_contain_text("1 of 1 slot")
+        expect(page.locator(".markdown")).to_be_visible()
+        page.keyboard.press("Control+Shift+O")
+        expect(chosen(page)).to_have_value("a")
+        choose(page, "model-b")
+        expect(chosen(page)).to_have_value("b")
+        chosen(page).select_option("a")  # to have a look at it
+        expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
+        say(page, "the second", max_tokens=20)
+        expect(page.locator("p.waiting")).to_have_text("waiting for a slot, next in line …")
+        expect(chosen(page)).to_have_value("b")
+        page.keyboard.press("Control+Shift+O")
+        expect(chosen(page)).to_have_value("a")
+        page.get_by_role("navigation", name="Conversations").get_by_text("the second").click()
+        expect(chosen(page)).to_have_value("b")
+        expect(page.locator("p.waiting")).to_have_text("waiting for a slot, next in line …")
+
+
+def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
+    with Site(engines=("a-replica-0", "a-replica-1"), scripted_tick_s=0.04) as site:
+        page = make_page(site, "chat", allow=["ERR_"])
+        expect(page.locator(".strip")).to_contain_text("Engine a-replica-0 (model-a) is idle")
+        site.kill_engine()  # the first, so that the other one has to answer
+        expect(page.locator(".pill")).to_have_attribute("data-status", "gone")
+        say(page, "hello", max_tokens=3000)
+        expect(chosen(page)).to_have_value("a-replica-1")
+        expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")
+        page.set_viewport_size({"width": 390, "height": 844})  # where such a name is cut short
+        box, beside = chosen(page).bounding_box(), page.locator(".top button").last.bounding_box()
+        assert box["x"] + box["width"] <= beside["x"]
+
+
+def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page):
+    with Site(engines=("a", "b"), on_demand=("b",)) as site:
+        page = make_page(site, "chat", allow=["ERR_"])
+        choose(page, "model-b")
+        settings = page.get_by_role("complementary", name="Settings")
+        expect(settings).to_contain_text("Not loaded: a message to it loads it.")
+        expect(page.locator(".pill")).to_contain_text("not loaded")
+        expect(page.locator(".notice")).to_have_count(0)
+        page.get_by_role("link", name="Live ticks").click()
+        expect(page.get_by_role("heading", name="The model is not loaded")).to_be_visible()
+        page.get_by_role("link", name="Chat").click()
+        say(page, "hello", max_tokens=20)
+        expect(page.locator(".numbers")).to_contain_text("length")
+        expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
+        expect(settings).to_contain_text(re.compile(r"4,096 tokens at most"))
