@@ -12,9 +12,10 @@ import contextlib
 import os
 import re
 import shlex
+import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from cobali_ray.actors.ports import free_blocks
@@ -30,6 +31,12 @@ answer is neither, however long it takes."""
 HEADER_BYTES = 16 << 10
 BUFFER_BYTES = 32 << 10
 """HAProxy's buffer: longer headers than this it answers itself, in HTML."""
+_BEFORE_HELD = (
+    "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
+    "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT",
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
+)
+"""The port after each of these is in its block, and nobody uses it."""
 PROBES = ("/health", "/ready", "/-/healthz")
 """Answered also for a source with too many connections."""
 ERRORS: Mapping[int, tuple[str, str, str]] = {
@@ -116,15 +123,30 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(http[-2]),
         "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc[0]),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-1]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(grpc[-2]),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
     }
     for name, value in flags.items():
         environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def ports_held(environ: Mapping[str, str]) -> Iterator[None]:
+    """Keep other servers, which look for free blocks of ports, from those that the flags name.
+
+    Serve binds its own in them only seconds later. One port in each that is bound makes a block not free.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in _BEFORE_HELD:
+            if name in environ:
+                held = stack.enter_context(socket.socket())
+                with contextlib.suppress(OSError):  # it was exported, and what follows it is another's
+                    held.bind((LOOPBACK, int(environ[name]) + 1))
+        yield
 
 
 def plain_front(environ: MutableMapping[str, str]) -> None:

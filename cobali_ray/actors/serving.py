@@ -25,7 +25,14 @@ import httpx2
 
 from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
 from cobali_ray.actors.fork_server import ForkServer
-from cobali_ray.actors.front import LOOPBACK, failure_path, fast_front, last_words, plain_front
+from cobali_ray.actors.front import (
+    LOOPBACK,
+    failure_path,
+    fast_front,
+    last_words,
+    plain_front,
+    ports_held,
+)
 from cobali_ray.actors.layout import INGRESS, Place, places
 from cobali_ray.actors.node import (
     RAY_FLAGS,
@@ -151,18 +158,21 @@ class _Server:
         else:
             self._output.say("notice", level="warning", detail=SLOW_FRONT)
         guard_token(self._output)
-        with steps.step("starting Ray"):
-            self._forks = ForkServer(os.environ, self._folder)
-            start_ray(self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid)
-            self._apart.move(logs_folder() / "cobali-serve.log")
-            workers = Workers(self._output)
-            workers.hear()
-        try:
-            with _in_time(_limit_s(settings)):
-                bind = LOOPBACK if fast else self._host
-                _start_app(settings, self._folder, steps, self._url, bind=bind)
-        except StartError as error:
-            raise _explained(error, workers.cry) from error
+        with ports_held(os.environ):
+            with steps.step("starting Ray"):
+                self._forks = ForkServer(os.environ, self._folder)
+                start_ray(
+                    self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid
+                )
+                self._apart.move(logs_folder() / "cobali-serve.log")
+                workers = Workers(self._output)
+                workers.hear()
+            try:
+                with _in_time(_limit_s(settings)):
+                    bind = LOOPBACK if fast else self._host
+                    _start_app(settings, self._folder, steps, self._url, bind=bind)
+            except StartError as error:
+                raise _explained(error, workers.cry) from error
 
     def _until_stopped(self, settings: EngineSettings, wishes: SimpleQueue[Wish]) -> EngineSettings:
         """Deploy new settings as often as that is wished for; return those of the end."""

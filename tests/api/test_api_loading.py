@@ -48,11 +48,15 @@ def engines():
 
 
 @pytest.fixture
-def app(engines, clock):
-    fleet = Fleet(
+def fleet(engines):
+    return Fleet(
         Model({name: engine}, [name], n_stay=int(name == "c"), max_waiting=2)
         for name, engine in engines.items()
     )
+
+
+@pytest.fixture
+def app(fleet, clock):
     return build_api(fleet, ApiSettings(), clock=clock)
 
 
@@ -77,12 +81,11 @@ async def test_a_model_that_was_let_go_is_loaded_again(app, engines):
     assert engines["a"].loads == ["load", "unload", "load"]
 
 
-async def test_others_wait_for_one_loading_and_more_than_the_queue_holds_are_refused(app, engines):
+async def test_others_wait_for_one_loading_and_more_than_the_queue_holds_are_refused(app, engines, fleet):
     engines["a"].load_step = gate = asyncio.Event()
     waiting = [Wire(app, CHAT, ask("a")) for _ in range(2)]
     tasks = [wire.start() for wire in waiting]
-    await until(lambda: engines["a"].loads)
-    await asyncio.sleep(0.05)  # the other body is read in a thread
+    await until(lambda: fleet.find("a").n_waiting == 2)
     refused = await Wire(app, CHAT, ask("a")).run()
     assert (refused.status, refused.json["error"]["code"]) == (429, "queue_full")
     gate.set()
@@ -102,7 +105,7 @@ async def test_who_leaves_while_it_loads_takes_no_place(app, engines):
     assert [answer.status for answer in answers] == [200, 200]
 
 
-async def test_the_next_model_waits_for_one_that_is_loaded_for_nobody_any_more(app, engines):
+async def test_the_next_model_waits_for_one_that_is_loaded_for_nobody_any_more(app, engines, fleet):
     engines["a"].load_step = gate = asyncio.Event()
     wires = [Wire(app, CHAT, ask(name)) for name in "abc"]
     tasks = []
@@ -112,7 +115,7 @@ async def test_the_next_model_waits_for_one_that_is_loaded_for_nobody_any_more(a
             await until(lambda: engines["a"].loads)
     wires[0].hang_up()
     await asyncio.gather(tasks[0], return_exceptions=True)
-    await asyncio.sleep(0.05)  # the other bodies are read in threads
+    await until(lambda: fleet.find("b").n_waiting == fleet.find("c").n_waiting == 1)
     assert not engines["b"].loads, "the engine goes on loading, and memory is counted when it has"
     wires[1].hang_up()
     await asyncio.gather(tasks[1], return_exceptions=True)

@@ -120,12 +120,19 @@ async def chunks(
                 yield chunk
 
 
-async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, expected: Told | None) -> Told:
+async def read(
+    http: httpx2.AsyncClient,
+    body: dict[str, Any],
+    report: Report,
+    expected: Told | None,
+    on_chunk: Callable[[], None] = lambda: None,
+) -> Told:
     """Ask for one answer, enter it in the report, and return what was told."""
     answer, flaws = Answer(), []
     try:
         async for chunk in chunks(http, COMPLETIONS, body, flaws):
             answer.add(chunk)
+            on_chunk()
     except httpx2.HTTPError as error:
         flaws.append(repr(error))
     told = answer.told
@@ -142,6 +149,12 @@ async def read(http: httpx2.AsyncClient, body: dict[str, Any], report: Report, e
 async def ready(http: httpx2.AsyncClient) -> bool:
     """Ask whether the server takes requests."""
     return (await http.get("/ready")).status_code == 200
+
+
+async def n_restarts(http: httpx2.AsyncClient) -> float:
+    """Ask how often engines were restarted."""
+    text = (await http.get("/metrics")).text.splitlines()
+    return sum(float(line.split()[-1]) for line in text if line.startswith("cobali_engine_restarts_total{"))
 
 
 async def endure(
@@ -194,21 +207,20 @@ async def befall(
     try:
         for _ in range(n_faults):
             await asyncio.sleep(every_s / 2)
-            began_s = time.monotonic()
+            n_before, began_s = await n_restarts(http), time.monotonic()
             fault(await pid())
-            report.restarts_s.append(await _back(http, began_s))
+            report.restarts_s.append(await _back(http, n_before, began_s))
             await asyncio.sleep(max(every_s / 2 - report.restarts_s[-1], 0.0))
     finally:
         over.set()
         await asyncio.gather(*streams)
 
 
-async def _back(http: httpx2.AsyncClient, began_s: float) -> float:
-    """Wait until the server has noticed and is ready again; return how long that took."""
+async def _back(http: httpx2.AsyncClient, n_before: float, began_s: float) -> float:
+    """Wait until the engine was restarted and the server is ready again; return how long that took."""
     async with asyncio.timeout(BACK_S):
-        for wanted in (False, True):
-            while await ready(http) is not wanted:  # noqa: ASYNC110 another process
-                await asyncio.sleep(LOOK_S)
+        while await n_restarts(http) == n_before or not await ready(http):  # noqa: ASYNC110 another process
+            await asyncio.sleep(LOOK_S)
     return time.monotonic() - began_s
 
 

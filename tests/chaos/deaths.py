@@ -69,11 +69,11 @@ async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_token
     async with httpx2.AsyncClient(base_url=url, timeout=HUNG_S, limits=limits) as http:
         bodies = [asked(4 * number, n_tokens) for number in range(n_streams)]  # one stream each
         expected = await asyncio.gather(*(read(http, body, Report(), None) for body in bodies))
-        killed_s = 0.0
+        killed_s, begun = 0.0, set[int]()
 
         async def stream(number: int) -> None:
             report = Report()
-            told = await read(http, bodies[number], report, None)
+            told = await read(http, bodies[number], report, None, lambda: begun.add(number))
             if told == expected[number]:
                 fate.n_whole += 1
                 fate.pause_s = max(fate.pause_s, *report.pauses_s)
@@ -84,7 +84,9 @@ async def witness(url: str, kill: Callable[[], None], *, n_streams: int, n_token
                 fate.wrong.append(f"{bodies[number]['prompt']}: {report.wrong} {len(told.texts.get(0, ''))}")
 
         streams = [asyncio.create_task(stream(number)) for number in range(n_streams)]
-        await asyncio.sleep(1.0)
+        async with asyncio.timeout(HUNG_S):
+            while len(begun) < n_streams:  # noqa: ASYNC110 another process
+                await asyncio.sleep(LOOK_S)
         kill()
         killed_s = time.monotonic()
         fate.served_s = await _served(http, killed_s)

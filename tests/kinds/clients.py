@@ -252,7 +252,7 @@ async def leaves_chat(site: Site, words: str) -> None:
 async def leaves_messages(site: Site, words: str) -> None:
     """Leave a message before its end."""
     async with site.claude.messages.stream(
-        model=site.talks, max_tokens=400, messages=_said(words), extra_body={"ignore_eos": True}
+        model=site.talks, max_tokens=3000, messages=_said(words), extra_body={"ignore_eos": True}
     ) as stream:
         async for _ in stream:
             break

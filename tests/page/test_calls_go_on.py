@@ -20,14 +20,20 @@ async def count(http, series):
 
 @pytest.mark.model
 def test_calls_go_on_behind_what_was_said():
-    report = Report()
+    report, killed = Report(), asyncio.Event()
 
     async def go():
         async with httpx2.AsyncClient(base_url=site.url, timeout=60.0) as http:
-            callers = [asyncio.ensure_future(call(http, number, report)) for number in range(N)]
+
+            async def ask(number):
+                while not killed.is_set():  # so that the engine has calls, however late it dies
+                    await call(http, number, report)
+
+            callers = [asyncio.ensure_future(ask(number)) for number in range(N)]
             while await count(http, OUTPUT) < 20 * N:
                 pass
             await asyncio.to_thread(site.kill_engine)
+            killed.set()
             await asyncio.to_thread(site.revive_engine)
             await asyncio.gather(*callers)
             return await count(http, "cobali_continued_total{")
@@ -35,5 +41,5 @@ def test_calls_go_on_behind_what_was_said():
     with Site(model="builtin:tiny", n_slots=8, n_ctx=1024, n_threads=1) as site:
         n_continued = asyncio.run(go())
     assert report.wrong == []
-    assert report.n_answers == N
+    assert report.n_answers >= N
     assert n_continued > 0

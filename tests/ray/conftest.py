@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import warnings
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -15,6 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from cobali_ray.actors.fork_server import ForkServer
+from cobali_ray.actors.front import ports_held
 from cobali_ray.actors.node import altered
 from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.serving import handle_of, set_environment
@@ -29,6 +30,9 @@ atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 def _set_environment():
     """Choose the front end. Serve reads these when it is imported, so it happens when this file is."""
     set_environment(os.environ, FOLDER)
+    held = ExitStack()
+    held.enter_context(ports_held(os.environ))  # tests may run other servers before this one starts
+    atexit.register(held.close)
 
 
 _set_environment()

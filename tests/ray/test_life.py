@@ -1,6 +1,7 @@
 """What happens when clients leave, engines die or hang, and servers stop."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -49,8 +50,11 @@ async def test_a_client_that_leaves_frees_its_slot(server, http):
     async def idle():
         return await n_running() == 0
 
+    async def running():
+        return await n_running() == 1
+
     async with Stream(http):
-        assert await n_running() == 1
+        await until(running, timeout_s=5)
     await until(idle, timeout_s=5)  # 3000 ticks would take 15 s
 
 
@@ -112,26 +116,48 @@ class Viewer:
         raise AssertionError("the stream ended")
 
 
+def is_fork_server(pid):
+    return "cobali_ray.actors.fork_server" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextlib.contextmanager
+def killed(pid):
+    """Kill an engine; nothing takes its place inside, however slowly its absence is looked at."""
+    forks = parent(pid)
+    os.kill(forks, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        yield
+    finally:
+        os.kill(forks, signal.SIGCONT)
+
+
 async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, http):
     before = (await server.engine())["pid"]
     n_restarts = (await shown(http))["cobali_engine_restarts_total"]
     async with server.http() as other, Viewer(other) as viewer, Stream(http, max_tokens=600) as stream:
         running = await viewer.find(lambda _, data: any(tick["spans"] for tick in data.get("ticks", ())))
-        os.kill(before, signal.SIGKILL)
-        killed = time.perf_counter()
-        while (ready := await http.get("/ready")).status_code == 200:  # noqa: ASYNC110 another process
-            await asyncio.sleep(0.01)
-        noticed_s = time.perf_counter() - killed
-        assert (ready.status_code, ready.json()["status"]) == (503, "restarting")
-        assert 0 < ready.json()["engine"]["down_s"] < BACK_S
-        assert "is being restarted" in ready.json()["engine"]["detail"]
-        health = (await http.get("/health")).json()
-        assert (health["status"], health["engine"]["status"]) == ("ok", "restarting")
-        assert (await shown(http))["cobali_engine_up"] == 0
-        assert (await shown(http))["cobali_engine_down_seconds"] > 0
-        assert time.perf_counter() - killed < 2, (
-            "all of that is known at once, and nobody waits for the engine"
-        )
+
+        async def is_away():  # each ingress hears of it by itself
+            ready, health = [await http.get(path) for path in ("/ready", "/health")]
+            metrics = await shown(http)
+            statuses = [ready.status_code, ready.json()["status"], health.json()["engine"]["status"]]
+            if [*statuses, metrics["cobali_engine_up"]] != [503, "restarting", "restarting", 0]:
+                return False
+            assert 0 < ready.json()["engine"]["down_s"] < BACK_S
+            assert "is being restarted" in ready.json()["engine"]["detail"]
+            assert health.json()["status"] == "ok"
+            return metrics["cobali_engine_down_seconds"] > 0
+
+        began = time.perf_counter()
+        with killed(before):
+            await until(is_away)
+            noticed_s = time.perf_counter() - began
+        assert noticed_s < 5, "nobody waits for the engine"
         gone = await viewer.find(lambda name, _: name == "gone")
         assert gone["status"] == "restarting"
         back = await viewer.find(lambda name, _: name == "message")
@@ -145,23 +171,19 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     assert not any("error" in event for event in events[:-1])
     assert events[-2]["timings"]["decode_s"] > 0.5, "the pause is in it"
     response = await asyncio.wait_for(http.post(CHAT, json=SHORT), BACK_S)
-    back_s = time.perf_counter() - killed
+    back_s = time.perf_counter() - began
     assert response.status_code == 200, response.text
-    assert (await shown(http)).items() >= {
-        ("cobali_engine_up", 1),
-        ("cobali_engine_down_seconds", 0),
-        ("cobali_engine_restarts_total", n_restarts + 1),
-    }
+
+    async def is_back():
+        return (await shown(http)).items() >= {
+            ("cobali_engine_up", 1),
+            ("cobali_engine_down_seconds", 0),
+            ("cobali_engine_restarts_total", n_restarts + 1),
+        }
+
+    await until(is_back)
     assert (await server.engine())["pid"] != before
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
-
-
-def is_fork_server(pid):
-    return "cobali_ray.actors.fork_server" in Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_a_dead_engine_is_succeeded_by_a_fork_of_what_it_was_forked_from(server):
@@ -178,12 +200,12 @@ async def test_a_dead_engine_is_succeeded_by_a_fork_of_what_it_was_forked_from(s
 async def test_a_death_shows_though_nobody_asks_for_anything(server, http):
     await until(server.is_ready)
     await asyncio.sleep(1.5)  # a call that keeps in touch has come back and another one is open
-    os.kill((await server.engine())["pid"], signal.SIGKILL)
 
     async def restarting():
         return (await http.get("/health")).json()["engine"]["status"] == "restarting"
 
-    await until(restarting, timeout_s=1)
+    with killed((await server.engine())["pid"]):
+        await until(restarting)
     await until(server.is_ready)
 
 
@@ -210,7 +232,7 @@ async def test_what_clients_waited_for_adds_up_over_all_ingresses(server):
 async def test_requests_that_wait_survive_their_engine(server, http):
     await until(server.is_ready)
     pid = (await server.engine())["pid"]
-    streams = [await Stream(http, max_tokens=600).__aenter__() for _ in range(8)]
+    streams = [await Stream(http, max_tokens=1200).__aenter__() for _ in range(8)]  # six seconds
 
     async def queued():
         return (await server.state())["n_queued"] == 3
@@ -248,7 +270,7 @@ async def test_an_engine_that_hangs_is_replaced(server, http):
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)
 async def test_draining_finishes_the_running_and_refuses_the_new(server, http):
-    async with Stream(http, max_tokens=400) as stream:  # two seconds: enough to ask three times
+    async with Stream(http, max_tokens=1200) as stream:  # six seconds: enough to ask three times
         draining = asyncio.ensure_future(server.drain(20.0))
 
         async def refusing():

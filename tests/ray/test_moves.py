@@ -11,7 +11,7 @@ from tests.chaos.crowd import Report, read
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 
 NAME = "moving"
-LONG_S = 6.0
+LONG_S = 12.0
 """What an undisturbed answer takes."""
 ASK = {
     "prompt": "a long story", "max_tokens": 600, "ignore_eos": True, "temperature": 0.9, "seed": 7,
@@ -21,7 +21,7 @@ ASK = {
 
 def settings(**of_a):
     engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
-    return SCRIPTED | {"scripted_tick_s": 0.01, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
+    return SCRIPTED | {"scripted_tick_s": 0.02, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
 
 
 @pytest.fixture
@@ -46,15 +46,16 @@ def lives(pid):
         pytest.param({"model_id": "renamed", "model_aliases": ["first"]}, id="with-the-ingress"),
     ],
 )
-async def test_the_streams_of_an_engine_that_is_replaced_move(moving, change):
+async def test_the_streams_of_an_engine_that_is_replaced_move(cluster, moving, change):
     async def runs():
         return (await http.get("/health")).json()["engine"]["n_running"] == 1
 
     async def gone():
         return not lives(pid)
 
+    async with cluster["main"].http() as quick:  # the same model
+        alone = await read(quick, ASK, Report(), None)
     async with moving.http() as http:
-        alone = await read(http, ASK, Report(), None)
         pid = (await asyncio.to_thread(moving._call, "engine-a", "describe"))["pid"]
         report = Report()
         stream = asyncio.ensure_future(read(http, ASK, report, alone))

@@ -108,29 +108,27 @@ def test_what_a_person_sees_of_a_server(pane):
     assert re.search(rf"^  Chat +(?:\S*/)?cobali chat --url {pane.url}$", shown, re.MULTILINE)
     assert re.search(r"^  Context +4,096 tokens a request, 16 slots$", shown, re.MULTILINE)
 
-    assert httpx2.post(f"{pane.url}/v1/chat/completions", json=CHAT).status_code == 200
-    assert httpx2.get(f"{pane.url}/v1/nowhere").status_code == 404
-    shown = pane.until(r"unknown_path")
-    assert re.search(
-        r"^\d\d:\d\d:\d\d  200  POST /v1/chat/completions  scripted +\d+ -> 8 tok +TTFT \d+ ms +\d+ tok/s$",
-        shown,
-        re.MULTILINE,
-    )
-    assert re.search(r"^\d\d:\d\d:\d\d  404  GET \(no such path\) +unknown_path", shown, re.MULTILINE)
+    with httpx2.Client(base_url=pane.url, timeout=60) as http:
+        assert http.post("/v1/chat/completions", json=CHAT).status_code == 200
+        assert http.get("/v1/nowhere").status_code == 404
+    took = r"TTFT [\d.]+ m?s +\d+ tok/s"
+    pane.until(rf"^\d\d:\d\d:\d\d  200  POST /v1/chat/completions  scripted +\d+ -> 8 tok +{took}$")
+    pane.until(r"^\d\d:\d\d:\d\d  404  GET \(no such path\) +unknown_path")
     assert "\x1b[32m200" in pane.text("-e"), "in colours"
 
     os.kill(pane.server(), signal.SIGUSR1)
     pane.until(r"The settings were read again; changed: nothing\.$")
     (engine,) = (pid for pid in descendants(pane.server()) if "cobali:engine" in _command(pid))
     os.kill(engine, signal.SIGKILL)
-    shown = pane.until(r"The engine is back after [\d.]+ s\.$")
+    shown = pane.until(r"The engine died (?s:.*)The engine is back after [\d.]+ s\.$")
     assert shown.count("The engine died and is being restarted; its requests wait and then continue.") == 1
 
     pane.tmux("send-keys", "C-c")
     shown = pane.until("^left with 0")
     assert re.search(r"^\d\d:\d\d:\d\d  Stopping \.\.\. \(Ctrl-C again to skip\)$", shown, re.MULTILINE)
     assert re.search(r"^\d\d:\d\d:\d\d  Stopped in [\d.]+ s\.$", shown, re.MULTILINE)
-    said = [line for line in shown.splitlines() if line.strip()]
+    silence = r"does not answer|is back after"  # which a busy machine has of its own
+    said = [line for line in shown.splitlines() if line.strip() and not re.search(silence, line)]
     foreign = [line for line in said if re.search(r"pid=|INFO|WARN|Traceback|raylet|[Ee]rror|\{\"", line)]
     assert foreign == [], "nothing of Ray, Serve or HAProxy"
-    assert len(said) == 25, shown
+    assert len(said) == 24, shown

@@ -92,11 +92,23 @@ def test_two_servers_get_ports_of_their_own(tmp_path):
         fast_front(environ, tmp_path / name, "haproxy")
         low, high = (int(environ[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"]) for end in ("MIN", "MAX"))
         taken.append(listener(low))
-        assert high - low == 63
+        assert high - low == 62
     one, two = (sock.getsockname()[1] for sock in taken)
     for sock in taken:
         sock.close()
     assert one != two
+
+
+@pytest.mark.parametrize("name", ["DIRECT_INGRESS_MIN_HTTP", "DIRECT_INGRESS_MIN_GRPC", "HAPROXY_METRICS"])
+def test_a_server_that_starts_keeps_another_from_ports_that_it_binds_later(tmp_path, monkeypatch, name):
+    environ = {}
+    fast_front(environ, tmp_path, "haproxy")
+    first = int(environ[f"RAY_SERVE_{name}_PORT"])
+    monkeypatch.setattr(ports, "FIRST", first)
+    monkeypatch.setattr(ports, "LAST", first + 64)
+    with front.ports_held(environ), pytest.raises(ConfigError, match="64 free ports"):
+        ports.free_blocks(1)
+    assert ports.free_blocks(1) == [range(first, first + 64)]
 
 
 @pytest.mark.parametrize(

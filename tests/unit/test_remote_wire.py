@@ -237,7 +237,7 @@ class Relay:
 
     def __init__(self, endpoint):
         self.to = endpoint.rsplit(":", 1)[1]
-        self._writers, self.open = [], True
+        self._writers, self.open, self.n_lost = [], True, 0
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._pass, HOST, 0)
@@ -259,6 +259,8 @@ class Relay:
             while data := await reader.read(1 << 16):
                 if self.open:
                     writer.write(data)
+                else:
+                    self.n_lost += len(data)
         except OSError:
             pass
         finally:
@@ -300,8 +302,8 @@ async def test_what_was_lost_on_a_link_fails_the_streams_concerned_and_no_later_
     pusher.send([(relay.address, Delta("a", "one", (1,)))])
     assert [event.text for event in await read(streams[0], 1)] == ["one"]
     relay.open = False
-    pusher.send([(relay.address, Delta("a", "two", (1,)))])
-    await asyncio.sleep(0.1)
+    pusher.send([(relay.address, Delta("a", "two" * 20_000, (1,)))])  # more than many beats
+    await until(lambda: relay.n_lost > 60_000)
     relay.open = True
     relay.reset()
     for stream in streams:
