@@ -1,5 +1,6 @@
 """Shared settings of all tests."""
 
+import gc
 import os
 import sys
 
@@ -11,6 +12,15 @@ from cobali_ray.actors.node import RAY_FLAGS
 
 # Their libraries are in environments of their own: `make clients`.
 collect_ignore = ["clients"]
+
+# What collecting makes stays to the end; the garbage collector need not look through it again and again.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")

@@ -90,8 +90,6 @@ def frozen():
     """Spare the garbage collector what this process is made of, as Serve does in every replica."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("frozen")

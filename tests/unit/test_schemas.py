@@ -8,7 +8,7 @@ from cobali_ray.backend.grammar import check
 from tests.schemas.answers import Judge, problem_of
 from tests.schemas.collections import iglu_central, made
 
-N_ANSWERS = 2
+N_ANSWERS = 1
 N_MADE = 100
 COLLECTIONS = {"iglu-central": iglu_central, "made": lambda: made(N_MADE)}
 PARTS = [("iglu-central", 0, 70), ("iglu-central", 70, 140), ("iglu-central", 140, 203), ("made", 0, N_MADE)]
