@@ -4,9 +4,9 @@ BIN := .venv/bin
 # Without those that run whole benchmarks, and those of the training.
 QUICK := -m "not ray and not model and not gpu" \
 	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
-# These compute, on all cores, each file in one process, for what a file opens once. Ray's tests wait half of their
-# time, so both go on at once, and those of Ray have precedence. The page's have the machine to themselves.
-COMPUTING := tests/api tests/chat tests/model tests/property tests/unit
+# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
+# themselves.
+SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -32,16 +32,10 @@ test: install-dev lint ## run every check and test; ARGS="tests/unit/test_core.p
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@echo "Two runs of tests go on at once; each shows what it said when it ends."
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-ray test-computing
+	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/page
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/page
 endif
-
-test-ray:
-	$(BIN)/python -m pytest $(COMPUTING:%=--ignore=%) --ignore=tests/page
-
-test-computing:
-	nice -n 5 $(BIN)/python -m pytest -n auto --dist loadfile $(COMPUTING)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .
@@ -87,4 +81,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test test-ray test-computing lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean
