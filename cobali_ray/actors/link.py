@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from cobali_ray.actors.outcome import outcome
+from cobali_ray.actors.processes import has_ended
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
 from cobali_ray.errors import EngineDiedError, LoadingError
 from cobali_ray.telemetry.names import HttpTime
@@ -194,7 +195,7 @@ class EngineLink:
     async def _outlast(self, call: asyncio.Future[Any], began_s: float) -> None:
         """Wait for an answer that is late; give up an engine that was there and is silent for too long."""
         if self._loss is None:
-            self.lose(EngineStatus.STALLED, began_s)
+            self.lose(EngineStatus.RESTARTING if self._has_ended() else EngineStatus.STALLED, began_s)
             answered = await _answered(call, self._stall_timeout_s - SILENT_S)
             if not answered and self._known is not None:
                 self._log.error("engine_given_up", silent_s=self._stall_timeout_s)
@@ -202,6 +203,10 @@ class EngineLink:
         if not call.done():  # asked anew, as its successor may be there
             call.cancel()
             await asyncio.wait({call})
+
+    def _has_ended(self) -> bool:
+        """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
+        return self._known is not None and not self._known.wire_key and has_ended(self._known.pid)
 
     def _met(self, found: Attendance, asked_s: float) -> None:
         """Take the answer to a call that began at `asked_s`: the engine is there, and may be another one."""

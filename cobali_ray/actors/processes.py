@@ -35,6 +35,14 @@ def end(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def has_ended(pid: int) -> bool:
+    """Say whether a process is gone, or a zombie, of which only its exit status is left."""
+    try:
+        return _fields(pid)[0] == "Z"
+    except OSError:
+        return True
+
+
 def reap() -> None:
     """Let go of children that have ended; they count among the descendants until then."""
     with contextlib.suppress(ChildProcessError):
@@ -45,9 +53,13 @@ def reap() -> None:
 def _parents() -> Iterator[tuple[int, int]]:
     for pid in _pids():
         with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything, a closing parenthesis too.
-            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-            yield pid, int(fields[1])
+            yield pid, int(_fields(pid)[1])
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what follows a process's name: its state, its parent, ... Raises OSError if it is gone."""
+    # The name in parentheses may hold anything, a closing parenthesis too.
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _pids() -> list[int]:

@@ -1,6 +1,8 @@
 """EngineLink: an ingress knows at once that its engine is away, since when, and how often that happened."""
 
 import asyncio
+import os
+import subprocess
 import warnings
 
 import pytest
@@ -70,10 +72,12 @@ class Setup:
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0):
+    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0, pid=None):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
-        self.engine.calls[-1].answer(Attendance(incarnation_id, n_restarts, model=model, up_s=up_s))
+        pid = os.getpid() if pid is None else pid
+        found = Attendance(incarnation_id, n_restarts, model=model, up_s=up_s, pid=pid)
+        self.engine.calls[-1].answer(found)
         await self.engine.asked(max(n, 1) + 1)
 
 
@@ -143,6 +147,27 @@ async def test_time_in_which_the_ingress_stood_still_is_no_silence(make, monkeyp
         monkeypatch.setattr(loop, "time", lambda: now() + link.SILENT_S + 1)
         await s.answer("e1")
     assert said == []
+
+
+@pytest.fixture(params=["zombie", "reaped"])
+def ended(request):
+    """The id of a process that was killed."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if request.param == "reaped":
+            process.wait()
+        yield process.pid
+
+
+async def test_a_process_that_is_gone_is_not_merely_silent(make, monkeypatch, ended):
+    s = await make()
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    await s.answer("e2", 1, pid=ended)
+    async with asyncio.timeout(WAIT_S):
+        while s.link.away is None:  # noqa: ASYNC110 a property is no event
+            await asyncio.sleep(0.001)
+    assert s.link.away.status is EngineStatus.RESTARTING
 
 
 async def test_an_engine_that_stays_silent_is_given_up_once(make, monkeypatch):
