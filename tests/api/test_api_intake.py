@@ -97,11 +97,11 @@ def frozen():
 async def test_no_body_holds_the_event_loop(app, client, path, body, status):
     """What other streams see: the longest time in which the event loop did not come round.
 
-    In CPU time of this process and the best of three, so that others on this machine do not count.
+    In CPU time of this process and the best of six, so that others on this machine do not count.
     """
     client.the_card, client.vocabulary = ROOMY, ["<s>"]
     data, longest_s = json.dumps(body).encode(), []
-    for _ in range(3):
+    for _ in range(6):
         longest_s.append(await longest_gap_s(wire := Wire(app, path, data)))
         assert wire.status == status, wire.body[:200]
         if longest_s[-1] < LONGEST_GAP_S:
