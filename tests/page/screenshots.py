@@ -47,6 +47,8 @@ def chat(page, folder, name="page-chat.png"):
     expect(page.locator(".numbers")).to_contain_text("stop")
     say(page, "What is a slot?")
     expect(page.locator(".numbers").last).to_contain_text("stop")
+    expect(page.locator(".markdown li")).to_have_count(3)  # what reads it is fetched just then
+    expect(page.get_by_role("banner")).to_contain_text("0 of 8 slots busy")
     save(page, folder / name)
 
 
