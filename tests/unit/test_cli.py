@@ -1,8 +1,10 @@
 """The command line itself: cheap where nothing runs, one line where something is wrong."""
 
 import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,17 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
     assert run.returncode == code, run.stderr
     assert said in run.stdout + run.stderr
     assert "heavy: []" in run.stdout
+
+
+@pytest.mark.parametrize("imported", ["typer", "httpx2"])
+def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imported):
+    """`cobali` itself imports the one, `cobali chat` the other."""
+    (tmp_path / f"{imported}.py").write_text("raise KeyboardInterrupt")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [Path(sys.executable).with_name("cobali"), "chat"], capture_output=True, env=environ, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize(
