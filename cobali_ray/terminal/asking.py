@@ -14,6 +14,8 @@ from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 """An answer may take as long as it takes; that somebody is there shows at once."""
+STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
+IGNORED: Final = "x-cobali-ignored-fields"
 WRITES: Final = "completion"
 """The capability of models that write text; one that is not loaded yet tells none."""
 
@@ -81,6 +83,13 @@ class Asker:
             found: dict[str, Any] = orjson.loads(answer.content)
         return found
 
+    def check(self, path: str, body: dict[str, Any]) -> str:
+        """Return the fields that the server does not know. Raises what it would refuse the chat with."""
+        with self._explained():
+            answer = self._http.post(f"{path}/input_tokens", json=body | STREAMED)
+            self._require_good(answer)
+        return answer.headers.get(IGNORED, "")
+
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Piece | Ending]:
         """Ask for a chat or a completion, and yield its pieces as they come and an Ending after them.
 
@@ -89,9 +98,8 @@ class Asker:
         Raises:
             NoServerError, ConfigError, NoAnswerError: with messages for the user.
         """
-        body = body | {"stream": True, "stream_options": {"include_usage": True}}
         reason, usage, timings = None, dict[str, Any](), dict[str, Any]()
-        with self._explained(), self._http.stream("POST", path, json=body) as answer:
+        with self._explained(), self._http.stream("POST", path, json=body | STREAMED) as answer:
             if answer.status_code != httpx2.codes.OK:
                 answer.read()
             self._require_good(answer)
@@ -106,7 +114,7 @@ class Asker:
                     text = said.get("content") or choice.get("text") or ""
                     if text or thought:
                         yield Piece(text, thought)
-            yield Ending(reason, usage, timings, answer.headers.get("x-cobali-ignored-fields", ""))
+            yield Ending(reason, usage, timings, answer.headers.get(IGNORED, ""))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -207,6 +207,11 @@ class FakeAsker:
     def models(self):
         return ["m", "n"]
 
+    def check(self, _path, body):
+        if body.get("temperature") == "hot":
+            raise NoAnswerError("temperature: input should be a valid number")
+        return "foo" if "foo" in body else ""
+
     def stream(self, _path, body):
         self.bodies.append(json.loads(json.dumps(body)))
         try:
@@ -304,6 +309,17 @@ def test_commands_say_what_they_did(talk, tmp_path):
     assert len(asker.bodies) == 1
 
 
+def test_a_setting_that_the_server_refuses_is_not_set(talk):
+    lines = ["/set temperature=0.2", "/set temperature=hot", "/set seed=7", "/set foo=1", "/set foo=", "/set"]
+    conversation, shown = talk(FakeAsker(), *lines)
+    assert "Error: temperature: input should be a valid number" in shown
+    assert conversation.settings == {"temperature": 0.2, "seed": 7}
+    assert shown.count("The server does not know foo.") == 1
+    conversation = Conversation("m", settings={"temperature": "hot"})
+    with pytest.raises(NoAnswerError, match="valid number"):
+        Chat(FakeAsker(), conversation, Console(file=io.StringIO()), typed("never read")).run()
+
+
 def answering(respond):
     """Return an Asker of a server that answers with a function of the request."""
     return Asker("http://here:1/v1/", "secret", httpx2.MockTransport(respond))
@@ -327,6 +343,20 @@ def test_a_stream_is_read_to_its_ending():
     *pieces, ending = answering(respond).stream("/v1/chat/completions", {})
     assert pieces == [Piece(reasoning="Hm."), Piece("Yes"), Piece(".")]
     assert ending == Ending("stop", {"completion_tokens": 2}, {"ttft_s": 0.1}, "foo")
+
+
+def test_settings_are_checked_by_the_server():
+    def respond(request):
+        assert request.url.path == "/v1/chat/completions/input_tokens"
+        body = json.loads(request.content)
+        assert body.pop("stream"), "as the chat will send it"
+        if body["temperature"] == "hot":
+            return httpx2.Response(400, json={"error": {"message": "temperature: no"}})
+        return httpx2.Response(200, json={}, headers={"x-cobali-ignored-fields": "foo"})
+
+    assert answering(respond).check("/v1/chat/completions", {"temperature": 1}) == "foo"
+    with pytest.raises(NoAnswerError, match=r"^temperature: no$"):
+        answering(respond).check("/v1/chat/completions", {"temperature": "hot"})
 
 
 def broken(_):
