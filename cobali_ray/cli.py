@@ -270,7 +270,7 @@ def run(
 def _log_to_stderr() -> None:
     from cobali_ray.telemetry.log import configure_logging
 
-    configure_logging(stream=sys.stderr)
+    configure_logging(level="warning", stream=sys.stderr)  # what an engine has done is not asked for
 
 
 def main() -> None:

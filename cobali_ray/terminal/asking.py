@@ -45,10 +45,16 @@ class Asker:
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
         """`transport` is in place of the network."""
         self.url = url.rstrip("/").removesuffix("/v1")
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError("--key", "an API key has no line breaks, and no characters outside ASCII")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+        try:
+            address = httpx2.URL(self.url)
+        except httpx2.InvalidURL:
+            address = httpx2.URL()
+        if address.scheme not in {"http", "https"} or not address.host:
+            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
+        self._http = httpx2.Client(base_url=address, headers=headers, timeout=TIMEOUT, transport=transport)
 
     def close(self) -> None:
         """End the connections."""

@@ -54,6 +54,15 @@ def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imp
     [
         ("complete x --url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1; start one with"),
         ("complete x --url localhost:8000", "'localhost:8000' is not an address such as"),
+        ("complete x --url http://[::1", "'http://[::1' is not an address such as"),
+        ("complete x --url http://", "'http://' is not an address such as"),
+        ("complete x --url http://127.0.0.1:1 --key ü", "--key: an API key has no line breaks"),
+        ("trace --url http://[::1", "'http://[::1' is not an address such as"),
+        ("bench serve --target x=http://h:99999", "server answers at http://h:99999: Port out of range"),
+        ("bench serve --prompts-file binary", "prompts_file: binary is not a text in UTF-8"),
+        ("run --prompts binary", "--prompts: binary is not a text in UTF-8"),
+        ("run --prompts empty", "prompts: there is none in the file"),
+        ("serve cut.gguf --port {port}", "model: 'cut.gguf' is a damaged GGUF file: it ends in its header"),
         ("complete x --max-tokens 0", "Invalid value for '--max-tokens'"),
         ("chat --url http://127.0.0.1:1 --set temperature", "expected NAME=VALUE"),
         ("serve a --model b", "the model is given twice, a and b: leave one out"),
@@ -77,6 +86,9 @@ def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imp
 )
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    (tmp_path / "empty").touch()
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\1\0\0\0\0\0\0\0" * 2 + b"\1")
     (tmp_path / "port.yaml").write_text("http_options: {port: many}\napplications: [{args: {}}]")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["cobali", *words.format(port=free_port()).split()])
@@ -88,3 +100,13 @@ def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     assert said.startswith("Error: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_a_run_prints_its_numbers_and_no_log(tmp_path):
+    (tmp_path / "prompts").write_text("one\n\ntwo\n")
+    words = ("run", "--prompts", tmp_path / "prompts", "--model", "builtin:scripted", "--max-new", "2")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("cobali"), *words], capture_output=True, text=True, check=True
+    )
+    assert "2 prompts" in done.stdout
+    assert not done.stderr
