@@ -180,7 +180,7 @@ class Chat:
                 self._note(f"System prompt: {conversation.system or 'none'}")
             case "set":
                 if rest:
-                    name, value = read_setting(rest)
+                    name, value = read_setting(rest, "/set")
                     others = {other: it for other, it in conversation.settings.items() if other != name}
                     self._set(others | ({name: value} if value is not None else {}))
                 said = ", ".join(f"{name}={json.dumps(it)}" for name, it in conversation.settings.items())

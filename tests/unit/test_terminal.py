@@ -83,6 +83,12 @@ def test_what_is_no_setting_says_what_one_is(text):
         read_setting(text)
 
 
+@pytest.mark.parametrize("text", ["model=m", "messages=[]", "n=2", "stream=false", "stream_options="])
+def test_what_the_chat_sets_itself_is_no_setting(text):
+    with pytest.raises(ConfigError, match=r"^--set: \w+ is set by the chat itself$"):
+        read_setting(text)
+
+
 def test_a_conversation_comes_back_from_its_file(tmp_path):
     kept = Conversation("m", "Be brief.", {"seed": 1})
     kept.ask("ü?")
@@ -310,8 +316,9 @@ def test_commands_say_what_they_did(talk, tmp_path):
 
 
 def test_a_setting_that_the_server_refuses_is_not_set(talk):
-    lines = ["/set temperature=0.2", "/set temperature=hot", "/set seed=7", "/set foo=1", "/set foo=", "/set"]
-    conversation, shown = talk(FakeAsker(), *lines)
+    typed_in = ("temperature", "temperature=0.2", "temperature=hot", "seed=7", "foo=1", "foo=")
+    conversation, shown = talk(FakeAsker(), *(f"/set {text}" for text in typed_in))
+    assert "Error: /set: expected NAME=VALUE" in shown
     assert "Error: temperature: input should be a valid number" in shown
     assert conversation.settings == {"temperature": 0.2, "seed": 7}
     assert shown.count("The server does not know foo.") == 1
