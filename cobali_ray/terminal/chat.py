@@ -74,15 +74,18 @@ def chat(
 
 
 def print_answer(asker: Asker, path: str, body: dict[str, Any]) -> None:
-    """Print an answer as plain text while it comes, without its reasoning."""
-    end = "\n"
-    with closing(asker.stream(path, body)) as events:
-        for event in events:
-            if not isinstance(event, Ending) and event.text:
-                typer.echo(event.text, nl=False)
-                sys.stdout.flush()
-                end = "" if event.text.endswith("\n") else "\n"
-    typer.echo(end, nl=False)
+    """Print an answer as plain text while it comes, without its reasoning. Its last line ends in any case."""
+    last = ""
+    try:
+        with closing(asker.stream(path, body)) as events:
+            for event in events:
+                if not isinstance(event, Ending) and event.text:
+                    typer.echo(event.text, nl=False)
+                    sys.stdout.flush()
+                    last = event.text
+    finally:
+        if last and not last.endswith("\n"):
+            typer.echo()
 
 
 class Chat:

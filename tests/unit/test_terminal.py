@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx2
 import pytest
@@ -12,7 +12,7 @@ from rich.console import Console
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 from cobali_ray.terminal import servers
 from cobali_ray.terminal.asking import Asker, Ending, Piece
-from cobali_ray.terminal.chat import COMMANDS, Chat
+from cobali_ray.terminal.chat import COMMANDS, Chat, print_answer
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, harmless, numbers_of, split_blocks
 from cobali_ray.terminal.lines import Command, command_in, read_text
@@ -313,6 +313,22 @@ def test_commands_say_what_they_did(talk, tmp_path):
     assert "Error: /save: name a file" in shown
     assert conversation.model == "n"
     assert len(asker.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error", "printed"),
+    [
+        ([Piece("One"), Piece("."), ENDING], None, "One.\n"),
+        ([Piece("One.\n"), ENDING], None, "One.\n"),
+        ([Piece("On"), KeyboardInterrupt()], KeyboardInterrupt, "On\n"),
+        ([Piece("On"), NoAnswerError("gone")], NoAnswerError, "On\n"),
+        ([NoAnswerError("refused")], NoAnswerError, ""),
+    ],
+)
+def test_what_follows_a_plain_answer_has_a_line_of_its_own(capsys, pieces, error, printed):
+    with pytest.raises(error) if error else nullcontext():
+        print_answer(FakeAsker(pieces), "/", {})
+    assert capsys.readouterr().out == printed
 
 
 def test_a_setting_that_the_server_refuses_is_not_set(talk):
