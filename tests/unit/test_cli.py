@@ -81,11 +81,13 @@ def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imp
         ("models show builtin:nobody", "there is no built-in model 'nobody'; there are tiny, "),
         ("models make hf://owner/repo/m.gguf", "model: 'builtin:hf://owner/repo/m.gguf' is not builtin:NAME"),
         ("serve --config port.yaml", "port: must be a number, got 'many'"),
+        ("serve --config list.yaml", "config: list.yaml: `args` must have NAME: VALUE on each line"),
         ("ps x", "unexpected extra argument"),
     ],
 )
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.yaml").write_text("applications:\n- args:\n  - n_slots: 4\n")
     (tmp_path / "binary").write_bytes(b"\xff")
     (tmp_path / "empty").touch()
     (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\1\0\0\0\0\0\0\0" * 2 + b"\1")
