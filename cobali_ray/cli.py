@@ -165,13 +165,22 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError("config", f"there is no file {path}")
     try:
         content = yaml.safe_load(path.read_text()) or {}
-        return dict(content["applications"][0].get("args") or {}), dict(content.get("http_options") or {})
+        parts = {
+            "args": content["applications"][0].get("args") or {},
+            "http_options": content.get("http_options") or {},
+        }
     except OSError as error:
         raise ConfigError("config", f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:  # the latter: not UTF-8, or an impossible date
         raise ConfigError("config", f"{path} is not valid YAML{_line_of(error)}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", f"{path} is not a Serve config: it has no `applications` list") from error
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            raise ConfigError(
+                "config", f"{path}: `{name}` must have NAME: VALUE on each line, without dashes"
+            )
+    return parts["args"], parts["http_options"]
 
 
 def _port_of(http: dict[str, Any]) -> int:
@@ -270,7 +279,7 @@ def run(
 def _log_to_stderr() -> None:
     from cobali_ray.telemetry.log import configure_logging
 
-    configure_logging(stream=sys.stderr)
+    configure_logging(level="warning", stream=sys.stderr)  # what an engine has done is not asked for
 
 
 def main() -> None:

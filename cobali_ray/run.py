@@ -63,13 +63,23 @@ def read_prompts(text: str) -> list[str]:
     """Split a prompts file at its blank lines; a prompt may have several lines. None at all: ConfigError."""
     prompts = [p.strip() for p in _BLANK_LINE.split(text.replace("\r\n", "\n")) if p.strip()]
     if not prompts:
-        raise ConfigError("prompts_file", "there is no prompt in it")
+        raise ConfigError("prompts", "there is none in the file")
     return prompts
+
+
+def read_text(setting: str, path: Path) -> str:
+    """Return what a text file holds. Raises ConfigError; `setting` says where the file was named."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(setting, f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(setting, f"{path} is not a text in UTF-8") from error
 
 
 def run_command(options: RunOptions, console: Console, *, show: bool = False) -> dict[str, Any]:
     """Run once, or twice with a baseline; print tables and return everything as one JSON-ready dict."""
-    texts = read_prompts(options.prompts.read_text(encoding="utf-8"))[: options.limit]
+    texts = read_prompts(read_text("--prompts", options.prompts))[: options.limit]
     runs = {"sequential": True} if options.baseline or options.sequential else {}
     if not options.sequential:
         runs["continuous"] = False

@@ -14,15 +14,19 @@ import psutil
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cobali_ray.actors.listening import SERVE, Listener, listeners, name_of, server_processes
 from cobali_ray.actors.ports import authority, reached_at
+from cobali_ray.models.commands import list_console
 
 WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""
 TIMEOUT_S: Final = 5.0
+NARROW: Final = 78
+"""On a terminal with fewer columns, a table that has to be folded cannot be read."""
 PROXY: Final = "ProxyActor"
 """Where there is no HAProxy, one of the ports of Serve's own proxy takes requests."""
 _Counts = dict[str, float]
@@ -74,13 +78,13 @@ def ps(
       cobali ps --ports
     """
     processes = server_processes()
-    console = Console(markup=False, highlight=False)
+    console = list_console()
     if ports:
         found = sorted(listeners(processes), key=lambda one: (one.reach != "this machine", one.port))
         if as_json:
             typer.echo(orjson.dumps([one._asdict() | {"reach": one.reach} for one in found]).decode())
         else:
-            console.print(_ports(found) if found else _none(processes))
+            console.print(_fitted(_ports(found), console.width) if found else _none(processes))
         return
     servers = list(running(processes, key))
     if as_json:
@@ -90,7 +94,7 @@ def ps(
         about = f"  pid {server.pid}, up {_span(server.up_s)}, {_mib(server.memory_bytes)} MiB in all"
         trouble = f"; {server.trouble}" if server.trouble else ""
         console.print(Text.assemble((server.url, "bold"), about, trouble), soft_wrap=True)
-        console.print(_engines(server.engines))
+        console.print(Padding.indent(_fitted(_engines(server.engines), console.width - 2), 2))
     if not servers:
         console.print(_none(processes))
 
@@ -186,14 +190,13 @@ def _engine(
 
 def _engines(engines: list[Engine]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("  engine", "model", "state", "node", "slots", "queue", "tok/s", "MiB"):
+    for name in ("engine", "model", "state", "node", "slots", "queue", "tok/s", "MiB"):
         table.add_column(name, overflow="fold")
     for one in engines:
         rate = "" if one.tokens_per_second is None else f"{one.tokens_per_second:.1f}"
         size = "" if one.memory_bytes is None else _mib(one.memory_bytes)
         slots = f"{one.n_running}/{one.n_slots}"
-        words = (one.engine_id, one.model, one.status, one.node, slots, str(one.n_queued), rate, size)
-        table.add_row(f"  {words[0]}", *words[1:])
+        table.add_row(one.engine_id, one.model, one.status, one.node, slots, str(one.n_queued), rate, size)
     return table
 
 
@@ -205,6 +208,18 @@ def _ports(found: list[Listener]) -> Table:
         whose = f"{one.process} ({one.pid})"
         table.add_row(authority(one.host, one.port), whose, one.what, one.reach, one.who)
     return table
+
+
+def _fitted(table: Table, width: int) -> Table:
+    """Return the table, or, where it is too wide for a narrow terminal, a block of lines for each row."""
+    if width >= NARROW or Console(width=NARROW, markup=False).measure(table).maximum <= width:
+        return table
+    blocks = Table.grid(padding=(0, 2, 0, 0))
+    for i in range(table.row_count):
+        for column in table.columns:
+            blocks.add_row(column.header, list(column.cells)[i])
+        blocks.add_row()
+    return blocks
 
 
 def _none(processes: list[psutil.Process]) -> str:

@@ -158,7 +158,10 @@ class Generation:
         return self._reply(call, account, dialect)
 
     async def prompt(self, http: HttpRequest, read: Read) -> Prompted:
-        """Return what a chat's body would have the model continue, and ask nothing of the engine."""
+        """Return what a chat's body would have the model continue, and ask nothing of the engine.
+
+        Raises what is wrong with the body, its schemas of tools excepted, which take time to compile.
+        """
         return await self._intake.take(http, partial(self._prompted, account_of(http), read))
 
     # -- in a thread of the intake
@@ -193,10 +196,12 @@ class Generation:
         return self._completion(body, source, dialect, gone), dialect
 
     def _prompted(self, account: Account, read: Read, raw: bytes, gone: Gone) -> Prompted:
-        (body, _, _), source = self._read(account, read, raw, gone)
+        (body, dialect, _), source = self._read(account, read, raw, gone)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found, tokens = self._chat_prompt(body, source, gone)
+        origin = replace(self._origin("chat", dialect, source, body), grammar=self._grammar(body, source))
+        chat_call(body, tokens, origin)  # for what it refuses
         return Prompted(shown(found.text), tokens)
 
     def _chat_prompt(self, body: ChatBody, source: Source, gone: Gone) -> tuple[ChatPrompt, list[int]]:

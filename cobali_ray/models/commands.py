@@ -18,12 +18,13 @@ from cobali_ray.models.completion import complete_model
 from cobali_ray.models.reference import SOURCES
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 NUMBERS_WIDTH: Final = 40
 """Kept free beside a model's name in the list: for its quant and size, and a few words."""
 PIPE_WIDTH: Final = 250
-"""Of the list in a pipe or a file, where nothing of it is to be cut."""
+"""Of a list in a pipe or a file, where nothing of it is to be cut."""
 
 # Typer reads help as rich markup: a bracket that is meant has to be escaped.
 app = typer.Typer(
@@ -78,21 +79,34 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(rows)
         return
-    from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
-    fits = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(markup=False, width=None if fits else PIPE_WIDTH)
-    table = Table(box=None, pad_edge=False)
+    console = list_console()
     longest = max(len(row["reference"]) for row in rows)  # it is to be copied: whole while there is room
-    table.add_column("model", overflow="fold", width=min(longest, max(20, console.width - NUMBERS_WIDTH)))
+    if min(longest, NUMBERS_WIDTH) > console.width - NUMBERS_WIDTH:
+        for row in rows:
+            told = Text.assemble(f"{row['quant'] or '-'}  {_size(row)}  ", _what(row))
+            console.print(row["reference"], soft_wrap=True)
+            console.print(Padding.indent(told, 2))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", overflow="fold", width=min(longest, console.width - NUMBERS_WIDTH))
     for heading in ("quant", "size"):
         table.add_column(heading, no_wrap=True)
     table.add_column("what it is")
     for row in rows:
-        size = f"{row['size_bytes'] / 1e6:,.1f} MB" if row["made"] else "-"
-        table.add_row(row["reference"], row["quant"] or "-", size, _what(row))
+        table.add_row(row["reference"], row["quant"] or "-", _size(row), _what(row))
     console.print(table)
+
+
+def list_console() -> Console:
+    """Return what lists are printed on: as wide as the terminal, and in a pipe or a file wide enough."""
+    from rich.console import Console
+
+    fits = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(markup=False, highlight=False, width=None if fits else PIPE_WIDTH)
 
 
 def _rows(cache_dir: Path | None) -> list[dict[str, Any]]:
@@ -120,6 +134,10 @@ def _rows(cache_dir: Path | None) -> list[dict[str, Any]]:
     return rows + [
         {"reference": model.reference, "source": "builtin", **dataclasses.asdict(model)} for model in builtins
     ]
+
+
+def _size(row: dict[str, Any]) -> str:
+    return f"{row['size_bytes'] / 1e6:,.1f} MB" if row["made"] else "-"
 
 
 def _what(row: dict[str, Any]) -> Text:

@@ -81,9 +81,10 @@ def require_gguf(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(max(map(len, _FOREIGN)))
     except FileNotFoundError:
+        place = "" if path.is_absolute() else f" (looked for {path.absolute()})"
         raise ModelNotFoundError(
             "model",
-            f"there is no file '{path}' (looked for {path.absolute()}); "
+            f"there is no file '{path}'{place}; "
             "a file on the Hub is hf://owner/repo/file.gguf; `cobali models list` shows those here",
         ) from None
     except OSError as error:
@@ -154,7 +155,8 @@ def _read(path: Path, reader: type[_Reader]) -> GgufHeader:
         try:
             return reader(data).header()
         except (struct.error, ValueError, OverflowError) as error:
-            raise ConfigError("model", f"'{path}' is a damaged GGUF file: {error}") from error
+            why = "it ends in its header" if isinstance(error, struct.error) else error
+            raise ConfigError("model", f"'{path}' is a damaged GGUF file: {why}") from error
 
 
 class _Reader:

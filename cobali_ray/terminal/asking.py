@@ -14,6 +14,8 @@ from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 """An answer may take as long as it takes; that somebody is there shows at once."""
+STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
+IGNORED: Final = "x-cobali-ignored-fields"
 WRITES: Final = "completion"
 """The capability of models that write text; one that is not loaded yet tells none."""
 
@@ -43,10 +45,16 @@ class Asker:
     def __init__(self, url: str, key: str | None, transport: httpx2.BaseTransport | None = None) -> None:
         """`transport` is in place of the network."""
         self.url = url.rstrip("/").removesuffix("/v1")
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError("--key", "an API key has no line breaks, and no characters outside ASCII")
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, transport=transport)
+        try:
+            address = httpx2.URL(self.url)
+        except httpx2.InvalidURL:
+            address = httpx2.URL()
+        if address.scheme not in {"http", "https"} or not address.host:
+            raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000")
+        self._http = httpx2.Client(base_url=address, headers=headers, timeout=TIMEOUT, transport=transport)
 
     def close(self) -> None:
         """End the connections."""
@@ -81,6 +89,13 @@ class Asker:
             found: dict[str, Any] = orjson.loads(answer.content)
         return found
 
+    def check(self, path: str, body: dict[str, Any]) -> str:
+        """Return the fields that the server does not know. Raises what it would refuse the chat with."""
+        with self._explained():
+            answer = self._http.post(f"{path}/input_tokens", json=body | STREAMED)
+            self._require_good(answer)
+        return answer.headers.get(IGNORED, "")
+
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Piece | Ending]:
         """Ask for a chat or a completion, and yield its pieces as they come and an Ending after them.
 
@@ -89,9 +104,8 @@ class Asker:
         Raises:
             NoServerError, ConfigError, NoAnswerError: with messages for the user.
         """
-        body = body | {"stream": True, "stream_options": {"include_usage": True}}
         reason, usage, timings = None, dict[str, Any](), dict[str, Any]()
-        with self._explained(), self._http.stream("POST", path, json=body) as answer:
+        with self._explained(), self._http.stream("POST", path, json=body | STREAMED) as answer:
             if answer.status_code != httpx2.codes.OK:
                 answer.read()
             self._require_good(answer)
@@ -106,7 +120,7 @@ class Asker:
                     text = said.get("content") or choice.get("text") or ""
                     if text or thought:
                         yield Piece(text, thought)
-            yield Ending(reason, usage, timings, answer.headers.get("x-cobali-ignored-fields", ""))
+            yield Ending(reason, usage, timings, answer.headers.get(IGNORED, ""))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -74,15 +74,18 @@ def chat(
 
 
 def print_answer(asker: Asker, path: str, body: dict[str, Any]) -> None:
-    """Print an answer as plain text while it comes, without its reasoning."""
-    end = "\n"
-    with closing(asker.stream(path, body)) as events:
-        for event in events:
-            if not isinstance(event, Ending) and event.text:
-                typer.echo(event.text, nl=False)
-                sys.stdout.flush()
-                end = "" if event.text.endswith("\n") else "\n"
-    typer.echo(end, nl=False)
+    """Print an answer as plain text while it comes, without its reasoning. Its last line ends in any case."""
+    last = ""
+    try:
+        with closing(asker.stream(path, body)) as events:
+            for event in events:
+                if not isinstance(event, Ending) and event.text:
+                    typer.echo(event.text, nl=False)
+                    sys.stdout.flush()
+                    last = event.text
+    finally:
+        if last and not last.endswith("\n"):
+            typer.echo()
 
 
 class Chat:
@@ -96,7 +99,9 @@ class Chat:
         """A question that got no answer, for /retry."""
 
     def run(self) -> None:
-        """Talk until somebody leaves."""
+        """Talk until somebody leaves. Raises CobaliError for settings that the server refuses."""
+        if self._conversation.settings:
+            self._set(self._conversation.settings)
         self._note(f"{self._conversation.model} at {self._asker.url}. /help lists commands, Ctrl-D leaves.")
         leaves = False
         while True:
@@ -178,9 +183,9 @@ class Chat:
                 self._note(f"System prompt: {conversation.system or 'none'}")
             case "set":
                 if rest:
-                    name, value = read_setting(rest)
-                    conversation.settings.pop(name, None)
-                    conversation.settings |= {name: value} if value is not None else {}
+                    name, value = read_setting(rest, "/set")
+                    others = {other: it for other, it in conversation.settings.items() if other != name}
+                    self._set(others | ({name: value} if value is not None else {}))
                 said = ", ".join(f"{name}={json.dumps(it)}" for name, it in conversation.settings.items())
                 self._note(f"Settings: {said or 'none; the server decides'}")
             case "model":
@@ -202,6 +207,15 @@ class Chat:
                 self._unanswered = None
                 self._note(f"Loaded {len(conversation.messages)} messages from {rest}.")
         return False
+
+    def _set(self, settings: dict[str, Any]) -> None:
+        """Take settings, if the server would. Raises CobaliError."""
+        tried = Conversation(self._conversation.model, settings=settings)
+        tried.ask("?")
+        ignored = self._asker.check(PATH, tried.body())
+        self._conversation.settings = settings
+        if ignored:
+            self._note(f"The server does not know {ignored}.")
 
     def _note(self, text: str) -> None:
         if text:

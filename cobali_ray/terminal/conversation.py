@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cobali_ray.errors import ConfigError
+
+OWN: Final = frozenset({"messages", "model", "n", "stream", "stream_options"})
+"""Parameters that a chat sets itself. It shows one answer, so `n` is among them."""
 
 
 @dataclass(slots=True)
@@ -62,11 +65,13 @@ class Conversation:
         self.system, self.settings, self.messages = system, settings, read
 
 
-def read_setting(text: str) -> tuple[str, Any]:
+def read_setting(text: str, where: str = "--set") -> tuple[str, Any]:
     """Read NAME=VALUE, a value in JSON or else a text; nothing is None. Raises ConfigError."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name.isidentifier():
-        raise ConfigError("--set", f"expected NAME=VALUE such as temperature=0.2, got '{text}'")
+        raise ConfigError(where, f"expected NAME=VALUE such as temperature=0.2, got '{text}'")
+    if name in OWN:
+        raise ConfigError(where, f"{name} is set by the chat itself")
     try:
         return name, json.loads(value) if value else None
     except ValueError:

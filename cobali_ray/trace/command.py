@@ -53,7 +53,11 @@ def trace(
         _save(recording, output, console)
         return
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0) as http:
+    try:
+        client = httpx2.Client(base_url=url.rstrip("/"), headers=headers, timeout=10.0)
+    except httpx2.InvalidURL as error:
+        raise ConfigError("--url", f"'{url}' is not an address such as http://127.0.0.1:8000") from error
+    with client as http:
         watchers = [Watcher(http, recording, one) for one in (_engines(http) if engine is None else [engine])]
         begin(watchers)
         try:

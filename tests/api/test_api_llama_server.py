@@ -244,6 +244,25 @@ async def test_a_template_is_applied_and_counted(post, client):
     assert len(client.requests) == 1
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"temperature": "hot"}, id="kind"),
+        pytest.param({"temperature": -1}, id="range"),
+        pytest.param({"max_tokens": 0}, id="too-few"),
+        pytest.param({"stop": [""]}, id="empty"),
+        pytest.param({"top_logprobs": 3}, id="alone"),
+        pytest.param({"regex": "("}, id="grammar"),
+    ],
+)
+async def test_what_a_chat_is_refused_for_its_count_is_too(post, client, wrong):
+    refused = await post("/v1/chat/completions", CHAT | wrong)
+    assert refused.status == 400
+    for path in ("/v1/chat/completions/input_tokens", "/apply-template"):
+        assert (await post(path, CHAT | wrong)).json == refused.json
+    assert not client.requests
+
+
 async def test_props_tell_what_is_served(get, client):
     client.source = "{{ template }}"
     props = (await get("/props")).json

@@ -80,6 +80,8 @@ def test_a_chat_in_a_terminal(tiny, terminal, tmp_path):
     shown("paste-buffer", "-p")  # three lines of a paste are one question
     shown("send-keys", "Enter")
     shown.wait(r"batching\?\n[\s\S]*tok/s\n\n> ")
+    shown.type("/set temperature=hot")
+    shown.wait(r"Error: temperature: input should be a valid number\n> ")
     shown.type(f"/save {tmp_path}/kept.json")
     shown.wait("Saved 4 messages")
     kept = json.loads((tmp_path / "kept.json").read_text())

@@ -1,8 +1,10 @@
 """The command line itself: cheap where nothing runs, one line where something is wrong."""
 
 import io
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,11 +38,31 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
     assert "heavy: []" in run.stdout
 
 
+@pytest.mark.parametrize("imported", ["typer", "httpx2"])
+def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imported):
+    """`cobali` itself imports the one, `cobali chat` the other."""
+    (tmp_path / f"{imported}.py").write_text("raise KeyboardInterrupt")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [Path(sys.executable).with_name("cobali"), "chat"], capture_output=True, env=environ, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, b"", b"")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("complete x --url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1; start one with"),
         ("complete x --url localhost:8000", "'localhost:8000' is not an address such as"),
+        ("complete x --url http://[::1", "'http://[::1' is not an address such as"),
+        ("complete x --url http://", "'http://' is not an address such as"),
+        ("complete x --url http://127.0.0.1:1 --key ü", "--key: an API key has no line breaks"),
+        ("trace --url http://[::1", "'http://[::1' is not an address such as"),
+        ("bench serve --target x=http://h:99999", "server answers at http://h:99999: Port out of range"),
+        ("bench serve --prompts-file binary", "prompts_file: binary is not a text in UTF-8"),
+        ("run --prompts binary", "--prompts: binary is not a text in UTF-8"),
+        ("run --prompts empty", "prompts: there is none in the file"),
+        ("serve cut.gguf --port {port}", "model: 'cut.gguf' is a damaged GGUF file: it ends in its header"),
         ("complete x --max-tokens 0", "Invalid value for '--max-tokens'"),
         ("chat --url http://127.0.0.1:1 --set temperature", "expected NAME=VALUE"),
         ("serve a --model b", "the model is given twice, a and b: leave one out"),
@@ -59,11 +81,16 @@ def test_help_and_typos_import_nothing_heavy(words, code, said):
         ("models show builtin:nobody", "there is no built-in model 'nobody'; there are tiny, "),
         ("models make hf://owner/repo/m.gguf", "model: 'builtin:hf://owner/repo/m.gguf' is not builtin:NAME"),
         ("serve --config port.yaml", "port: must be a number, got 'many'"),
+        ("serve --config list.yaml", "config: list.yaml: `args` must have NAME: VALUE on each line"),
         ("ps x", "unexpected extra argument"),
     ],
 )
 def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.yaml").write_text("applications:\n- args:\n  - n_slots: 4\n")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    (tmp_path / "empty").touch()
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\1\0\0\0\0\0\0\0" * 2 + b"\1")
     (tmp_path / "port.yaml").write_text("http_options: {port: many}\napplications: [{args: {}}]")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["cobali", *words.format(port=free_port()).split()])
@@ -75,3 +102,13 @@ def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, words, says):
     assert said.startswith("Error: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_a_run_prints_its_numbers_and_no_log(tmp_path):
+    (tmp_path / "prompts").write_text("one\n\ntwo\n")
+    words = ("run", "--prompts", tmp_path / "prompts", "--model", "builtin:scripted", "--max-new", "2")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("cobali"), *words], capture_output=True, text=True, check=True
+    )
+    assert "2 prompts" in done.stdout
+    assert not done.stderr

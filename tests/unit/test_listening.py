@@ -176,6 +176,18 @@ def test_servers_are_shown_with_their_engines(server, capsys):
     assert row.split()[:7] == ["a", "m", "ready", "10.0.0.1", "2/16", "3", "1000.0"]
 
 
+def test_on_a_narrow_terminal_no_word_is_broken(server, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    ps(key="secret")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    first = ["engine a", "model m", "state ready", "node 10.0.0.1", "slots 2/16", "queue 3", "tok/s 1000.0"]
+    assert lines[1:8] == first
+    assert "engine b" in lines
+    ps(ports=True)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"address 0.0.0.0:{server.server_port}" in lines
+
+
 def test_without_a_key_the_engines_are_shown_all_the_same(server, capsys):
     ps()
     said = capsys.readouterr().out

@@ -27,6 +27,11 @@ def test_list_shows_what_is_made(cobali_models):
 def test_a_name_is_whole_on_a_narrow_terminal(tmp_path):
     shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "80"}).stdout
     assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M " in shown
+    shown = CliRunner().invoke(app, ["list"], env={"COBALI_CACHE": str(tmp_path), "COLUMNS": "40"}).stdout
+    assert "\nbuiltin:synthetic-qwen2.5-0.5b:Q5_K_M\n  Q5_K_M  -" in shown
+    told = " ".join(shown.split())
+    assert told.startswith("builtin:tiny Q8_0 4.9 MB a chat model of 4.5 million parameters, trained ")
+    assert max(map(len, shown.splitlines())) <= 40
 
 
 def test_in_a_pipe_nothing_is_cut(tmp_path, monkeypatch):

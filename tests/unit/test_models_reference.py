@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError
@@ -72,8 +74,11 @@ def test_a_hub_reference_prints_as_it_was_written(text):
     assert str(parse_reference(text)) == text
 
 
-def test_a_missing_file_says_what_was_looked_for(tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"looked for .*absent\.gguf"):
+def test_a_missing_file_says_what_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match=rf"'absent\.gguf' \(looked for {tmp_path}/absent\.gguf\);"):
+        require_gguf(Path("absent.gguf"))
+    with pytest.raises(ModelNotFoundError, match=rf"there is no file '{tmp_path}/absent\.gguf';"):
         require_gguf(tmp_path / "absent.gguf")
 
 

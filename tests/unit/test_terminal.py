@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import httpx2
 import pytest
@@ -12,7 +12,7 @@ from rich.console import Console
 from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
 from cobali_ray.terminal import servers
 from cobali_ray.terminal.asking import Asker, Ending, Piece
-from cobali_ray.terminal.chat import COMMANDS, Chat
+from cobali_ray.terminal.chat import COMMANDS, Chat, print_answer
 from cobali_ray.terminal.conversation import Conversation, read_setting
 from cobali_ray.terminal.drawing import Drawing, harmless, numbers_of, split_blocks
 from cobali_ray.terminal.lines import Command, command_in, read_text
@@ -80,6 +80,12 @@ def test_a_setting_is_json_or_text(text, setting):
 @pytest.mark.parametrize("text", ["temperature", "=1", "a b=1"])
 def test_what_is_no_setting_says_what_one_is(text):
     with pytest.raises(ConfigError, match="expected NAME=VALUE such as temperature"):
+        read_setting(text)
+
+
+@pytest.mark.parametrize("text", ["model=m", "messages=[]", "n=2", "stream=false", "stream_options="])
+def test_what_the_chat_sets_itself_is_no_setting(text):
+    with pytest.raises(ConfigError, match=r"^--set: \w+ is set by the chat itself$"):
         read_setting(text)
 
 
@@ -207,6 +213,11 @@ class FakeAsker:
     def models(self):
         return ["m", "n"]
 
+    def check(self, _path, body):
+        if body.get("temperature") == "hot":
+            raise NoAnswerError("temperature: input should be a valid number")
+        return "foo" if "foo" in body else ""
+
     def stream(self, _path, body):
         self.bodies.append(json.loads(json.dumps(body)))
         try:
@@ -304,6 +315,34 @@ def test_commands_say_what_they_did(talk, tmp_path):
     assert len(asker.bodies) == 1
 
 
+@pytest.mark.parametrize(
+    ("pieces", "error", "printed"),
+    [
+        ([Piece("One"), Piece("."), ENDING], None, "One.\n"),
+        ([Piece("One.\n"), ENDING], None, "One.\n"),
+        ([Piece("On"), KeyboardInterrupt()], KeyboardInterrupt, "On\n"),
+        ([Piece("On"), NoAnswerError("gone")], NoAnswerError, "On\n"),
+        ([NoAnswerError("refused")], NoAnswerError, ""),
+    ],
+)
+def test_what_follows_a_plain_answer_has_a_line_of_its_own(capsys, pieces, error, printed):
+    with pytest.raises(error) if error else nullcontext():
+        print_answer(FakeAsker(pieces), "/", {})
+    assert capsys.readouterr().out == printed
+
+
+def test_a_setting_that_the_server_refuses_is_not_set(talk):
+    typed_in = ("temperature", "temperature=0.2", "temperature=hot", "seed=7", "foo=1", "foo=")
+    conversation, shown = talk(FakeAsker(), *(f"/set {text}" for text in typed_in))
+    assert "Error: /set: expected NAME=VALUE" in shown
+    assert "Error: temperature: input should be a valid number" in shown
+    assert conversation.settings == {"temperature": 0.2, "seed": 7}
+    assert shown.count("The server does not know foo.") == 1
+    conversation = Conversation("m", settings={"temperature": "hot"})
+    with pytest.raises(NoAnswerError, match="valid number"):
+        Chat(FakeAsker(), conversation, Console(file=io.StringIO()), typed("never read")).run()
+
+
 def answering(respond):
     """Return an Asker of a server that answers with a function of the request."""
     return Asker("http://here:1/v1/", "secret", httpx2.MockTransport(respond))
@@ -327,6 +366,20 @@ def test_a_stream_is_read_to_its_ending():
     *pieces, ending = answering(respond).stream("/v1/chat/completions", {})
     assert pieces == [Piece(reasoning="Hm."), Piece("Yes"), Piece(".")]
     assert ending == Ending("stop", {"completion_tokens": 2}, {"ttft_s": 0.1}, "foo")
+
+
+def test_settings_are_checked_by_the_server():
+    def respond(request):
+        assert request.url.path == "/v1/chat/completions/input_tokens"
+        body = json.loads(request.content)
+        assert body.pop("stream"), "as the chat will send it"
+        if body["temperature"] == "hot":
+            return httpx2.Response(400, json={"error": {"message": "temperature: no"}})
+        return httpx2.Response(200, json={}, headers={"x-cobali-ignored-fields": "foo"})
+
+    assert answering(respond).check("/v1/chat/completions", {"temperature": 1}) == "foo"
+    with pytest.raises(NoAnswerError, match=r"^temperature: no$"):
+        answering(respond).check("/v1/chat/completions", {"temperature": "hot"})
 
 
 def broken(_):

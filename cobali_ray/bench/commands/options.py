@@ -12,7 +12,7 @@ import typer
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.run import read_prompts
+from cobali_ray.run import read_prompts, read_text
 from cobali_ray.settings import EngineSettings, read_settings
 
 OUT = Path("bench-results")
@@ -32,9 +32,7 @@ def check_model(reference: str) -> None:
 
 def texts_of(path: Path, limit: int | None = None) -> list[str]:
     """Read a prompts file. Raises ConfigError if it is not there."""
-    if not path.is_file():
-        raise ConfigError("--prompts", f"there is no file {path}")
-    return read_prompts(path.read_text(encoding="utf-8"))[:limit]
+    return read_prompts(read_text("--prompts", path))[:limit]
 
 
 def spell(name: str, **options: Any) -> str:

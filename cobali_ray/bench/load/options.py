@@ -22,7 +22,7 @@ from cobali_ray.bench.load.shape_file import load_shape
 from cobali_ray.bench.load.trace import read_trace
 from cobali_ray.bench.load.workload import Arrival
 from cobali_ray.errors import ConfigError
-from cobali_ray.run import read_prompts
+from cobali_ray.run import read_prompts, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,17 @@ class Workload:
 def read_workload(shape: Shape, folder: Path) -> Workload:
     """Read the prompts or the trace that a shape names, relative to `folder`. Missing: ConfigError."""
     if isinstance(shape.prompt, PromptsFile):
-        return Workload(shape, texts=tuple(read_prompts(_read("prompts_file", folder / shape.prompt.path))))
+        text = read_text("prompts_file", folder / shape.prompt.path)
+        return Workload(shape, texts=tuple(read_prompts(text)))
     if isinstance(shape.prompt, Trace):
-        text = _read("trace", folder / shape.prompt.path)
+        text = read_text("trace", folder / shape.prompt.path)
         return Workload(shape, trace=tuple(read_trace(text, speed=shape.prompt.speed)))
     return Workload(shape)
 
 
 def shape_from_file(path: Path) -> Shape:
     """Read a shape file."""
-    return load_shape(_read("--shape", path))
-
-
-def _read(setting: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(setting, f"cannot read {path}: {error.strerror}") from error
+    return load_shape(read_text("--shape", path))
 
 
 def parse_levels(text: str) -> tuple[int, ...]:

@@ -98,16 +98,19 @@ def connect(
     timeout_s: float = 10.0,
 ) -> Target:
     """Resolve the address and ask for the model's name. A server that does not answer: ConfigError."""
-    parts = urlsplit(url)
-    host, tls = parts.hostname or "", parts.scheme == "https"
-    port = parts.port or (443 if tls else 80)
     try:
+        parts = urlsplit(url)
+        host, tls = parts.hostname or "", parts.scheme == "https"
+        port = parts.port or (443 if tls else 80)
         address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
         if model is None:
             listed = httpx2.get(f"{url}/v1/models", headers=_headers(api_key), timeout=timeout_s)
             model = str(listed.raise_for_status().json()["data"][0]["id"])
-    except (OSError, httpx2.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: {error!r}") from error
+    except (LookupError, TypeError):
+        raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: it names no model") from None
+    except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: {why}") from error
     return Target(
         name=name, url=url, host=host, port=port, address=address, tls=tls,
         model=model, endpoint=endpoint, api_key=api_key,

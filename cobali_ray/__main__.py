@@ -1,0 +1,17 @@
+"""The `cobali` program. It imports the rest where Ctrl-C is already understood."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while Python still imports it ends it as later: 130, and no word."""
+    try:
+        from cobali_ray.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
