@@ -47,7 +47,7 @@ export function ChatView() {
   };
   return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
     <${EngineInUse} conversation=${conversation} answer=${messageOf(conversation, messages[id])} />
-    <${Panel} name="list" label="Conversations"><${Sidebar} onChosen=${closeDrawers} /></${Panel}>
+    <${Panel} name="list" label="Conversations"><${Sidebar} close=${closeDrawers} /></${Panel}>
     <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
       <header class="chat-bar">
         <${Toggle} name="list" icon="menu" label="Conversations" shown=${shown} />
