@@ -125,7 +125,8 @@ function useLeftS(untilMs) {
 
 /** Where an answer is that has not begun, in words. */
 function useStanding(store, open) {
-  const { history } = useStore(feed);
+  const { history, status: engine, cause } = useStore(feed);
   const { status, xRequestId } = useStore(store);
-  return open && status === "waiting" ? standing(history, xRequestId) : null;
+  if (!open || status !== "waiting") return null;
+  return engine === "gone" && cause === "loading" ? "loading the model …" : standing(history, xRequestId);
 }
