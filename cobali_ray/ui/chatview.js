@@ -15,7 +15,7 @@ import { html, useEffect, useRef, useState } from "./preact.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { useStore } from "./store.js";
-import { currentBody, running, send, stop } from "./talk.js";
+import { answerOf, currentBody, running, send, stop } from "./talk.js";
 
 const Turns = later(loadTurns);
 const CopyDialog = later(loadCopyDialog);
@@ -30,6 +30,7 @@ export function ChatView() {
   const shown = useStore(panels);
   const conversation = held[id];
   const busy = id in messages;
+  const answer = messageOf(conversation, messages[id]); // the one under way, or null
   useKeys();
   useEffect(() => {
     if (!opened) openLibrary();
@@ -46,7 +47,8 @@ export function ChatView() {
     attach(conversation, [...event.dataTransfer.files]);
   };
   return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
-    <${EngineInUse} conversation=${conversation} answer=${messageOf(conversation, messages[id])} />
+    <${EngineInUse} model=${answer?.model ?? conversation.model} said=${`${id} ${conversation.head}`}
+      request=${answer && answerOf(answer).get().xRequestId} />
     <${Panel} name="list" label="Conversations"><${Sidebar} close=${closeDrawers} /></${Panel}>
     <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
       <header class="chat-bar">
