@@ -8,7 +8,7 @@ import { Icon } from "./icons.js";
 import { EngineInUse } from "./inuse.js";
 import { later, loadCopyDialog, loadToolSettings, loadTurns } from "./lazy.js";
 import { beginNew, change, library, openLibrary } from "./library.js";
-import { Panel, closeDrawers, panels, toggle } from "./panels.js";
+import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
 import { DEFAULTS } from "./params.js";
 import { keepDefaults } from "./play.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
@@ -38,7 +38,7 @@ export function ChatView() {
   }, []);
   const before = useRef(id);
   useEffect(() => {
-    if (before.current !== id) document.getElementById("prompt").focus({ preventScroll: true });
+    if (before.current !== id && !isCovered()) document.getElementById("prompt").focus({ preventScroll: true });
     before.current = id;
   }, [id]);
   const onDrop = (event) => {

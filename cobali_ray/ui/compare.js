@@ -19,6 +19,7 @@ import { NumbersTable } from "./comparetable.js";
 import { Composer } from "./composer.js";
 import { Empty } from "./empty.js";
 import { feed } from "./feed.js";
+import { toMessage } from "./focus.js";
 import { count, duration, rate, some } from "./format.js";
 import { Icon } from "./icons.js";
 import { EngineInUse } from "./inuse.js";
@@ -126,7 +127,8 @@ function Together({ sides, running }) {
     <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together ·${" "}
     ${count(tokens)} tokens in ${duration(seconds)}${!served && ", by the page's clock"}
     <span class="grow"></span>
-    <button type="button" disabled=${running} onClick=${again}><${Icon} name="retry" />Run again</button>
+    <button type="button" disabled=${running}
+      onClick=${(event) => (again(), toMessage(event))}><${Icon} name="retry" />Run again</button>
   </p>`;
 }
 

@@ -53,7 +53,7 @@ export function Sidebar({ close }) {
     </nav>
     ${
       deleted &&
-      html`<p class="told" role="status">Deleted <b>${deleted.title}</b>.
+      html`<p class="told" role="status">Deleted: <b>${deleted.title}</b>
         ${" "}<button class="quiet small" onClick=${undo}>Undo</button></p>`
     }
     ${
