@@ -12,7 +12,7 @@ import structlog
 from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.core.stats import EngineState
+from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import CobaliError
 
 _log = structlog.get_logger(__name__)
@@ -47,8 +47,8 @@ class Viewer:
     def __init__(self) -> None:
         self.fresh = True
         """Whether it has yet to be told how things stand."""
-        self.misses = False
-        """Whether it was told that the engine is gone, and nothing since."""
+        self.gone: EngineStatus | None = None
+        """How it was told that the engine is, which is gone; None: it was told ticks since."""
         self.closed = False
         self._waiting: list[bytes] = []
         self._arrived = asyncio.Event()
@@ -116,7 +116,7 @@ class Viewers:
             try:
                 await self._round()
             except CobaliError:
-                self._say_gone(gone(await self._client.state()))
+                self._say_gone(await self._client.state())
 
     def _period_s(self) -> float:
         """Return how far apart polls are: the more look, the rarer, so that it costs the same."""
@@ -152,15 +152,16 @@ class Viewers:
             return  # it died between the two: the next round sees that
         _tell(fresh, past.body)
 
-    def _say_gone(self, event: bytes) -> None:
+    def _say_gone(self, state: EngineState) -> None:
+        """Tell that the engine is gone, and again when its status changes; a ready one is no longer gone."""
         for viewer in self._viewers:
-            if not viewer.misses:
-                viewer.misses = True
-                viewer.put(event)
+            if viewer.gone is None or state.status not in {viewer.gone, EngineStatus.READY}:
+                viewer.gone = state.status
+                viewer.put(gone(state))
 
 
 def _tell(viewers: list[Viewer], body: bytes) -> None:
     event = b"data: " + body + b"\n\n"
     for viewer in viewers:
-        viewer.fresh = viewer.misses = False
+        viewer.fresh, viewer.gone = False, None
         viewer.put(event)

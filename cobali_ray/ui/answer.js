@@ -15,12 +15,14 @@ const TAIL_CHARS = 200; // more than a line of them
 
 /**
  * What the model says, then its numbers and `actions`. `last`: its end stays in sight. `waiting`: for what, in words.
+ * `busy`: more may come after its words, such as its numbers.
  *
  * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`.
  */
 export function Answer({
   answer: store,
   last = false,
+  busy = false,
   waiting = null,
   actions = null,
   onResult = null,
@@ -32,12 +34,12 @@ export function Answer({
   const { status, part, reasoning, text, calls, error } = answer;
   const open = isOpen(answer);
   const words = useRef(null);
-  const wasOpen = useRef(false);
-  const grows = open || wasOpen.current; // the numbers come with the end
+  const grew = useRef(false);
+  const grows = open || busy;
   const scroller = () => (title ? words.current : document.scrollingElement);
-  useEndInSight(scroller, title ? NEAR_PX.card : NEAR_PX.page, grows && (title || last));
+  useEndInSight(scroller, title ? NEAR_PX.card : NEAR_PX.page, (grows || grew.current) && (title || last));
   useLayoutEffect(() => {
-    wasOpen.current = open;
+    grew.current = grows; // what comes with the end is drawn after it
   });
   const caretOf = (name) => (status === "streaming" && part === name ? html`<i class="caret"></i>` : null);
   const unanswered = reasoning && !text && !calls.length && !open && !error;

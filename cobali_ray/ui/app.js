@@ -64,11 +64,12 @@ function App() {
     </main>`;
 }
 
-/** Asks for the models anew when a key was entered, or an engine has come; draws nothing. */
+/** Asks for the models anew when a key was entered, or an engine has come or is away; draws nothing. */
 function ModelList() {
   const { entered } = useStore(access);
-  const engine = useStore(feed).history?.engine.incarnation_id;
-  useEffect(() => void loadModels(), [entered, engine]);
+  const { history, cause } = useStore(feed);
+  const engine = history?.engine.incarnation_id;
+  useEffect(() => void loadModels(), [entered, engine, cause]);
   return null;
 }
 

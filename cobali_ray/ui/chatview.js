@@ -8,14 +8,14 @@ import { Icon } from "./icons.js";
 import { EngineInUse } from "./inuse.js";
 import { later, loadCopyDialog, loadToolSettings, loadTurns } from "./lazy.js";
 import { beginNew, change, library, openLibrary } from "./library.js";
-import { Panel, closeDrawers, panels, toggle } from "./panels.js";
+import { Panel, closeDrawers, isCovered, panels, toggle } from "./panels.js";
 import { DEFAULTS } from "./params.js";
 import { keepDefaults } from "./play.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { useStore } from "./store.js";
-import { currentBody, running, send, stop } from "./talk.js";
+import { answerOf, currentBody, running, send, stop } from "./talk.js";
 
 const Turns = later(loadTurns);
 const CopyDialog = later(loadCopyDialog);
@@ -30,6 +30,7 @@ export function ChatView() {
   const shown = useStore(panels);
   const conversation = held[id];
   const busy = id in messages;
+  const answer = messageOf(conversation, messages[id]); // the one under way, or null
   useKeys();
   useEffect(() => {
     if (!opened) openLibrary();
@@ -37,7 +38,7 @@ export function ChatView() {
   }, []);
   const before = useRef(id);
   useEffect(() => {
-    if (before.current !== id) document.getElementById("prompt").focus({ preventScroll: true });
+    if (before.current !== id && !isCovered()) document.getElementById("prompt").focus({ preventScroll: true });
     before.current = id;
   }, [id]);
   const onDrop = (event) => {
@@ -46,8 +47,9 @@ export function ChatView() {
     attach(conversation, [...event.dataTransfer.files]);
   };
   return html`<div class=${`chat ${shown.list ? "with-list" : ""} ${shown.settings ? "with-settings" : ""}`}>
-    <${EngineInUse} conversation=${conversation} answer=${messageOf(conversation, messages[id])} />
-    <${Panel} name="list" label="Conversations"><${Sidebar} onChosen=${closeDrawers} /></${Panel}>
+    <${EngineInUse} model=${answer?.model ?? conversation.model} said=${`${id} ${conversation.head}`}
+      request=${answer && answerOf(answer).get().xRequestId} />
+    <${Panel} name="list" label="Conversations"><${Sidebar} close=${closeDrawers} /></${Panel}>
     <section class="talk" aria-label="Conversation" onDrop=${onDrop} onDragOver=${(event) => event.preventDefault()}>
       <header class="chat-bar">
         <${Toggle} name="list" icon="menu" label="Conversations" shown=${shown} />

@@ -10,6 +10,7 @@ import {
   compare,
   comparison,
   currentBodies,
+  firstModel,
   kindOf,
   openRuns,
   stop,
@@ -18,8 +19,10 @@ import { NumbersTable } from "./comparetable.js";
 import { Composer } from "./composer.js";
 import { Empty } from "./empty.js";
 import { feed } from "./feed.js";
+import { toMessage } from "./focus.js";
 import { count, duration, rate, some } from "./format.js";
 import { Icon } from "./icons.js";
+import { EngineInUse } from "./inuse.js";
 import { later, loadCopyDialog } from "./lazy.js";
 import { asMarkdown, asObject } from "./measures.js";
 import { models } from "./models.js";
@@ -54,7 +57,10 @@ export function CompareView() {
   const running = useOpen(compared);
   const [copied, copy] = useState(null);
   const [title, text] = EMPTY[kindOf(state)];
+  const [first] = compared?.sides ?? [];
   return html`<div class="play">
+    <${EngineInUse} model=${first?.body.model ?? firstModel()} said=${compared}
+      request=${running ? first.answer.get().xRequestId : null} />
     <section class="talk" aria-label="Comparison">
       <${Setup} state=${state} />
       ${
@@ -121,7 +127,8 @@ function Together({ sides, running }) {
     <b>${seconds > 0 ? rate(tokens / seconds, "tok/s") : "–"}</b> together ·${" "}
     ${count(tokens)} tokens in ${duration(seconds)}${!served && ", by the page's clock"}
     <span class="grow"></span>
-    <button type="button" disabled=${running} onClick=${again}><${Icon} name="retry" />Run again</button>
+    <button type="button" disabled=${running}
+      onClick=${(event) => (again(), toMessage(event))}><${Icon} name="retry" />Run again</button>
   </p>`;
 }
 
@@ -145,13 +152,16 @@ function Meanwhile({ kind }) {
   const to = Math.max(history.lastId, TICKS - 1);
   const from = to - TICKS + 1;
   const { engine_id: id, model } = history.engine;
-  const whose = engines.length > 1 || kind === "models" ? `engine ${id} (${model})` : "the engine";
+  const [whose, every] =
+    engines.length > 1 || kind === "models"
+      ? [`engine ${id} (${model})`, "Every stream on it"]
+      : ["the engine", "Every stream"];
   return html`<section class="card meanwhile" aria-label="The engine's last ticks">
     <${TokenPlot} ticks=${history.between(from, to)} from=${from} to=${to}
       budget=${history.engine.token_budget} height=${104} />
     <p class="muted"><i class="swatch decode"></i>decode and <i class="swatch prefill"></i>prefill tokens of
       the last ${TICKS} ticks of ${whose}.
-      ${status === "live" ? " Every stream adds one decode token to each." : " The feed is away."}
+      ${status === "live" ? ` ${every} adds one decode token to each.` : " The feed is away."}
       ${" "}<a href="#ticks">See everything</a></p>
   </section>`;
 }

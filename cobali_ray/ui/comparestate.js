@@ -47,6 +47,10 @@ export function pairOf({ pair }) {
   return [left, pick(pair[1], left)];
 }
 
+/** The model that the first side would be asked of. */
+export const firstModel = () =>
+  kindOf(comparison.get()) === "models" ? pairOf(comparison.get())[0] : play.get().model;
+
 /** Return how many streams to compare, as typed, within bounds; and keep it. */
 export function keepStreams() {
   const streams = Math.max(1, Math.min(MOST_STREAMS, Math.round(Number(comparison.get().streams)) || 1));

@@ -1,4 +1,5 @@
 // Where a prompt is written and sent.
+import { toMessage } from "./focus.js";
 import { Icon } from "./icons.js";
 import { html, useLayoutEffect, useRef } from "./preact.js";
 
@@ -65,7 +66,8 @@ export function Composer({
       <button type="button" class="quiet small" onClick=${onCopy}>Copy request</button>
       ${
         onClear &&
-        html`<button type="button" class="quiet small" onClick=${onClear} disabled=${nothing}>Clear</button>`
+        html`<button type="button" class="quiet small" disabled=${nothing}
+          onClick=${(event) => (onClear(), toMessage(event))}>Clear</button>`
       }
     </div>
   </form>`;

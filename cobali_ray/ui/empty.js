@@ -1,5 +1,6 @@
 // What stands where there is nothing yet: what this is, and a way to begin.
 import { BASE } from "./api.js";
+import { toMessage } from "./focus.js";
 import { Icon } from "./icons.js";
 import { modelOf, models } from "./models.js";
 import { html } from "./preact.js";
@@ -35,7 +36,7 @@ export function Empty({ title = null, text = WHAT, send, chosen = "" }) {
     ${
       all.length > 0 &&
       html`<ul class="examples">${(tiny ? EXAMPLES : GENERAL).map(
-        (prompt) => html`<li key=${prompt}><button onClick=${() => send(prompt)}>
+        (prompt) => html`<li key=${prompt}><button onClick=${(event) => (send(prompt), toMessage(event))}>
           ${prompt}<${Icon} name="send" /></button></li>`,
       )}</ul>`
     }

@@ -8,12 +8,13 @@ const AT_START = 600;
 export const REMEMBERED = 4096; // ticks that the engine has, at most
 const RETRY_S = [0.5, 1, 2, 4];
 const SILENT_S = 20;
+const WITHOUT_MODEL = ["unloaded", "loading", "failed"]; // no ticks; the stream says how it is, and waits for them
 
 /** `status`: connecting, live, gone (no engine), lost (no server), locked (no key), absent, asleep. */
 export const feed = makeStore({
   status: "connecting",
   detail: "",
-  cause: null, // of gone: the engine's status, such as restarting or unloaded
+  cause: null, // of gone: the engine's status, such as restarting or loading
   sinceUnixS: null,
   history: null,
   restarted: null,
@@ -90,7 +91,7 @@ async function listen() {
     const { engines } = await health.json();
     feed.set({ engines: engines.map((engine) => engine.engine_id) });
     const { status } = engines.find((engine) => engine.engine_id === shown()) ?? {};
-    if (status !== "unloaded") {
+    if (!WITHOUT_MODEL.includes(status)) {
       const { history } = feed.get();
       const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
       const first = await call(told("debug/ticks", query), { signal: abort.signal });
@@ -104,7 +105,7 @@ async function listen() {
       if (event !== "gone") continue;
       const { status: cause, detail, down_s: downS } = JSON.parse(data);
       feed.set({ status: "gone", detail: `${detail}.`, cause, sinceUnixS: Date.now() / 1000 - downS });
-      clearTimeout(silence); // it is said once, and nothing until the engine is back
+      clearTimeout(silence); // nothing is said until that changes
     }
   } finally {
     clearTimeout(silence);

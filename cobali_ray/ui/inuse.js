@@ -1,29 +1,27 @@
-// Which engine the page shows beside a conversation: one of its model, and of several the one that answers.
+// Which engine the page shows beside answers: one of their model, and of several the one that answers.
 import { call } from "./api.js";
 import { feed, show, shown } from "./feed.js";
 import { enginesOf, modelOf, models } from "./models.js";
 import { useEffect } from "./preact.js";
 import { useStore } from "./store.js";
-import { answerOf } from "./talk.js";
 
 const LOOKS_S = [0.3, 0.5, 1, 2, 4]; // pauses before looking for a request; then it counts as not to be found
 
 /**
- * Has an engine of the conversation's model shown; draws nothing. `answer`: the one under way, or null.
+ * Has an engine of a model shown; draws nothing. `request`: the `x-request-id` of what it is asked, or null.
  *
- * The choice in the header holds until something is said, or another conversation or model is chosen.
+ * The choice in the header holds until `said` changes, or the model.
  */
-export function EngineInUse({ conversation, answer }) {
+export function EngineInUse({ model, request, said }) {
   useStore(models);
   const { engines } = useStore(feed);
-  const states = enginesOf(answer?.model ?? modelOf(conversation.model));
+  const states = enginesOf(modelOf(model));
   const own = Object.keys(states);
   const several = engines.length > 1;
-  const request = answer && answerOf(answer).get().xRequestId;
   useEffect(() => {
     if (several && own.length && !own.includes(shown()))
       show(own.find((id) => states[id] === "ready") ?? own[0]);
-  }, [several, own.join(), conversation.id, conversation.head]);
+  }, [several, own.join(), said]);
   useEffect(() => {
     if (!request || own.length < 2) return undefined;
     const leave = new AbortController();

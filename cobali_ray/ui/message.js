@@ -3,6 +3,7 @@ import { Answer } from "./answer.js";
 import { Chips } from "./chips.js";
 import { pathOf, siblingsOf } from "./conversations.js";
 import { feed } from "./feed.js";
+import { focusLater, toMessage } from "./focus.js";
 import { Icon } from "./icons.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { useStore } from "./store.js";
@@ -52,6 +53,7 @@ function Editor({ message, busy, onClose }) {
     if (busy || !text.trim()) return;
     onClose();
     edit(message, text);
+    toMessage(event);
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) go(event);
@@ -74,15 +76,29 @@ function Versions({ conversation, message, busy }) {
   const all = siblingsOf(conversation, message);
   if (all.length < 2) return null;
   const at = all.findIndex(({ id }) => id === message.id);
-  const turn = (by) => () => turnTo(all[at + by]);
+  const turn =
+    (by) =>
+    ({ detail: clicks }) => {
+      const next = all[at + by];
+      turnTo(next);
+      if (!clicks) focusLater(() => turnerOf(next, by));
+    };
   const kind = message.role === "user" ? "message" : "answer";
-  return html`<span class="versions" role="group" aria-label=${`Versions of this ${kind}`}>
+  return html`<span id=${versionsOf(message)} class="versions" role="group" aria-label=${`Versions of this ${kind}`}>
     <button class="quiet icon small" disabled=${busy || at === 0} onClick=${turn(-1)}
       aria-label="Version before"><${Icon} name="left" size=${14} /></button>
     <span>${at + 1}/${all.length}</span>
     <button class="quiet icon small" disabled=${busy || at === all.length - 1} onClick=${turn(1)}
       aria-label="Version after"><${Icon} name="right" size=${14} /></button>
   </span>`;
+}
+
+const versionsOf = ({ id }) => `versions-${id}`;
+
+/** The button beside a message that turns on in the same direction, or back where there is none further. */
+function turnerOf(message, by) {
+  const buttons = [...(document.getElementById(versionsOf(message))?.querySelectorAll("button") ?? [])];
+  return (by < 0 ? buttons : buttons.reverse()).find(({ disabled }) => !disabled);
 }
 
 /** What the model answered, and what can be done with it. `last`: it ends the branch. */
@@ -95,12 +111,12 @@ function Answered({ conversation, message, last, busy }) {
       last &&
       !open &&
       canGoOn(message) &&
-      html`<button class="quiet small" disabled=${busy} onClick=${() => goOn(message)}>
+      html`<button class="quiet small" disabled=${busy} onClick=${(event) => (goOn(message), toMessage(event))}>
         <${Icon} name="play" size=${14} />Continue</button>`
     }
     ${!open && html`<${Again} message=${message} busy=${busy} />`}`;
   const onResult = last && !busy ? (id, result) => giveResult(message, id, result) : null;
-  return html`<${Answer} answer=${store} last=${last} waiting=${waiting} actions=${actions}
+  return html`<${Answer} answer=${store} last=${last} busy=${open} waiting=${waiting} actions=${actions}
     onResult=${onResult} />`;
 }
 
@@ -108,7 +124,8 @@ function Answered({ conversation, message, last, busy }) {
 function Again({ message, busy }) {
   const leftS = useLeftS(message.error?.retryAtMs ?? 0);
   const word = message.status === "failed" && !message.text ? "Try again" : "Regenerate";
-  return html`<button class="quiet small" disabled=${busy || leftS > 0} onClick=${() => regenerate(message)}>
+  return html`<button class="quiet small" disabled=${busy || leftS > 0}
+    onClick=${(event) => (regenerate(message), toMessage(event))}>
     <${Icon} name="retry" size=${14} />${leftS > 0 ? `Try again in ${leftS} s` : word}</button>`;
 }
 
@@ -125,7 +142,8 @@ function useLeftS(untilMs) {
 
 /** Where an answer is that has not begun, in words. */
 function useStanding(store, open) {
-  const { history } = useStore(feed);
+  const { history, status: engine, cause } = useStore(feed);
   const { status, xRequestId } = useStore(store);
-  return open && status === "waiting" ? standing(history, xRequestId) : null;
+  if (!open || status !== "waiting") return null;
+  return engine === "gone" && cause === "loading" ? "loading the model …" : standing(history, xRequestId);
 }

@@ -15,7 +15,12 @@ const WORDS = {
   asleep: ["wait", "asleep"],
 };
 /** Of an engine that is away, where it says why. */
-const AWAY = { restarting: ["bad", "restarting"], unloaded: ["wait", "not loaded"] };
+const AWAY = {
+  restarting: ["bad", "restarting"],
+  unloaded: ["wait", "not loaded"],
+  loading: ["wait", "loading the model"],
+  failed: ["bad", "not loaded"],
+};
 
 /** One look: model, how many slots are busy, or what is wrong. */
 export function Pill() {
@@ -59,6 +64,12 @@ export function Notices() {
       html`<${Notice} kind="bad" title="The engine is being restarted">
       It ended at ${clockTime(sinceUnixS, { milliseconds: false })}. Nothing to do: new requests wait for it, and
       ticks resume by themselves.<//>`
+    }
+    ${
+      status === "gone" &&
+      cause === "failed" &&
+      html`<${Notice} kind="bad" title="The model could not be loaded">
+      ${detail} The next message to it tries again.<//>`
     }
     ${
       status === "gone" &&

@@ -1,4 +1,5 @@
 // What stands beside the conversation and can be folded; where there is no room, a drawer above it.
+import { focusLater } from "./focus.js";
 import { html, useLayoutEffect, useRef } from "./preact.js";
 import { forGood, keep, kept, makeStore, useStore } from "./store.js";
 
@@ -27,13 +28,15 @@ export function toggle(name, shown = !panels.get()[name], focus = null) {
   if (!narrow()) keep(forGood, NAME, { list, settings });
   const place = () => document.getElementById(focus);
   if (place()) place().focus();
-  else if (focus) requestAnimationFrame(() => requestAnimationFrame(() => place()?.focus())); // once it is drawn
+  else if (focus) focusLater(place);
 }
+
+/** Say whether one of them hides the conversation. */
+export const isCovered = () => narrow() && Object.values(panels.get()).includes(true);
 
 /** Fold what hides the conversation; say whether anything did. */
 export function closeDrawers() {
-  const { list, settings } = panels.get();
-  if (!narrow() || !(list || settings)) return false;
+  if (!isCovered()) return false;
   panels.set({ list: false, settings: false });
   return true;
 }

@@ -20,22 +20,25 @@ import { running, stop } from "./talk.js";
 
 const portable = () => import("./portable.js");
 
-/** The whole list. `onChosen` is called once a conversation comes into sight. */
-export function Sidebar({ onChosen }) {
+/** The whole list. `close`: folds it where it hides the conversation; there it also has a button for that. */
+export function Sidebar({ close }) {
   const { summaries, id, query, found, deleted } = useStore(library);
   const [told, setTold] = useState(null); // of a file that was brought in
   const shown = found ? summaries.filter((one) => found.has(one.id)) : summaries;
   const choose = async (chosen) => {
     await show(chosen);
-    onChosen();
+    close();
   };
   const begin = () => {
     beginNew();
-    onChosen();
+    close();
   };
   return html`<div class="list">
-    <button class="new" title="Ctrl+Shift+O" onClick=${begin}>
-      <${Icon} name="plus" />New chat</button>
+    <div class="first">
+      <button class="new" title="Ctrl+Shift+O" onClick=${begin}><${Icon} name="plus" />New chat</button>
+      <button class="quiet icon close" aria-label="Close conversations" title="Close" onClick=${close}>
+        <${Icon} name="close" /></button>
+    </div>
     <label class="search"><span class="hidden">Search conversations</span><${Icon} name="search" />
       <input id="search" type="search" placeholder="Search" title="Ctrl+K" value=${query}
         onInput=${(event) => search(event.target.value)} /></label>
@@ -50,7 +53,7 @@ export function Sidebar({ onChosen }) {
     </nav>
     ${
       deleted &&
-      html`<p class="told" role="status">Deleted <b>${deleted.title}</b>.
+      html`<p class="told" role="status">Deleted: <b>${deleted.title}</b>
         ${" "}<button class="quiet small" onClick=${undo}>Undo</button></p>`
     }
     ${

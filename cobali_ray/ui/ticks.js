@@ -37,7 +37,8 @@ export function Ticks() {
     if (engines.length > 1 || history?.ticks.length) write(history);
   }, [state.end, state.pinned, state.span, state.axis, state.request, engine, engines.length]);
   const head = html`<${Engines} />${problem && html`<${Problem} text=${problem} />`}`;
-  if (!history) return html`${head}<${Nothing} why=${status === "gone" && cause === "unloaded" ? cause : status} />`;
+  const without = status === "gone" && ["unloaded", "failed"].includes(cause);
+  if (!history) return html`${head}<${Nothing} why=${without ? "unloaded" : status} />`;
   const nowS = engineNow(history);
   const request = state.request === null ? null : (history.requests.get(state.request) ?? null);
   return html`

@@ -246,6 +246,20 @@ async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app
     await late.leave()
 
 
+async def test_gone_is_said_again_when_the_engine_is_gone_in_another_way(app, client, clock):
+    client.incarnation_id = LoadingError()
+    viewer = await Viewer.come(app)
+    ready_since = EngineStatus.READY  # it had no ticks a moment ago
+    for status in (EngineStatus.UNLOADED, EngineStatus.LOADING, ready_since):
+        client.engine = EngineState(status=status)
+        await poll(clock, client, 2)
+    client.incarnation_id, client.n_ticks = "e1", 3
+    await poll(clock, client)
+    told = [data["status"] if name == "gone" else data["ticks"] for name, data in viewer.events]
+    assert told == ["unloaded", "loading", [0, 1, 2]]
+    await viewer.leave()
+
+
 async def test_an_engine_that_only_stuttered_is_read_on(app, client, clock):
     client.n_ticks = 500
     viewer = await Viewer.come(app)

@@ -61,9 +61,13 @@ class Voice:
         function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
         self.say(tool_calls=[{"index": index, "function": function}])
 
-    def end(self, reason="stop", n_choices=1, **usage):
+    def finish(self, reason="stop", n_choices=1):
+        """Say why the answers end; their numbers are still to come."""
         for choice in range(n_choices):
             self._tell({"choices": [{"index": choice, "delta": {}, "finish_reason": reason}]})
+
+    def end(self, reason="stop", n_choices=1, **usage):
+        self.finish(reason, n_choices)
         self._tell({"choices": [], "usage": usage})
         self._page.evaluate("voice.tell('[DONE]'), delete voice.tell")
 

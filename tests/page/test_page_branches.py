@@ -64,6 +64,51 @@ def test_messages_are_edited_and_answers_asked_for_again_without_losing_any(make
     expect(page.locator(".asked")).to_have_text(["You: Count to 3.", "You: And on."])
 
 
+def test_keys_go_on_where_a_button_went_away(make_page, site):
+    page = make_page(site, "chat")
+    voice = Voice(page)
+    prompt = page.get_by_label("Your message")
+
+    def press(name):
+        button(page, name).last.focus()
+        page.keyboard.press("Enter")
+
+    page.get_by_role("button", name="Compare SQLite").focus()
+    page.keyboard.press("Enter")
+    expect(prompt).to_be_focused()
+    answer(voice, "1", "length")
+    press("Continue")
+    expect(prompt).to_be_focused()
+    answer(voice, " 2")
+    press("Regenerate")
+    expect(prompt).to_be_focused()
+    answer(voice, "3")
+    press("Edit")
+    page.keyboard.press("Enter")
+    expect(prompt).to_be_focused()
+    answer(voice, "4")
+    expect(texts(page)).to_have_text("4")
+    button(page, "Version before").focus()
+    page.keyboard.press("Enter")
+    expect(texts(page)).to_have_text("3")
+    expect(button(page, "Version after").first).to_be_focused()  # there is none before
+    page.keyboard.press("Enter")
+    expect(texts(page)).to_have_text("4")
+    expect(button(page, "Version before")).to_be_focused()
+    button(page, "Regenerate").click()
+    expect(texts(page)).to_have_count(0)
+    expect(prompt).not_to_be_focused()  # a finger would call up a keyboard
+    answer(voice, "5")
+    press("Regenerate")
+    answer(voice, "6")
+    expect(texts(page)).to_have_text("6")
+    button(page, "Version before").last.focus()
+    for name, text in (("before", "5"), ("after", "4"), ("after", "5")):
+        page.keyboard.press("Enter")
+        expect(texts(page)).to_have_text(text)
+        expect(button(page, f"Version {name}").last).to_be_focused()
+
+
 def test_an_answer_that_reached_its_length_goes_on_as_if_it_had_not(make_page, site):
     page = make_page(site, "chat")
     say(page, "hello", max_tokens=24, temperature=0)

@@ -119,7 +119,7 @@ def test_two_models_answer_the_same_prompt(make_page, of):
         for model, (_, told) in zip(asked, heard, strict=True):
             column = {name: row[names.index(model)].removesuffix(" better") for name, row in table.items()}
             assert column == shown(of, told["timings"], told["usage"])
-        expect(page.locator(".meanwhile")).to_contain_text("engine a (model-a)")
+        expect(page.locator(".meanwhile")).to_contain_text("engine b (model-b). Every stream on it adds")
         page.reload()
         expect(page.get_by_label("Left")).to_have_value("model-b")
 

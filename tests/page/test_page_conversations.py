@@ -218,6 +218,18 @@ def test_text_files_go_with_a_message_and_others_are_refused(make_page, site):
     voice.end()
 
 
+def test_a_file_with_a_long_name_fits_a_phone(make_page, site):
+    page = make_page(site, "chat", viewport={"width": 390, "height": 740})
+    name = "a_rather_long_name_of_a_file_for_such_a_phone.txt"
+    page.get_by_label("Files to attach").set_input_files(
+        {"name": name, "mimeType": "text/plain", "buffer": b"x"}
+    )
+    expect(page.locator(".composer .chip")).to_contain_text("tokens")
+    say(page, "What is it?", max_tokens=5)
+    expect(page.locator(".asked .chip")).to_contain_text(name)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_list_and_its_forms_are_accessible(make_page, site, scheme):
     page = make_page(site, "chat", color_scheme=scheme)
@@ -264,7 +276,16 @@ def test_on_a_phone_the_list_is_a_drawer(make_page):
         page.keyboard.press("Escape")
         page.keyboard.press("Escape")
         expect(drawer).to_have_count(0)
-        page.get_by_role("button", name="Conversations", exact=True).tap()
+        opener = page.get_by_role("button", name="Conversations", exact=True)
+        opener.tap()
+        drawer.get_by_role("button", name="Close conversations").tap()
+        expect(drawer).to_have_count(0)
+        expect(opener).to_be_focused()
+        opener.tap()
+        drawer.get_by_label("More about").tap()
+        drawer.get_by_role("button", name="Delete").tap()
+        expect(drawer.get_by_role("button", name="Undo")).to_be_visible()
+        expect(page.get_by_label("Your message")).not_to_be_focused()  # which is behind the drawer
         page.get_by_role("button", name="New chat").tap()
         expect(drawer).to_have_count(0)
         expect(page.locator(".asked")).to_have_count(0)

@@ -1,10 +1,14 @@
 """Which of several engines the page shows beside a conversation."""
 
 import re
+import threading
 
 import pytest
 from hands import say
 from stack import Site
+
+from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.errors import ConfigError
 
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
@@ -59,7 +63,35 @@ def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
         assert box["x"] + box["width"] <= beside["x"]
 
 
-def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page):
+def test_a_comparison_shows_the_engine_that_answers_its_first_side(make_page):
+    with Site(engines=("b-0", "b-1", "a"), scripted_tick_s=0.04) as site:
+        page = make_page(site, "compare", allow=["ERR_"])
+        expect(page.locator(".strip")).to_contain_text("Engine b-0 (model-b) is idle")
+        choose(page, "model-a")
+        expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
+        chosen(page).select_option("b-1")  # to have a look at it
+        expect(page.locator(".strip")).to_contain_text("Engine b-1 (model-b) is idle")
+        say(page, "the first", max_tokens=40)
+        expect(page.locator(".meanwhile")).to_contain_text("engine a (model-a)")
+        expect(page.locator(".measures")).to_be_visible()
+        choose(page, "model-b")  # of the next one
+        page.get_by_role("button", name="Run again").click()  # the old one
+        expect(page.locator(".measures")).to_have_count(0)
+        expect(page.locator(".measures")).to_be_visible()
+        expect(chosen(page)).to_have_value("a")
+        site.kill_engine()  # the first of model-b, so that the other one has to answer
+        say(page, "the second", max_tokens=3000)
+        expect(page.locator(".meanwhile")).to_contain_text("engine b-1 (model-b)")
+        expect(page.locator(".pill")).to_contain_text("4 of 8 slots busy")
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_role("button", name="Models").click()
+        page.get_by_label("Left").select_option("model-a")
+        expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
+
+
+def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page, monkeypatch):
+    may_load = threading.Event()
+    monkeypatch.setattr(EngineServer, "_check_room", lambda _: may_load.wait(60))
     with Site(engines=("a", "b"), on_demand=("b",)) as site:
         page = make_page(site, "chat", allow=["ERR_"])
         choose(page, "model-b")
@@ -71,6 +103,32 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
         expect(page.get_by_role("heading", name="The model is not loaded")).to_be_visible()
         page.get_by_role("link", name="Chat").click()
         say(page, "hello", max_tokens=20)
+        expect(page.locator("p.waiting")).to_have_text("loading the model …")
+        expect(settings).to_contain_text("loading the model")
+        late = make_page(site, "ticks?engine=b", allow=["ERR_"])
+        for one in (page, late):
+            expect(one.locator(".pill")).to_contain_text("loading the model")
+            expect(one.locator(".notice")).to_have_count(0)
+        may_load.set()
+        expect(late.get_by_role("region", name="Record of a tick")).to_be_visible()
         expect(page.locator(".numbers")).to_contain_text("length")
         expect(page.locator(".pill")).to_contain_text("0 of 8 slots busy")
         expect(settings).to_contain_text(re.compile(r"4,096 tokens at most"))
+
+
+def test_a_model_that_cannot_be_loaded_is_told(make_page, monkeypatch):
+    def damaged(_):
+        raise ConfigError("model", "mine.gguf is damaged")
+
+    monkeypatch.setattr(EngineServer, "_check_room", damaged)
+    with Site(engines=("a", "b"), on_demand=("b",)) as site:
+        page = make_page(site, "chat", allow=["ERR_", "500"])
+        choose(page, "model-b")
+        say(page, "hello")
+        late = make_page(site, "ticks?engine=b", allow=["ERR_"])
+        for one in (page, late):
+            expect(one.locator(".pill")).to_contain_text("not loaded")
+            expect(one.locator(".notice")).to_contain_text(
+                "could not be loaded. model: mine.gguf is damaged. The next message to it tries again."
+            )
+        expect(late.get_by_role("heading", name="The model is not loaded")).to_be_visible()

@@ -302,6 +302,17 @@ def test_the_view_is_accessible_paused_in_time_with_everything_open(make_page, s
     expect(page.get_by_text("The axis is logarithmic")).to_have_count(0)
 
 
+def test_the_choice_of_a_download_is_in_sight_on_a_phone(make_page, site):
+    ask(site, 20)
+    page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    page.get_by_text("Download", exact=True).tap()
+    menu = page.locator(".download .menu")
+    expect(menu).to_be_visible()
+    box = menu.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+
+
 def test_two_fingers_zoom(make_page, site):
     ask(site, 130)
     page = open_ticks(make_page, site, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)

@@ -4,7 +4,7 @@ import re
 
 import httpx2
 import pytest
-from hands import IDLE, compare, say, until
+from hands import IDLE, Voice, compare, say, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -151,9 +151,9 @@ def test_forgotten_ticks_are_told_and_left(make_page, site):
     expect(record).to_contain_text("the newest")
 
 
-CARET_IN_SIGHT = """() => {
-    const [caret, composer] = [".caret", ".composer"].map((name) => document.querySelector(name));
-    return caret.getBoundingClientRect().bottom < composer.getBoundingClientRect().top;
+IN_SIGHT = """() => {
+    const [it, composer] = ["%s", ".composer"].map((name) => document.querySelector(name));
+    return it.getBoundingClientRect().bottom < composer.getBoundingClientRect().top;
 }"""
 
 
@@ -166,10 +166,23 @@ def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_pag
         # What grows on its own, such as a block whose library comes late, moves nobody away from the end.
         page.evaluate("document.querySelector('.answer').style.paddingTop = '900px'")
         page.wait_for_function(long, arg=len(page.locator(".answer .text").inner_text()) + 100)
-        until(page, CARET_IN_SIGHT)
+        until(page, IN_SIGHT % ".caret")
         page.evaluate("scrollTo(0, 0)")
         page.wait_for_function(long, arg=len(page.locator(".answer .text").inner_text()) + 100)
         assert page.evaluate("scrollY") == 0, "nobody who reads is pulled away"
+
+
+def test_the_numbers_and_buttons_that_come_with_the_end_of_an_answer_stay_in_sight(make_page, site):
+    page = make_page(site, "chat", viewport={"width": 390, "height": 500})
+    voice = Voice(page)
+    say(page, "hello")
+    voice.say(content="Many words. " * 60)
+    expect(page.locator(".caret")).to_be_visible()
+    voice.finish()
+    expect(page.get_by_role("button", name="Copy answer")).to_be_visible()
+    voice.end(prompt_tokens=9, completion_tokens=60, completion_tokens_details={"reasoning_tokens": 9})
+    expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+    assert page.evaluate(IN_SIGHT % ".answer .actions")
 
 
 def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):
