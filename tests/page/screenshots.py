@@ -39,7 +39,8 @@ def save(page, path, **options):
     page.mouse.move(2, 2)
     page.evaluate("document.activeElement.blur()")
     image = Image.open(io.BytesIO(page.screenshot(**options))).convert("RGB")
-    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    few = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 def chat(page, folder, name="page-chat.png"):
@@ -67,7 +68,7 @@ def comparison(page, folder):
     page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_role("button", name=re.compile("a sailor and a lamp")).click()
     expect(page.get_by_role("region", name="Text with differences")).to_be_visible()
-    page.set_viewport_size({"width": 1400, "height": 1400})
+    page.set_viewport_size({"width": 1400, "height": 1460})
     save(page, folder / "page-compare.png")
     page.set_viewport_size(WIDE["viewport"])
 
