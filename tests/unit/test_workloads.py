@@ -169,7 +169,7 @@ def test_read_prompts(text, expected):
 
 
 def test_a_file_without_prompts_is_an_error():
-    with pytest.raises(ConfigError, match="prompts_file"):
+    with pytest.raises(ConfigError, match="prompts: there is none in the file"):
         read_prompts(" \n\n")
 
 
