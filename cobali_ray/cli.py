@@ -279,7 +279,7 @@ def run(
 def _log_to_stderr() -> None:
     from cobali_ray.telemetry.log import configure_logging
 
-    configure_logging(level="warning", stream=sys.stderr)  # what an engine has done is not asked for
+    configure_logging(level="warning", stream=sys.stderr)  # nobody asked for an engine's events
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""
 TIMEOUT_S: Final = 5.0
 NARROW: Final = 78
-"""On a terminal with fewer columns, a table that has to be folded cannot be read."""
+"""With fewer columns, a table whose cells have to be folded cannot be read."""
 PROXY: Final = "ProxyActor"
 """Where there is no HAProxy, one of the ports of Serve's own proxy takes requests."""
 _Counts = dict[str, float]

@@ -160,7 +160,7 @@ class Generation:
     async def prompt(self, http: HttpRequest, read: Read) -> Prompted:
         """Return what a chat's body would have the model continue, and ask nothing of the engine.
 
-        Raises what is wrong with the body, its schemas of tools excepted, which take time to compile.
+        Raises what the chat would be refused for, except for tool schemas, which take time to compile.
         """
         return await self._intake.take(http, partial(self._prompted, account_of(http), read))
 

@@ -48,7 +48,7 @@ class Viewer:
         self.fresh = True
         """Whether it has yet to be told how things stand."""
         self.gone: EngineStatus | None = None
-        """How it was told that the engine is, which is gone; None: it was told ticks since."""
+        """The status last told of an engine that is gone; None once ticks have been told again."""
         self.closed = False
         self._waiting: list[bytes] = []
         self._arrived = asyncio.Event()
@@ -153,7 +153,7 @@ class Viewers:
         _tell(fresh, past.body)
 
     def _say_gone(self, state: EngineState) -> None:
-        """Tell that the engine is gone, and again when its status changes; a ready one is no longer gone."""
+        """Tell that the engine is gone, and again when its status changes; ticks tell that it is ready."""
         for viewer in self._viewers:
             if viewer.gone is None or state.status not in {viewer.gone, EngineStatus.READY}:
                 viewer.gone = state.status

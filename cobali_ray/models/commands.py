@@ -102,7 +102,7 @@ def list_models(cache_dir: CacheDir = None, *, as_json: AsJson = False) -> None:
 
 
 def list_console() -> Console:
-    """Return what lists are printed on: as wide as the terminal, and in a pipe or a file wide enough."""
+    """Return a console for lists, as wide as the terminal; in a pipe or a file, nothing on it is cut."""
     from rich.console import Console
 
     fits = sys.stdout.isatty() or "COLUMNS" in os.environ

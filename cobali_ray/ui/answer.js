@@ -15,7 +15,7 @@ const TAIL_CHARS = 200; // more than a line of them
 
 /**
  * What the model says, then its numbers and `actions`. `last`: its end stays in sight. `waiting`: for what, in words.
- * `busy`: more may come after its words, such as its numbers.
+ * `busy`: more may come after its text, such as its numbers.
  *
  * `onResult(id, result)` takes the result of a tool call that somebody types; see `Calls`.
  */

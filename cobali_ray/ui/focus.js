@@ -4,7 +4,7 @@
 export const focusLater = (find) =>
   requestAnimationFrame(() => requestAnimationFrame(() => find()?.focus({ preventScroll: true })));
 
-/** After a button that goes away was pressed by a key, go on in the message; a finger would call up a keyboard. */
+/** Focus the message after a button that goes away was pressed by a key; after a tap it would open a keyboard. */
 export function toMessage({ detail: clicks }) {
   if (!clicks) document.getElementById("prompt").focus({ preventScroll: true });
 }
