@@ -656,3 +656,8 @@ class NoAnswerError(CobaliError):
 
 class FrontEndError(CobaliError):
     """HAProxy's configuration is not what this version expects."""
+
+
+def why_of(error: Exception) -> str:
+    """Return the message of somebody else's error on one line, or its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from cobali_ray.errors import ConfigError, ModelNotFoundError
+from cobali_ray.errors import ConfigError, ModelNotFoundError, why_of
 from cobali_ray.models.files import choose, models_among
 from cobali_ray.models.local import cached_models
 from cobali_ray.models.reference import HubReference
@@ -201,7 +201,7 @@ def _disk_full(why: str) -> ConfigError:
 
 
 def _unreachable(host: str, error: Exception) -> _UnreachableError:
-    why = " ".join(str(error).split()) or type(error).__name__
+    why = why_of(error)
     return _UnreachableError(
         f"{host} cannot be reached, or broke off ({why[:200]}); check the network, proxy and HF_ENDPOINT"
     )

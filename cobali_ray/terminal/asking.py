@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx2
 import orjson
 
-from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError
+from cobali_ray.errors import ConfigError, NoAnswerError, NoServerError, why_of
 
 TIMEOUT: Final = httpx2.Timeout(10.0, read=None)
 """An answer may take as long as it takes; that somebody is there shows at once."""
@@ -132,8 +132,7 @@ class Asker:
                 "--url", f"no server answers at {self.url}; start one with `cobali serve`"
             ) from error
         except (httpx2.TransportError, httpx2.InvalidURL, ValueError) as error:
-            why = " ".join(str(error).split()) or type(error).__name__
-            raise NoAnswerError(f"the server at {self.url} stopped answering: {why}") from error
+            raise NoAnswerError(f"the server at {self.url} stopped answering: {why_of(error)}") from error
 
     def _require_good(self, answer: httpx2.Response) -> None:
         if answer.status_code == httpx2.codes.OK:

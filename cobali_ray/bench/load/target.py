@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 import orjson
 
-from cobali_ray.errors import ConfigError
+from cobali_ray.errors import ConfigError, why_of
 
 Endpoint: TypeAlias = Literal["completions", "chat"]
 _PROBE, _PROBE_WORDS = "one two three", 200
@@ -109,8 +109,7 @@ def connect(
     except (LookupError, TypeError):
         raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: it names no model") from None
     except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: {why}") from error
+        raise ConfigError(name, f"no OpenAI-compatible server answers at {url}: {why_of(error)}") from error
     return Target(
         name=name, url=url, host=host, port=port, address=address, tls=tls,
         model=model, endpoint=endpoint, api_key=api_key,
