@@ -8,6 +8,7 @@ llama-cpp-python, with nothing reused.
 
 import random
 from array import array
+from dataclasses import replace
 
 import archs
 import numpy as np
@@ -20,7 +21,9 @@ from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.core.events import Delta
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.context import DIFFUSION
 from cobali_ray.engine.opening import open_engine
+from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock, Recorder
 
@@ -249,3 +252,22 @@ def test_a_copy_made_at_the_next_pass_is_of_the_donor_as_it_was(models):
     logits = compute((0, 80, 20, True), (1, 60, 20, True), sequences=(2, 0))
     assert np.abs(logits[::-1] - expected).max() < 0.05
     backend.close()
+
+
+@pytest.mark.parametrize("arch", sorted(DIFFUSION))
+def test_what_is_refused_as_a_diffusion_model_is_one_for_llama_cpp(tmp_path, monkeypatch, arch):
+    family = archs.FAMILIES["dense" if arch in {"dream", "llada"} else "moe"]
+    monkeypatch.setitem(archs.FAMILIES, arch, replace(family, arch=arch))
+    path, lc = archs.write(tmp_path / "m.gguf", arch), library.load()
+    params = lc.llama_model_default_params()
+    params.vocab_only = True
+    model = lc.llama_model_load_from_file(str(path).encode(), params)
+    assert lc.llama_model_is_diffusion(model)
+    lc.llama_model_free(model)
+    with pytest.raises(ConfigError, match="diffusion"):
+        open_engine(EngineSettings(), print, path=path)
+
+
+def test_latent_attention_has_keys_and_values_of_one_type(models):
+    with pytest.raises(ConfigError, match=r"type_k: .* type_v"):
+        open_engine(EngineSettings(type_k="q8_0"), print, path=models("latent"))
