@@ -8,15 +8,49 @@ import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
+from arch_layers import (
+    D_INNER,
+    D_STATE,
+    EXPERTS,
+    FFN,
+    GEMMA_NORMS,
+    GROUPS,
+    HEAD,
+    HEADS,
+    INDEX_HEADS,
+    INDEX_WIDTH,
+    LATENT,
+    MANY,
+    N_TRAINED,
+    N_VOCAB,
+    NOPE,
+    OLMO_NORMS,
+    PER_LAYER,
+    Q_LATENT,
+    RANK,
+    ROPE,
+    STREAMS,
+    WIDE_HEAD,
+    WIDTH,
+    WINDOW,
+    attention,
+    compressed,
+    experts,
+    ffn,
+    gated_delta,
+    gemma4,
+    gpt_oss,
+    indexed,
+    latent,
+    mamba2,
+    norms,
+    short_convolution,
+    without,
+)
 from gguf import GGUFWriter
 
 from cobali_ray.models.vocabulary import TrainedVocabulary
 from cobali_ray.models.writer import _add_vocabulary
-
-N_VOCAB, WIDTH, HEADS, HEAD, FFN, EXPERTS = 512, 64, 2, 32, 96, 4
-WINDOW, N_TRAINED = 32, 4096
-D_INNER, D_STATE, GROUPS, RANK = 128, 32, 2, 4
-"""Of states: their width, and what they are shared by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +63,8 @@ class Family:
     windows: bool = False
     states: bool = False
     """A token's predecessors are remembered as a state, in some layers or in all."""
+    indexed: bool = False
+    """Another cache says which tokens to attend to."""
 
 
 def _layers(n, make):
@@ -40,111 +76,6 @@ def _model(layers, *, tied=False):
     return ends | ({} if tied else {"output.weight": (WIDTH, N_VOCAB)}) | layers
 
 
-def _attention(*, head=HEAD, heads_kv=HEADS, norms=False):
-    made = {
-        "attn_norm.weight": (WIDTH,),
-        "attn_q.weight": (WIDTH, HEADS * head),
-        "attn_k.weight": (WIDTH, heads_kv * head),
-        "attn_v.weight": (WIDTH, heads_kv * head),
-        "attn_output.weight": (HEADS * head, WIDTH),
-    }
-    return made | ({"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)} if norms else {})
-
-
-def _ffn():
-    up = {f"ffn_{name}.weight": (WIDTH, FFN) for name in ("gate", "up")}
-    return up | {"ffn_down.weight": (FFN, WIDTH)}
-
-
-def _experts():
-    up = {f"ffn_{name}_exps.weight": (WIDTH, FFN, EXPERTS) for name in ("gate", "up")}
-    return {"ffn_gate_inp.weight": (WIDTH, EXPERTS)} | up | {"ffn_down_exps.weight": (FFN, WIDTH, EXPERTS)}
-
-
-def _without(tensors, *beginnings):
-    return {name: shape for name, shape in tensors.items() if not name.startswith(beginnings)}
-
-
-def _norms(*names):
-    return {f"{name}.weight": (WIDTH,) for name in names}
-
-
-def _mamba2():
-    return {
-        "attn_norm.weight": (WIDTH,),
-        "ssm_in.weight": (WIDTH, 2 * D_INNER + 2 * GROUPS * D_STATE + RANK),
-        "ssm_conv1d.weight": (4, D_INNER + 2 * GROUPS * D_STATE),
-        "ssm_conv1d.bias": (D_INNER + 2 * GROUPS * D_STATE,),
-        "ssm_dt.bias": (RANK,),
-        "ssm_a": (1, RANK),
-        "ssm_d": (1, RANK),
-        "ssm_norm.weight": (D_INNER // GROUPS, GROUPS),
-        "ssm_out.weight": (D_INNER, WIDTH),
-    }
-
-
-def _gated_delta():
-    keys = GROUPS * D_STATE
-    return {
-        "attn_norm.weight": (WIDTH,),
-        "attn_qkv.weight": (WIDTH, 2 * keys + D_INNER),
-        "attn_gate.weight": (WIDTH, D_INNER),
-        "ssm_conv1d.weight": (4, 2 * keys + D_INNER),
-        "ssm_dt.bias": (RANK,),
-        "ssm_a": (RANK,),
-        "ssm_alpha.weight": (WIDTH, RANK),
-        "ssm_beta.weight": (WIDTH, RANK),
-        "ssm_norm.weight": (D_STATE,),
-        "ssm_out.weight": (D_INNER, WIDTH),
-    }
-
-
-def _gpt_oss(_):
-    biases = {f"attn_{name}.bias": (HEADS * HEAD,) for name in "qkv"}
-    biases |= {"attn_output.bias": (WIDTH,), "ffn_gate_inp.bias": (EXPERTS,), "attn_sinks.weight": (HEADS,)}
-    biases |= {f"ffn_{name}_exps.bias": (FFN, EXPERTS) for name in ("gate", "up")}
-    biases |= {"ffn_down_exps.bias": (WIDTH, EXPERTS)}
-    return _attention() | _norms("post_attention_norm") | _experts() | biases
-
-
-LATENT, NOPE, ROPE, Q_LATENT = 64, 32, 32, 32
-
-
-def _latent(i):
-    return {
-        "attn_norm.weight": (WIDTH,),
-        "attn_q_a.weight": (WIDTH, Q_LATENT),
-        "attn_q_a_norm.weight": (Q_LATENT,),
-        "attn_q_b.weight": (Q_LATENT, HEADS * (NOPE + ROPE)),
-        "attn_kv_a_mqa.weight": (WIDTH, LATENT + ROPE),
-        "attn_kv_a_norm.weight": (LATENT,),
-        "attn_k_b.weight": (NOPE, LATENT, HEADS),
-        "attn_v_b.weight": (LATENT, HEAD, HEADS),
-        "attn_output.weight": (HEADS * HEAD, WIDTH),
-        "ffn_norm.weight": (WIDTH,),
-    } | (_ffn() if i == 0 else _experts() | {
-        "exp_probs_b.bias": (EXPERTS,),
-        "ffn_gate_shexp.weight": (WIDTH, FFN),
-        "ffn_up_shexp.weight": (WIDTH, FFN),
-        "ffn_down_shexp.weight": (FFN, WIDTH),
-    })  # fmt: skip
-
-
-PER_LAYER, WIDE_HEAD = 16, 64
-_GEMMA_NORMS = _norms("post_attention_norm", "ffn_norm", "post_ffw_norm")
-
-
-def _gemma4(i):
-    made = _attention(head=HEAD if i % 2 == 0 else WIDE_HEAD, norms=True) | _ffn()
-    if i >= 2:  # these read what the two layers before them keep
-        made = _without(made, "attn_k", "attn_v")
-    made |= _GEMMA_NORMS | _norms("post_norm")
-    return made | {"inp_gate.weight": (WIDTH, PER_LAYER), "proj.weight": (PER_LAYER, WIDTH)}
-
-
-_OLMO_NORMS = _norms("post_attention_norm", "post_ffw_norm") | {
-    f"attn_{name}_norm.weight": (HEADS * HEAD,) for name in "qk"
-}
 _ALTERNATING = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": [True, False]}
 _ONE_IN_FOUR = {"attention.sliding_window": WINDOW}
 _MOE = {  # all are used: where one of them changes places with another, rounding would show
@@ -155,36 +86,53 @@ _SSM = {
     "ssm.inner_size": D_INNER, "ssm.conv_kernel": 4, "ssm.state_size": D_STATE, "ssm.group_count": GROUPS,
     "ssm.time_step_rank": RANK,
 }  # fmt: skip
+_LATENT = _MOE | {
+    "leading_dense_block_count": 1,
+    "expert_gating_func": 2,
+    "attention.head_count_kv": 1,
+    "attention.q_lora_rank": Q_LATENT,
+    "attention.kv_lora_rank": LATENT,
+    "attention.key_length": LATENT + ROPE,
+    "attention.value_length": LATENT,
+    "attention.key_length_mla": NOPE + ROPE,
+    "attention.value_length_mla": HEAD,
+    "rope.dimension_count": ROPE,
+}
+_INDEXER = {
+    "attention.indexer.head_count": INDEX_HEADS,
+    "attention.indexer.key_length": INDEX_WIDTH,
+    "attention.indexer.top_k": MANY,
+}
 
 FAMILIES = {
     "dense": Family(
-        arch="llama", tensors=_model(_layers(2, lambda _: _attention() | _norms("ffn_norm") | _ffn()))
+        arch="llama", tensors=_model(_layers(2, lambda _: attention() | norms("ffn_norm") | ffn()))
     ),
     "moe": Family(
         arch="qwen3moe",
         keys=_MOE,
-        tensors=_model(_layers(2, lambda _: _attention(norms=True) | _norms("ffn_norm") | _experts())),
+        tensors=_model(_layers(2, lambda _: attention(norms=True) | norms("ffn_norm") | experts())),
     ),
     "window": Family(
         arch="gemma3",
         keys=_ALTERNATING,
-        tensors=_model(_layers(2, lambda _: _attention(norms=True) | _GEMMA_NORMS | _ffn())),
+        tensors=_model(_layers(2, lambda _: attention(norms=True) | GEMMA_NORMS | ffn())),
         windows=True,
     ),
     "window-one-in-four": Family(
         arch="cohere2",
         keys=_ONE_IN_FOUR | {"logit_scale": 1.0},
-        tensors=_model(_layers(4, lambda _: _attention() | _ffn()), tied=True),
+        tensors=_model(_layers(4, lambda _: attention() | ffn()), tied=True),
         windows=True,
     ),
     "window-norms-behind": Family(
         arch="olmo2",
         keys=_ONE_IN_FOUR,
-        tensors=_model(_layers(4, lambda _: _without(_attention(), "attn_norm") | _OLMO_NORMS | _ffn())),
+        tensors=_model(_layers(4, lambda _: without(attention(), "attn_norm") | OLMO_NORMS | ffn())),
         windows=True,
     ),
     "window-sinks": Family(
-        arch="gpt-oss", keys=_ALTERNATING | _MOE, tensors=_model(_layers(2, _gpt_oss)), windows=True
+        arch="gpt-oss", keys=_ALTERNATING | _MOE, tensors=_model(_layers(2, gpt_oss)), windows=True
     ),
     "window-shared-kv": Family(
         arch="gemma4",
@@ -201,7 +149,7 @@ FAMILIES = {
             "embedding_length_per_layer_input": PER_LAYER,
         },
         tensors=_model(
-            _layers(4, _gemma4)
+            _layers(4, gemma4)
             | {
                 "rope_freqs.weight": (WIDE_HEAD // 2,),
                 "per_layer_token_embd.weight": (PER_LAYER * 4, N_VOCAB),
@@ -211,22 +159,42 @@ FAMILIES = {
         ),
         windows=True,
     ),
-    "latent": Family(
-        arch="deepseek2",
+    "latent": Family(arch="deepseek2", keys=_LATENT, tensors=_model(_layers(2, latent))),
+    "latent-indexed": Family(
+        arch="deepseek32",
+        keys=_LATENT | _INDEXER | {"expert_group_count": 1, "expert_group_used_count": 1},
+        tensors=_model(_layers(2, indexed)),
+        indexed=True,
+    ),
+    "compressed": Family(
+        arch="deepseek4",
         keys=_MOE
+        | _INDEXER
         | {
-            "leading_dense_block_count": 1,
-            "expert_gating_func": 2,
+            "expert_weights_norm": True,
+            "expert_gating_func": 4,
+            "swiglu_clamp_exp": 7.0,
             "attention.head_count_kv": 1,
             "attention.q_lora_rank": Q_LATENT,
-            "attention.kv_lora_rank": LATENT,
-            "attention.key_length": LATENT + ROPE,
-            "attention.value_length": LATENT,
-            "attention.key_length_mla": NOPE + ROPE,
-            "attention.value_length_mla": HEAD,
-            "rope.dimension_count": ROPE,
+            "attention.output_group_count": 2,
+            "attention.output_lora_rank": Q_LATENT,
+            "attention.sliding_window": WINDOW,
+            "attention.compress_ratios": [4, 128],
+            "attention.compress_rope_freq_base": 10_000.0,
+            "hyper_connection.count": STREAMS,
+            "hyper_connection.sinkhorn_iterations": 3,
+            "hyper_connection.epsilon": 1e-6,
+            "hash_layer_count": 0,
         },
-        tensors=_model(_layers(2, _latent)),
+        tensors=_model(
+            _layers(2, compressed)
+            | {
+                "output_hc_fn.weight": (STREAMS * WIDTH, STREAMS),
+                "output_hc_base.weight": (STREAMS,),
+                "output_hc_scale.weight": (1,),
+            }
+        ),
+        states=True,
     ),
     "hybrid-delta": Family(
         arch="qwen35",
@@ -236,12 +204,12 @@ FAMILIES = {
                 2,
                 lambda i: (
                     (
-                        _gated_delta()
+                        gated_delta()
                         if i == 0
-                        else _attention(norms=True) | {"attn_q.weight": (WIDTH, 2 * HEADS * HEAD)}
+                        else attention(norms=True) | {"attn_q.weight": (WIDTH, 2 * HEADS * HEAD)}
                     )
-                    | _norms("post_attention_norm")
-                    | _ffn()
+                    | norms("post_attention_norm")
+                    | ffn()
                 ),
             )
         ),
@@ -251,14 +219,31 @@ FAMILIES = {
         arch="granitehybrid",
         keys=_SSM | {"attention.head_count_kv": [0, HEADS], "logit_scale": 1.0, "residual_scale": 1.0},
         tensors=_model(
-            _layers(2, lambda i: (_mamba2() if i == 0 else _attention()) | _norms("ffn_norm") | _ffn())
+            _layers(2, lambda i: (mamba2() if i == 0 else attention()) | norms("ffn_norm") | ffn())
         ),
+        states=True,
+    ),
+    "hybrid-convolution": Family(
+        arch="lfm2",
+        keys={"attention.head_count_kv": [0, HEADS], "shortconv.l_cache": 3},
+        tensors=without(
+            _model(
+                _layers(
+                    2,
+                    lambda i: (
+                        (short_convolution() if i == 0 else attention(norms=True)) | norms("ffn_norm") | ffn()
+                    ),
+                )
+            ),
+            "output_norm",
+        )
+        | norms("token_embd_norm"),
         states=True,
     ),
     "recurrent": Family(
         arch="mamba2",
         keys=_SSM | {"feed_forward_length": 0, "attention.head_count": 0},
-        tensors=_model(_layers(2, lambda _: _mamba2())),
+        tensors=_model(_layers(2, lambda _: mamba2())),
         states=True,
     ),
 }
