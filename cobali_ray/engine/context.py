@@ -37,12 +37,15 @@ DIFFUSION: Final = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 def require_servable(settings: EngineSettings, path: Path) -> None:
     """Raise ConfigError for what a file's header says cannot be served, before anything is loaded."""
     said = skim_header(path).metadata
-    if (name := said.get("general.architecture")) in DIFFUSION:
-        raise ConfigError(
-            "model",
-            f"{path.name} is a diffusion model ({name}): only models that write one token after another are "
-            "supported",
-        )
+    name, what = said.get("general.architecture"), None
+    if name in DIFFUSION:
+        what = f"a diffusion model ({name}): only models that write one token after another are supported"
+    elif name == "clip":
+        what = "a projector: set mmproj to it, and model to the model it was made for"
+    elif said.get("general.type") == "adapter":
+        what = "a LoRA adapter: name it in adapters, and set model to the model it was made for"
+    if what is not None:
+        raise ConfigError("model", f"{path.name} is {what}")
     if settings.type_k != settings.type_v and _number(said, "attention.key_length_mla"):
         raise ConfigError(
             "type_k",

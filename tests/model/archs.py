@@ -60,11 +60,6 @@ class Family:
     arch: str
     keys: dict = field(default_factory=dict)
     tensors: dict
-    windows: bool = False
-    states: bool = False
-    """A token's predecessors are remembered as a state, in some layers or in all."""
-    indexed: bool = False
-    """Another cache says which tokens to attend to."""
 
 
 def _layers(n, make):
@@ -117,23 +112,18 @@ FAMILIES = {
         arch="gemma3",
         keys=_ALTERNATING,
         tensors=_model(_layers(2, lambda _: attention(norms=True) | GEMMA_NORMS | ffn())),
-        windows=True,
     ),
     "window-one-in-four": Family(
         arch="cohere2",
         keys=_ONE_IN_FOUR | {"logit_scale": 1.0},
         tensors=_model(_layers(4, lambda _: attention() | ffn()), tied=True),
-        windows=True,
     ),
     "window-norms-behind": Family(
         arch="olmo2",
         keys=_ONE_IN_FOUR,
         tensors=_model(_layers(4, lambda _: without(attention(), "attn_norm") | OLMO_NORMS | ffn())),
-        windows=True,
     ),
-    "window-sinks": Family(
-        arch="gpt-oss", keys=_ALTERNATING | _MOE, tensors=_model(_layers(2, gpt_oss)), windows=True
-    ),
+    "window-sinks": Family(arch="gpt-oss", keys=_ALTERNATING | _MOE, tensors=_model(_layers(2, gpt_oss))),
     "window-shared-kv": Family(
         arch="gemma4",
         keys=_ALTERNATING
@@ -157,14 +147,12 @@ FAMILIES = {
                 "per_layer_proj_norm.weight": (PER_LAYER,),
             }
         ),
-        windows=True,
     ),
     "latent": Family(arch="deepseek2", keys=_LATENT, tensors=_model(_layers(2, latent))),
     "latent-indexed": Family(
         arch="deepseek32",
         keys=_LATENT | _INDEXER | {"expert_group_count": 1, "expert_group_used_count": 1},
         tensors=_model(_layers(2, indexed)),
-        indexed=True,
     ),
     "compressed": Family(
         arch="deepseek4",
@@ -194,7 +182,6 @@ FAMILIES = {
                 "output_hc_scale.weight": (1,),
             }
         ),
-        states=True,
     ),
     "hybrid-delta": Family(
         arch="qwen35",
@@ -213,7 +200,6 @@ FAMILIES = {
                 ),
             )
         ),
-        states=True,
     ),
     "hybrid-mamba": Family(
         arch="granitehybrid",
@@ -221,7 +207,6 @@ FAMILIES = {
         tensors=_model(
             _layers(2, lambda i: (mamba2() if i == 0 else attention()) | norms("ffn_norm") | ffn())
         ),
-        states=True,
     ),
     "hybrid-convolution": Family(
         arch="lfm2",
@@ -238,13 +223,11 @@ FAMILIES = {
             "output_norm",
         )
         | norms("token_embd_norm"),
-        states=True,
     ),
     "recurrent": Family(
         arch="mamba2",
         keys=_SSM | {"feed_forward_length": 0, "attention.head_count": 0},
         tensors=_model(_layers(2, lambda _: mamba2())),
-        states=True,
     ),
 }
 
