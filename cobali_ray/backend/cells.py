@@ -96,7 +96,10 @@ class CellLayout:
         words = state[at : at + 2 * _WORD].tobytes()
         at += 2 * _WORD
         groups: list[Group] = []
+        end = len(state) - (n_streams - 1) * _WORD  # the streams of other slots say 0 tokens
         for i in range(2 * min(n_layers, len(state))):
+            if at >= end:
+                break  # with latent attention, values are a part of the keys
             width, n_rows = _number(state, at + _WORD), 1
             n_words = 3  # type, bytes of a token in two words
             if by_channel and i >= n_layers:

@@ -115,9 +115,11 @@ class LlamaConfig:
 
         Its flash attention on a CPU shares tokens times heads among four times as many pieces as threads,
         and computes a piece in tiles of 64 tokens of one head; fewer than 64 tokens go one by one. In a
-        split cache, the first token of every sequence of a batch is computed together.
+        split cache, the first token of every sequence of a batch is computed together. A model that only
+        keeps states has no heads.
         """
-        if pass_cells is not None or self.n_gpu_layers or self.flash_attn == "off" or self.unified:
+        plain = self.flash_attn == "off" or not n_heads
+        if pass_cells is not None or self.n_gpu_layers or plain or self.unified:
             return Grain(pass_cells=pass_cells)
         pieces = 1 if self.n_threads == 1 else 4 * self.n_threads
         step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))

@@ -12,8 +12,9 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-_LEVELS = {2: "info", 3: "warning", 4: "error"}
-_QUIET = ("info",)
+_LEVELS = {3: "debug", 4: "error"}
+"""How its warnings and errors are logged: a warning says nothing that an operator could change, and what it
+means for us is ours to say."""
 _MOST_ERRORS = 8
 
 
@@ -32,10 +33,10 @@ class _LibraryLog:
         if not self._line.endswith("\n"):
             return
         line, self._line = self._line.strip(), ""
-        name = _LEVELS.get(self._level, "info")
+        name = _LEVELS.get(self._level)
         if name == "error":
             self.errors.append(line)
-        if line and name not in _QUIET:
+        if line and name is not None:
             getattr(_log, name)("llama_cpp", message=line)
 
 

@@ -32,6 +32,7 @@ from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.goodput import MOST_ROWS
+from cobali_ray.core.limits import PLAIN_CELL_TYPES
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import (
     BackendError,
@@ -111,7 +112,8 @@ class LlamaBackend:
             n_heads=int(lc.llama_model_n_head(self._model)),
             pass_cells=None if plain is None else plain.pass_cells,
         )
-        self.cuts_tails = self._attends() and not (config.unified and lc.llama_model_n_swa(self._model) > 0)
+        self._windows = lc.llama_model_n_swa(self._model) > 0
+        self.cuts_tails = self._attends() and not (config.unified and self._windows)
         # Recurrent models can only forget whole slots; in a shared pool, cells that left a sliding window
         # are given to other slots without telling.
         self.copies = self.cuts_tails
@@ -129,6 +131,10 @@ class LlamaBackend:
         """The last tick's logits where they are ours; None where they lie in the context."""
         self._part = TickBatch(self.n_batch)
         self._unified, self._reproducible = config.unified, config.reproducible
+        self._copy_flags = lc.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
+        if not {config.type_k, config.type_v} <= PLAIN_CELL_TYPES:
+            # llama.cpp counts blocks of quantised numbers as numbers there, and copies one part in 32.
+            self._copy_flags = lc.LLAMA_STATE_SEQ_FLAGS_NONE
         self._layout: CellLayout | None = None
         self._state = np.empty(0, np.uint8)
         self._compute = self._compute_by_length if config.reproducible else self._compute_at_once
@@ -420,10 +426,13 @@ class LlamaBackend:
         self._n_cached[slot_id] = n_keep
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
-        """Copy the first tokens of a slot's cache to an empty one, at once and of used cells only.
+        """Copy the first tokens of a slot's cache to an empty one.
 
-        `llama_memory_seq_cp` would copy whole streams of a split cache, and only at the next pass; in a
-        unified one it lets both slots have the same cells.
+        `llama_memory_seq_cp` lets both slots of a unified cache have the same cells. Of a split one it copies
+        whole streams, and only at the next pass, so a slot's state is used there: it is written at once, and
+        of used cells only. It lacks the cells that left a sliding window, which a shorter text needs again;
+        models with windows therefore have their streams copied, and keep no cells outside, because reading or
+        filling a slot in between would see or spoil what is not copied yet.
         """
         n_donor, n_cached = int(self._n_cached[donor_id]), int(self._n_cached[slot_id])
         if n_cached or donor_id == slot_id or not 0 < n_keep <= n_donor:
@@ -437,20 +446,26 @@ class LlamaBackend:
             positions.copy(donor_id, slot_id, n_keep)
             self._n_cached[slot_id] = n_keep
             return
-        lc, on_device = self._lc, self._lc.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
-        size = int(lc.llama_state_seq_get_size_ext(self._context, donor_id, on_device))
-        state = (ctypes.c_uint8 * size)()
-        if lc.llama_state_seq_get_data_ext(self._context, state, size, donor_id, on_device) != size:
-            raise BackendError(f"slot {donor_id} cannot be read")
-        if lc.llama_state_seq_set_data_ext(self._context, state, size, slot_id, on_device) != size:
-            raise BackendError(f"slot {slot_id} cannot take a copy of {n_donor} tokens")
+        if self._windows:
+            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, -1, -1)
+        else:
+            self._copy_state(donor_id, slot_id)
         positions.copy(donor_id, slot_id, n_donor)
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
 
+    def _copy_state(self, donor_id: int, slot_id: int) -> None:
+        lc, flags = self._lc, self._copy_flags
+        size = int(lc.llama_state_seq_get_size_ext(self._context, donor_id, flags))
+        state = self._room(size)
+        if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, donor_id, flags) != size:
+            raise BackendError(f"slot {donor_id} cannot be read")
+        if lc.llama_state_seq_set_data_ext(self._context, _pointer(state), size, slot_id, flags) != size:
+            raise BackendError(f"slot {slot_id} cannot take a copy of slot {donor_id}")
+
     def measure_cell(self) -> int:
         """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
-        if not self.cuts_tails:
+        if not self.cuts_tails or self._windows:
             return 0
         if self._layout is None:
             self.clear()

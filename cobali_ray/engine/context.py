@@ -30,6 +30,29 @@ PLAIN: Final = frozenset(
 """Architectures of which llama.cpp keeps the keys and values of every token in every layer. Others, with
 windows, states or layers that share a cache, may take less than their metadata seem to say."""
 
+DIFFUSION: Final = frozenset({"dream", "llada", "llada-moe", "rnd1"})
+"""Architectures that llama.cpp loads and that write a whole text at once, in any order."""
+
+
+def require_servable(settings: EngineSettings, path: Path) -> None:
+    """Raise ConfigError for what a file's header says cannot be served, before anything is loaded."""
+    said = skim_header(path).metadata
+    name, what = said.get("general.architecture"), None
+    if name in DIFFUSION:
+        what = f"a diffusion model ({name}): only models that write one token after another are supported"
+    elif name == "clip":
+        what = "a projector: set mmproj to it, and model to the model it was made for"
+    elif said.get("general.type") == "adapter":
+        what = "a LoRA adapter: name it in adapters, and set model to the model it was made for"
+    if what is not None:
+        raise ConfigError("model", f"{path.name} is {what}")
+    if settings.type_k != settings.type_v and _number(said, "attention.key_length_mla"):
+        raise ConfigError(
+            "type_k",
+            f"{path.name} has latent attention, which stores keys and values as one: set type_k "
+            f"({settings.type_k}) and type_v ({settings.type_v}) to the same type",
+        )
+
 
 def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> EngineSettings:
     """Return the settings with a number for `n_ctx`. Raises ConfigError for a file that cannot be read."""

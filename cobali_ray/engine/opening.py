@@ -18,7 +18,7 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.block_files import BlockFiles
-from cobali_ray.engine.context import refusal_of_cache, settled
+from cobali_ray.engine.context import refusal_of_cache, require_servable, settled
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -63,6 +63,7 @@ def find_model(settings: EngineSettings, progress: Progress) -> None:
     """
     chat_template(settings)
     if (path := model_path(settings, progress)) is not None:
+        require_servable(settings, path)
         projector_path(settings)
         refusal = refusal_of_cache(settings, path)
         if refusal is not None and not _n_gpu_layers(settings)[0]:  # which loads llama.cpp
@@ -262,6 +263,7 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
             embedder=None if settings.pooling is None else ScriptedEmbedder(settings.n_ctx_known),
             adapters=adapters_of(settings, path),
         )
+    require_servable(settings, path)
     n_threads = _n_threads(settings)
     late = threads.openmp_loaded()
     wait = threads.apply_wait(settings.threads_wait, n_threads=n_threads)

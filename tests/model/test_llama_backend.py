@@ -206,16 +206,20 @@ def test_nothing_is_drafted_where_answers_are_to_be_reproducible(open_tiny):
     assert not open_tiny(flash_attn="on").verifies
 
 
-@pytest.mark.parametrize("unified", [False, True], ids=["split", "unified"])
-def test_a_sliding_window_in_a_shared_pool_reuses_no_prefix(open_tiny, monkeypatch, unified):
-    monkeypatch.setattr("llama_cpp.llama_model_n_swa", lambda _model: 512)
-    assert open_tiny(unified=unified).cuts_tails is not unified
+COPIED = {
+    "plain-attention": {"flash_attn": "off"},
+    "flash-attention": {"flash_attn": "on"},
+    "bf16": {"flash_attn": "on", "type_k": "bf16", "type_v": "bf16"},
+    "q8_0": {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    "quantised-keys": {"flash_attn": "off", "type_k": "q5_1"},
+    "quantised-values": {"flash_attn": "on", "type_v": "q4_0"},
+}
 
 
-@pytest.mark.parametrize("flash_attn", ["off", "on"])
+@pytest.mark.parametrize("how", COPIED.values(), ids=COPIED.keys())
 @pytest.mark.parametrize("n_keep", [1, 40, 100])
-def test_a_copied_prefix_gives_the_logits_of_one_that_was_computed(open_tiny, flash_attn, n_keep):
-    bench = Bench(open_tiny(flash_attn=flash_attn), [prompt(seed, 300) for seed in range(4)])
+def test_a_copied_prefix_gives_the_logits_of_one_that_was_computed(open_tiny, how, n_keep):
+    bench = Bench(open_tiny(**how), [prompt(seed, 300) for seed in range(4)])
     bench.step((2, 0, 100, True))
     bench.backend.truncate(2, n_keep)
     whole = bench.step((2, n_keep, 50, True))[0]

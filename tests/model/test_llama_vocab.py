@@ -147,7 +147,7 @@ def test_the_librarys_log_becomes_events(log_heard):
         ):
             heard(level, text, None)
     assert [(e["log_level"], e["message"]) for e in events] == [
-        ("warning", "half a line"),
+        ("debug", "half a line"),
         ("error", "bad \ufffd"),
         ("error", "worse"),
     ]

@@ -5,7 +5,13 @@ import re
 import pytest
 from gguf import GGUFWriter
 
-from cobali_ray.engine.context import largest_context, needed_bytes, refusal_of_cache, settled
+from cobali_ray.engine.context import (
+    largest_context,
+    needed_bytes,
+    refusal_of_cache,
+    require_servable,
+    settled,
+)
 from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.registry import resolve
@@ -116,7 +122,7 @@ CELL_BYTES = 4 * 2 * (64 + 64) * 2 + 64
 def described(tmp_path):
     """Return a function that writes a file of 4 layers, without tensors, and what else it says of itself."""
 
-    def write(architecture="llama", heads_kv=2, *, causal=True, states=None):
+    def write(architecture="llama", heads_kv=2, *, causal=True, states=None, latent=None, kind=None):
         writer = GGUFWriter(tmp_path / "m.gguf", architecture)
         writer.add_block_count(4)
         writer.add_embedding_length(512)
@@ -125,6 +131,10 @@ def described(tmp_path):
         writer.add_causal_attention(causal)
         if states:
             writer.add_ssm_state_size(states)
+        if latent:
+            writer.add_key_length_mla(latent)
+        if kind:
+            writer.add_type(kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.close()
@@ -188,3 +198,30 @@ def test_nor_is_auto_or_a_machine_that_does_not_tell(described, has):
     assert refusal_of_cache(EngineSettings(n_ctx="auto"), described()) is None
     has(None)
     assert refusal_of_cache(EngineSettings(), described()) is None
+
+
+@pytest.mark.parametrize("name", ["dream", "llada", "llada-moe", "rnd1"])
+def test_a_diffusion_model_is_refused_by_what_it_is(described, name):
+    with pytest.raises(ConfigError, match=rf"^model: m.gguf is a diffusion model \({name}\): only models"):
+        require_servable(EngineSettings(), described(name))
+
+
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [({"architecture": "clip"}, "mmproj"), ({"kind": "adapter"}, "adapters")],
+    ids=["projector", "adapter"],
+)
+def test_what_belongs_to_a_model_is_not_taken_for_one(described, said, setting):
+    with pytest.raises(ConfigError, match=rf"^model: m.gguf is a .* {setting}"):
+        require_servable(EngineSettings(), described(**said))
+
+
+def test_latent_attention_needs_keys_and_values_of_one_type(described):
+    path, said = (
+        described("deepseek2", latent=64),
+        r"^type_k: m.gguf .* type_k \(q8_0\) and type_v \(f16\) to",
+    )
+    with pytest.raises(ConfigError, match=said):
+        require_servable(EngineSettings(type_k="q8_0"), path)
+    require_servable(EngineSettings(type_k="q8_0", type_v="q8_0"), path)
+    require_servable(EngineSettings(type_k="q8_0"), described())

@@ -1,0 +1,290 @@
+"""Every architecture family, with everything on, gives the answers that llama.cpp alone gives.
+
+A random model of each (archs.py) is served by the engine that `open_engine` makes: prompts that begin alike,
+edited and repeated ones, next turns, streams that stand back and go on, answers that another engine began,
+and a second engine on the folder of the first. Each answer is then read by a fresh context of
+llama-cpp-python, with nothing reused.
+"""
+
+import random
+import re
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import archs
+import numpy as np
+import pytest
+
+from cobali_ray.backend import library
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.config import LlamaConfig
+from cobali_ray.backend.llama import LlamaBackend
+from cobali_ray.core.events import Delta
+from cobali_ray.core.plan import Span
+from cobali_ray.core.request import Request, SamplingParams
+from cobali_ray.engine.context import DIFFUSION
+from cobali_ray.engine.opening import open_engine
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import EngineSettings
+from cobali_ray.testing import FakeClock, Recorder
+
+pytestmark = pytest.mark.model
+
+N_CTX = 256
+TYPES = {"f16": 1, "q8_0": 8}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Write each family's model once."""
+    folder, made = tmp_path_factory.mktemp("archs"), {}
+
+    def model(family):
+        if family not in made:
+            made[family] = archs.write(folder / f"{family}.gguf", family)
+        return made[family]
+
+    return model
+
+
+@pytest.fixture
+def alone_on():
+    """Open llama.cpp alone on a model; it is closed when the test ends."""
+    opened = []
+    yield lambda *args: opened.append(Alone(*args)) or opened[-1]
+    for alone in opened:
+        alone.close()
+
+
+def drawn(seed, n):
+    rng = random.Random(seed)
+    return tuple(rng.randrange(archs.N_VOCAB - 8) for _ in range(n))
+
+
+class Served:
+    """An engine as the settings say, and what it answers."""
+
+    def __init__(self, path, folder, **settings):
+        asked = {
+            "n_slots": 3,
+            "n_ctx": N_CTX,
+            "n_threads": 1,
+            "prefill_chunk": 128,
+            "host_cache_mib": 64,
+            "disk_cache_dir": folder,
+            "speculation": "auto",
+        }
+        settings = EngineSettings(model=str(path), **(asked | settings))
+        self.sink = Recorder()
+        self.engine = open_engine(settings, self.sink, clock=FakeClock(step_s=0.001), path=path)
+        self.sequences, self.ticks, self.n_copies = {}, [], 0
+        backend, copy = self.engine.backend, self.engine.backend.copy
+
+        def counted(*args):
+            self.n_copies += 1
+            copy(*args)
+
+        backend.copy = counted
+
+    def submit(self, request_id, prompt, *, max_tokens=16, **fields):
+        sampling = SamplingParams(temperature=0.0, n_logprobs=0, ignore_eos=True)
+        request = Request(
+            request_id=request_id, prompt=prompt, max_tokens=max_tokens, sampling=sampling, **fields
+        )
+        self.sequences[request_id] = self.engine.submit(request)
+
+    def run(self, n_ticks=None):
+        while self.engine.has_work and n_ticks != 0:
+            self.ticks.append(self.engine.tick())
+            self.engine.scheduler.check()
+            n_ticks = None if n_ticks is None else n_ticks - 1
+
+    def ask(self, request_id, prompt, **fields):
+        self.submit(request_id, prompt, **fields)
+        self.run()
+        return tuple(self.sequences[request_id].tokens)
+
+    def total(self, name):
+        return sum(getattr(tick, name) for tick in self.ticks if tick)
+
+    @property
+    def n_cached(self):
+        return sum(sequence.n_cached for sequence in self.sequences.values())
+
+    def logprobs(self, request_id):
+        events = self.sink.events[request_id]
+        return [one for event in events if isinstance(event, Delta) for one in event.logprobs]
+
+    def close(self):
+        self.engine.part()
+        self.engine.close()
+
+
+class Alone:
+    """llama.cpp, one text at a time, in a cache that holds nothing else."""
+
+    def __init__(self, path, kind, flash_attn):
+        self.noise = 0.01 if flash_attn == "off" else 0.1  # which sums in f16
+        self.lc = lc = library.load()
+        self.model = lc.llama_model_load_from_file(str(path).encode(), lc.llama_model_default_params())
+        params = lc.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = N_CTX
+        params.n_threads = params.n_threads_batch = 1
+        params.type_k = params.type_v = TYPES[kind]
+        params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[flash_attn]
+        self.context = lc.llama_init_from_model(self.model, params)
+
+    def logprobs(self, tokens):
+        """Return what follows each token, as logs of probabilities."""
+        lc, n = self.lc, len(tokens)
+        lc.llama_memory_clear(lc.llama_get_memory(self.context), True)
+        batch = lc.llama_batch_init(n, 0, 1)
+        batch.n_tokens = n
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, i, True
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        assert lc.llama_decode(self.context, batch) == 0
+        lc.llama_batch_free(batch)
+        rows = np.ctypeslib.as_array(lc.llama_get_logits(self.context), (n, archs.N_VOCAB)).astype(float)
+        return rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+
+    def close(self):
+        self.lc.llama_free(self.context)
+        self.lc.llama_model_free(self.model)
+
+
+FIRST = drawn(1, 150)
+
+
+def converse(served):
+    """Send what people send: prompts share beginnings, which other slots hold or held."""
+    said = served.ask("first", FIRST, max_tokens=24)
+    served.submit("repeat", FIRST)
+    served.submit("edited", FIRST[:90] + drawn(2, 30), max_tokens=40)
+    served.run(6)
+    served.submit("begins like a busy one", FIRST[:70] + drawn(3, 21))
+    served.run()
+    turn = served.ask("next turn", said + drawn(4, 20))
+    served.ask("edited turn", turn[:140] + drawn(5, 12))
+    once = drawn(6, 60)
+    served.ask("once", once, max_tokens=40)
+    served.ask("twice", once, max_tokens=40)  # its drafts are what it said before
+    for i in range(3):
+        served.submit(f"other {i}", drawn(10 + i, 100), priority=5, max_tokens=30)
+    served.run(8)
+    served.submit("urgent", FIRST[:80] + drawn(7, 12), priority=-5)
+    served.run()
+    served.ask("after others", FIRST[:130] + drawn(8, 9))
+    whole = served.ask("began here", drawn(9, 75))
+    served.ask("went on", whole[:75], said=whole[75:81])
+
+
+def differences(served, alone):
+    """Return what is wrong: how far another token is above the one drawn, and how far its logprob is off."""
+    wrong, ends = {}, list(served.engine.backend.end_tokens)
+    for request_id, sequence in served.sequences.items():
+        tokens, told = tuple(sequence.tokens), served.logprobs(request_id)
+        start = sequence.n_prompt + len(sequence.request.said)
+        assert [one.token_id for one in told] == list(tokens[start:])
+        rows = alone.logprobs(tokens)[start - 1 : -1]
+        drawn_ones = rows[np.arange(len(rows)), tokens[start:]]
+        off = np.abs(drawn_ones - [one.logprob for one in told]).max()
+        rows[:, ends] = -np.inf  # these are not drawn
+        above = (rows.max(axis=1) - drawn_ones).max()
+        if max(above, off) > alone.noise:
+            wrong[request_id] = round(float(above), 4), round(float(off), 4)
+    return wrong
+
+
+TABLE = Path(__file__).parents[2] / "docs/models.md"
+
+
+def promised(arch, *, unified):
+    """Return what the table of models says of an architecture: whether it reuses, keeps and drafts."""
+    (line,) = [line for line in TABLE.read_text().splitlines() if f"| `{arch}` |" in line]
+    split, shared, keeps, drafts = [cell.strip() for cell in line.split("|")][4:8]
+    return (shared if unified else split) == "yes", keeps == "yes", drafts in {"yes", "split" * (not unified)}
+
+
+def test_every_architecture_in_the_table_is_tested():
+    listed = re.findall(r"\| `([\w-]+)` \|", TABLE.read_text())
+    assert sorted(listed) == sorted(family.arch for family in archs.FAMILIES.values())
+
+
+UNIFIED = {"kv": "unified", "kv_cells": 320}
+QUANTISED = {"type_k": "q8_0", "type_v": "q8_0"}
+CONFIGS = {
+    "defaults": {},
+    "flash-off": {"flash_attn": "off"},
+    "q8_0": QUANTISED,
+    "unified": UNIFIED,
+    "unified-q8_0": UNIFIED | QUANTISED,
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("family", archs.FAMILIES)
+def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_on, tmp_path, family, config):
+    settings = CONFIGS[config]
+    reuses, keeps, drafts = promised(archs.FAMILIES[family].arch, unified="kv" in settings)
+    alone = alone_on(models(family), settings.get("type_k", "f16"), settings.get("flash_attn", "auto"))
+    served = Served(models(family), tmp_path, **settings)
+    converse(served)
+    assert differences(served, alone) == {}
+    assert served.total("n_preempted") > 0
+    assert (served.n_copies > 1, served.n_cached > 600) == (reuses, reuses)
+    assert (served.total("n_host_hits") > 2) == keeps
+    assert (served.total("n_accepted") > 9) == (drafts and config != "flash-off")
+    served.close()
+    if keeps:  # on disk, too
+        again = Served(models(family), tmp_path, **settings)
+        again.ask("first", FIRST, max_tokens=24)
+        again.ask("edited", FIRST[:90] + drawn(2, 30))
+        assert differences(again, alone) == {}
+        assert again.total("n_disk_hits") > 0
+        again.close()
+
+
+def test_a_copy_made_at_the_next_pass_is_of_the_donor_as_it_was(models):
+    """What models with windows copy, they copy at the next pass: until then the donor may be given away."""
+    config = LlamaConfig(path=models("window"), n_slots=3, n_ctx_slot=256, n_batch=256, n_threads=1)
+    backend = LlamaBackend(config)
+    texts = [array("i", drawn(i, 140)) for i in range(3)]
+
+    def compute(*spans, sequences):
+        batch = TickBatch(256)
+        batch.fill(tuple(Span(*span) for span in spans), [texts[i] for i in sequences])
+        backend.forward(batch)
+        return backend._read_logits(len(spans)).copy()
+
+    compute((0, 0, 60, True), (1, 0, 80, True), sequences=(0, 2))
+    expected = compute((0, 60, 20, True), (1, 80, 20, True), sequences=(0, 2))
+    backend.clear()
+    compute((0, 0, 120, True), (2, 0, 120, True), sequences=(0, 2))
+    backend.copy(0, 1, 60)
+    backend.truncate(0, 0)
+    backend.copy(2, 0, 80)
+    backend.truncate(2, 10)
+    logits = compute((0, 80, 20, True), (1, 60, 20, True), sequences=(2, 0))
+    assert np.abs(logits[::-1] - expected).max() < 0.05
+    backend.close()
+
+
+@pytest.mark.parametrize("arch", sorted(DIFFUSION))
+def test_what_is_refused_as_a_diffusion_model_is_one_for_llama_cpp(tmp_path, monkeypatch, arch):
+    family = archs.FAMILIES["dense" if arch in {"dream", "llada"} else "moe"]
+    monkeypatch.setitem(archs.FAMILIES, arch, replace(family, arch=arch))
+    path, lc = archs.write(tmp_path / "m.gguf", arch), library.load()
+    params = lc.llama_model_default_params()
+    params.vocab_only = True
+    model = lc.llama_model_load_from_file(str(path).encode(), params)
+    assert lc.llama_model_is_diffusion(model)
+    lc.llama_model_free(model)
+    with pytest.raises(ConfigError, match="diffusion"):
+        open_engine(EngineSettings(), print, path=path)
+
+
+def test_latent_attention_has_keys_and_values_of_one_type(models):
+    with pytest.raises(ConfigError, match=r"type_k: .* type_v"):
+        open_engine(EngineSettings(type_k="q8_0"), print, path=models("latent"))
