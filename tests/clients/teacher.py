@@ -63,7 +63,7 @@ def says(prompt):
             f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls
         )
     if words := re.search(r'^Say (".*")', question, re.MULTILINE):
-        return json.loads(words[1])
+        return spoken(question) + json.loads(words[1])
     if "JSON" in question:
         return json.dumps({name: values[0] for name, values in known.items() if values})
     if results := RESULT.findall(later):

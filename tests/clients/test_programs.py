@@ -116,7 +116,7 @@ def test_it_calls_its_tools(ask, desk, name):
     lines = [f"Call {tool} with {json.dumps(arguments)}." for tool, arguments in program.calls]
     if program.says:
         lines.append(f"Say {json.dumps(program.says)}.")
-    told = ask("\n".join(lines).replace("WORK", str(desk.work)))
+    told = ask("\n".join(["Think first.", *lines]).replace("WORK", str(desk.work)))
     answer = told if program.says else told.partition("The tools say: ")[2]
     assert BYE in answer, told
     assert {one.name: one.read_text() for one in desk.work.glob("*.txt")} == {"hello.txt": HELLO}, told
