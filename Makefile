@@ -68,7 +68,7 @@ docs: install-dev ## build docs/ as a site in site/, which needs no server; ARGS
 monitoring-tools: ## fetch Prometheus, Alertmanager and Grafana's schema for the tests of dashboards/; installs nothing
 	@$(PYTHON) tools/monitoring.py
 
-clients: install-dev ## test client libraries, each in an environment of its own; ARGS="openai litellm --url http://127.0.0.1:8000"
+clients: install-dev ## test client libraries and coding agents, each in an environment of its own; ARGS="openai codex --url http://127.0.0.1:8000"
 	@$(PYTHON) tools/clients.py $(ARGS)
 
 train: install-dev ## train builtin:tiny anew, about 80 minutes on two cores; ARGS="--threads 2"

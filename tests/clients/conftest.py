@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,6 +28,7 @@ def pytest_addoption(parser):
         default=os.environ.get("COBALI_CLIENTS_URL"),
         help="a running server's address, such as http://127.0.0.1:8000, in place of the scripted one",
     )
+    parser.addoption("--program", help="the one of test_programs.py to test, such as codex")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -37,18 +39,32 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
-@pytest.fixture(scope="session")
-def server(request):
-    """The address of the server."""
-    if url := request.config.getoption("--url"):
+@contextmanager
+def serving(config, *options):
+    """Serve while the `with` lasts, unless somebody else does; give the address."""
+    if url := config.getoption("--url"):
         yield url.rstrip("/")
         return
-    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.clients.teacher"]
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.clients.teacher", *options]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one:
         url = one.stdout.readline().strip()
         assert url, "the server did not start"
         yield url
         one.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def server(request):
+    """The address of the server."""
+    with serving(request.config) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def lenient_server(request):
+    """The address of a server that only says which fields it does not know, as it is unless set otherwise."""
+    with serving(request.config, "--lenient") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

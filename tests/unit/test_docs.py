@@ -37,6 +37,7 @@ from cobali_ray.settings import EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 from tools import reference
 from tools.clients import LIBRARIES as CLIENTS
+from tools.clients import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -344,7 +345,7 @@ def test_a_recipe_says_whether_it_was_run_and_its_files_parse(recipe):
 
 def test_the_clients_page_names_the_pinned_versions():
     linked = [row for row in rows(read("docs/clients.md")) if row[0].startswith("[")]
-    told = {row[0][1:].partition("]")[0]: row[1] for row in linked}
+    told = {row[0][1:].partition("]")[0].lower().replace(" ", "-"): row[1] for row in linked}
     pins = {}
     for name, wanted in CLIENTS.items():
         (pinned,) = re.findall(
@@ -353,4 +354,10 @@ def test_the_clients_page_names_the_pinned_versions():
             re.MULTILINE,
         )
         pins[name.replace("_", "-")] = pinned
+    for name, (wanted, *_) in PROGRAMS.items():
+        pinned = json.loads(read(f"tests/clients/requirements/{name}/package.json"))["dependencies"]
+        pins[name.replace("_", "-")] = pinned[wanted.removesuffix("@latest")]
     assert told == pins
+    for name in ("aider", *PROGRAMS):
+        recipe = name.replace("_", "-")
+        assert f" {pins[recipe]} " in read(f"docs/recipes/{recipe}.md").split("\n\n")[1], recipe
