@@ -188,7 +188,7 @@ class SampledBody(Shape):
         Field(description="Up to 128 texts that the answer must not contain."),
     ] = None
     allowed_token_ids: Annotated[
-        list[TokenId] | None,
+        Annotated[list[TokenId], Field(min_length=1)] | None,
         BeforeValidator(_few),
         Field(description="Draw only these (list end tokens too); at most 4,096; absent: all."),
     ] = None
