@@ -125,4 +125,4 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
     if form.plain and not offer.callable:
         return None
     field = None if body.include_reasoning is False else FIELDS.get(chosen, FIELDS["auto"])
-    return Speech(form, end, offer.callable, reasoning_field=field)
+    return Speech(form, end, offer.callable, reasoning_field=field, must_call=offer.required)
