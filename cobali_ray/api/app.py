@@ -80,6 +80,7 @@ def build_api(
         expose_headers=(
             "retry-after",
             "x-cobali-ignored-fields",
+            "x-cobali-mended-fields",
             "x-request-id",
             STREAM_HEADER.decode(),
             *RATE_HEADERS,

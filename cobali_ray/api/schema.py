@@ -91,7 +91,7 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 Content: TypeAlias = Annotated[
     str | list[dict[str, Any]] | None,
@@ -150,7 +150,7 @@ class SampledBody(Shape):
         None, description="0 to 100, default 1 or the model's own; 0 takes the likeliest token."
     )
     top_p: float | None = Field(
-        None, description="Keep the likeliest tokens up to this total probability; 1 keeps all."
+        None, description="Keep the likeliest tokens up to this total probability: 1 keeps all, 0 only one."
     )
     top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     min_p: float | None = Field(
@@ -238,7 +238,7 @@ class GenerationBody(SampledBody):
     """The fields that chat and plain completions share."""
 
     max_tokens: int | None = Field(
-        None, description="Most output tokens, limited to what fits into the context."
+        None, description="Most output tokens, limited to what fits into the context; -1: no limit."
     )
     max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
@@ -249,6 +249,9 @@ class GenerationBody(SampledBody):
     prompt_logprobs: int | None = Field(
         None,
         description="Return logprobs of the prompt's tokens and of this many alternatives; not in streams.",
+    )
+    return_token_ids: bool | None = Field(
+        None, description="Return the tokens of prompts and answers: prompt_token_ids, token_ids."
     )
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
@@ -276,16 +279,35 @@ class Message(Shape):
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
     content: Annotated[
         Content,
-        Field(description="Text, or parts: text, and image_url (a data URL) where the model sees images."),
+        Field(
+            description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images."
+        ),
     ] = None
+    refusal: str | None = Field(None, description="What an assistant's turn said instead of content.")
     name: str | None = Field(None, description="Who says it; the template decides.")
     tool_calls: Annotated[
         list[MessageToolCall] | None,
         Field(max_length=MAX_CALLS, description="What an assistant's turn called."),
     ] = None
     tool_call_id: str | None = Field(None, description="Which call a tool's message answers.")
+    function_call: CalledFunction | None = Field(
+        None, description="The one call of an assistant's turn, before a message of the role function."
+    )
     reasoning_content: str | None = Field(None, description="What the turn reasoned; the template decides.")
     reasoning: str | None = Field(None, description="Another spelling of reasoning_content.")
+
+
+class Thinking(Shape):
+    """Whether the model reasons."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int | None, Field(ge=1)] = None
+    display: Literal["summarized", "omitted"] | None = None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it does."""
+        return self.type != "disabled"
 
 
 class ToolFunction(Shape):
@@ -323,6 +345,12 @@ class ChatBody(GenerationBody):
         None, description="Allow several calls in one turn; default true."
     )
     reasoning_effort: str | None = Field(None, description="For the chat template; none turns reasoning off.")
+    enable_thinking: bool | None = Field(
+        None, description="For the chat template: sets its variables enable_thinking and thinking."
+    )
+    thinking: Thinking | None = Field(
+        None, description="type: disabled, or enabled with budget_tokens; another spelling of the two."
+    )
     reasoning_format: str | None = Field(
         None,
         description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",

@@ -39,6 +39,11 @@ class News(NamedTuple):
         return "".join([delta.text for delta in self.deltas])
 
     @property
+    def tokens(self) -> list[int]:
+        """The tokens that it is of."""
+        return [token for delta in self.deltas for token in delta.tokens]
+
+    @property
     def logprobs(self) -> list[TokenLogprob]:
         """What it adds to the logprobs."""
         return [one for delta in self.deltas for one in delta.logprobs]

@@ -143,6 +143,7 @@ def test_what_values_a_field_takes_is_declared(document):
         "user",
         "assistant",
         "tool",
+        "function",
     ]
     assert schemas["DetokenizeBody"]["properties"]["tokens"]["items"]["minimum"] == 0
     _, _, ids, lists = schemas["CompletionBody"]["properties"]["prompt"]["anyOf"]

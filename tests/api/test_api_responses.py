@@ -345,7 +345,6 @@ REFUSED = [
     ({"conversation": "conv_1"}, "conversation", "the earlier items in input"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "not supported"),
     ({"background": True}, "background", "not supported"),
-    ({"truncation": "auto"}, "truncation", "not supported"),
     ({"mirostat": 2}, "mirostat", "not supported"),
     ({"n": 2}, "n", "not supported"),
     ({"include": ["nothing"]}, "include[0]", "nothing"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import Content, Many, Shape
+from cobali_ray.api.schema import Content, Many, Shape, Thinking
 
 
 class OneMessage(Shape):
@@ -31,14 +31,6 @@ class ToolChoice(Shape):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
-
-
-class Thinking(Shape):
-    """Whether the model reasons."""
-
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int | None, Field(ge=1)] = None
-    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputFormat(Shape):

@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.llama_server.infill import infilled
-from cobali_ray.api.params import MAX_CHOICES
+from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
     MAX_BIASES,
     CompletionBody,
@@ -186,7 +186,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
     if body.samplers is not None:
         values |= _only(body.samplers)
     if n_predict is not None:
-        values["max_tokens"] = None if n_predict < 0 else max(n_predict, 1)
+        values["max_tokens"] = NO_LIMIT if n_predict < 0 else max(n_predict, 1)
         values["max_completion_tokens"] = None
     values["logit_bias"] = reader.biases(body.logit_bias)
     values["seed"] = None if body.seed == -1 else body.seed
@@ -198,7 +198,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         body=CompletionBody.model_construct(**values),
         prompts=prompts,
         silent=n_predict == 0,
-        return_tokens=bool(body.return_tokens),
+        return_tokens=bool(body.return_tokens or body.return_token_ids),
         response_fields=tuple(body.response_fields or ()),
     )
 

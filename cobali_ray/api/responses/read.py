@@ -43,7 +43,6 @@ INSTEAD: Final[Mapping[str, str]] = {
     "prompt": "instructions and input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
-    "verbosity": "text.verbosity",
 }
 NAMES: Final = {
     "max_completion_tokens": "max_output_tokens",
