@@ -30,6 +30,10 @@ Many: TypeAlias = Annotated[list[ItemT], Field(fail_fast=True)]
 """A list whose first wrong entry is told: an error for each would hold the interpreter for seconds."""
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
+NotEmpty: TypeAlias = Annotated[list[ItemT], Field(min_length=1)]
+PromptSchema: TypeAlias = str | NotEmpty[str] | NotEmpty[TokenId] | NotEmpty[NotEmpty[TokenId]]
+"""What the document says of a prompt; `_prompt` checks it."""
+Inputs: TypeAlias = Annotated[list[ItemT], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 def _is_tokens(value: Any) -> bool:
@@ -120,6 +124,17 @@ def _few(value: Any) -> Any:
     if isinstance(value, list) and len(value) > MAX_ALLOWED_TOKENS:
         raise PydanticCustomError("few", f"must have at most {MAX_ALLOWED_TOKENS} entries, got {len(value)}")
     return value
+
+
+def described_as(shape: Any) -> BeforeValidator:
+    """Have the document say what the entries are like, which are checked one by one later."""
+    return BeforeValidator(lambda value: value, json_schema_input_type=shape)
+
+
+def one_of(*names: str) -> dict[str, Any]:
+    """Return what the document says of fields of which exactly one is needed; null is none."""
+    given = ({"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names)
+    return {"oneOf": list(given)}
 
 
 class Shape(BaseModel):
@@ -331,7 +346,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[
         list[dict[str, Any]],
-        PlainValidator(_messages, json_schema_input_type=list[Message]),
+        PlainValidator(_messages, json_schema_input_type=NotEmpty[Message]),
         Field(description="The turns of the chat: role and content."),
     ]
     tools: Annotated[
@@ -375,7 +390,7 @@ class CompletionBody(GenerationBody):
 
     prompt: Annotated[
         Prompt,
-        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
         Field(description="A string, strings, token ids or lists of token ids."),
     ]
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
@@ -389,7 +404,7 @@ class EmbeddingBody(Shape):
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         Prompt,
-        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
         Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
     ]
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -418,15 +433,16 @@ class ScoringBody(Shape):
 class RerankBody(ScoringBody):
     """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("documents", "texts"))
     query: Annotated[str, Field(description="What the documents are compared with.")]
     documents: Annotated[
         list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | list[dict[str, str]] | None),
+        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]] | None),
         Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
     ] = None
     texts: Annotated[
         list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None),
+        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | None),
         Field(description="TEI's name for documents."),
     ] = None
     top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
@@ -441,12 +457,12 @@ class ScoreBody(ScoringBody):
 
     text_1: Annotated[
         list[str],
-        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
         Field(description="One text, or several."),
     ]
     text_2: Annotated[
         list[str],
-        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
         Field(description="One text, or as many as in text_1."),
     ]
 
@@ -454,6 +470,7 @@ class ScoreBody(ScoringBody):
 class TokenizeBody(Shape):
     """POST /tokenize; exactly one of content, text and prompt."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("content", "text", "prompt"))
     model: str | None = Field(None, description="One of the served names.")
     content: str | None = Field(None, description="The text; text and prompt are other names for it.")
     text: str | None = Field(None, description="See content.")

@@ -60,6 +60,8 @@ CHAT_NAMES: Final = re.compile(
     r"|response_format\.json_schema|tool_choice\.allowed_tools"
     r"|max_completion_tokens|max_tokens|prompt|reasoning_effort|response_format)(?!\w)"
 )
+FUNCTION: Final = {"parameters": None, "strict": False}
+"""What OpenAI's schema of a response wants every function to have."""
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset(
     {
@@ -155,7 +157,7 @@ def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "text": text,
         "tool_choice": body.tool_choice or "auto",
-        "tools": tools,
+        "tools": [FUNCTION | tool if tool.get("type") == "function" else tool for tool in tools],
     }
     return {name: _encoded(name, value) for name, value in large.items()} | {
         "background": False,
@@ -170,7 +172,7 @@ def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
         "store": False,
         "top_logprobs": body.top_logprobs or 0,
         "truncation": "disabled",
-        "user": body.user,
+        **({} if body.user is None else {"user": body.user}),
     }
 
 
