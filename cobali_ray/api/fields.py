@@ -108,7 +108,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "modalities": ([], ["text"]),
     "moderation": (),
     "n_probs": (0,),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "web_search_options": (),
 }

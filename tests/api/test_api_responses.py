@@ -353,6 +353,7 @@ REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "the earlier items in input"),
     ({"conversation": "conv_1"}, "conversation", "the earlier items in input"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "not supported"),
+    ({"return_token_ids": True}, "return_token_ids", "not supported"),
     ({"background": True}, "background", "not supported"),
     ({"mirostat": 2}, "mirostat", "not supported"),
     ({"n": 2}, "n", "not supported"),

@@ -29,6 +29,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "previous_response_id": (),
     "prompt": (),
     "response_format": (),
+    "return_token_ids": (False,),
     **{name: values for name, values in REFUSED_FIELDS.items() if name not in ResponsesBody.model_fields},
 }
 INSTEAD: Final[Mapping[str, str]] = {
