@@ -108,9 +108,9 @@ async def _on_error(http: HttpRequest, error: Exception) -> Response:
 async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     # The router's own: unknown paths and methods.
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict((error.headers if isinstance(error, HTTPException) else None) or {})
+    headers = error.headers if isinstance(error, HTTPException) else None
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["allow"] = _allowed(http)
+        headers = {"allow": _allowed(http)}  # the router's own names the methods of one of them
     account = account_of(http)
     fault = http_fault(
         status,

@@ -211,7 +211,9 @@ async def test_the_document_and_the_server_agree_on_a_body(app, post, path, body
 )
 async def test_a_method_that_is_not_allowed_hears_which_are(app, method, path, allowed):
     wire = await Wire(app, path, method=method).run()
-    assert (wire.status, wire.headers["allow"]) == (405, allowed)
+    assert wire.status == 405
+    told = [value for name, value in wire.sent[0]["headers"] if name.lower() == b"allow"]
+    assert told == [allowed.encode()]
 
 
 @pytest.mark.parametrize(
