@@ -269,7 +269,14 @@ class ServeEngineClient:
             state: EngineState = await self._link.ask(self._engine.state.remote())
         except InternalError:
             return self._link.away or self._loading("no answer")
+        if state.status is EngineStatus.READY and self._card is None and not self._knows:
+            return self._loading("reading the model's vocabulary")
         return state
+
+    @property
+    def _knows(self) -> bool:
+        """Whether nothing of what the engine said of its model is still to be read."""
+        return self._connecting is None or self._connecting.done()
 
     def _loading(self, detail: str) -> EngineState:
         return EngineState(status=EngineStatus.LOADING, detail=detail, engine_id=self._engine_id)

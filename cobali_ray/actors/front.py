@@ -31,6 +31,8 @@ answer is neither, however long it takes."""
 HEADER_BYTES = 16 << 10
 BUFFER_BYTES = 32 << 10
 """HAProxy's buffer: longer headers than this it answers itself, in HTML."""
+UNCHUNKED = "cobali_ray.actors.unchunked:send_no_chunks_to_http_1_0"
+"""What Serve calls wherever it starts uvicorn: in replicas and in its own proxy."""
 _BEFORE_HELD = (
     "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
     "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT",
@@ -108,6 +110,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": UNCHUNKED,
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
@@ -154,6 +157,7 @@ def plain_front(environ: MutableMapping[str, str]) -> None:
     flags = {
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": UNCHUNKED,
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
     }
     for name, value in flags.items():

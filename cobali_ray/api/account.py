@@ -71,6 +71,8 @@ class Account:
     error: str | None = None
     cancelled: bool = False
     ignored: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
+    """Where in the body something was replaced that is no text."""
     writing: asyncio.Future[None] | None = None
     """What writes the answer, where that goes on without the client."""
 
@@ -102,6 +104,8 @@ class Account:
         found = [] if self.quota is None else self.quota.headers(now_s)
         if self.ignored:
             found.append((b"x-cobali-ignored-fields", header_value(self.ignored).encode("latin-1")))
+        if self.mended:
+            found.append((b"x-cobali-mended-fields", header_value(self.mended).encode("latin-1")))
         return found
 
     def ignore(self, names: tuple[str, ...]) -> None:

@@ -34,6 +34,8 @@ class Choice:
     prompt: PromptLogprobs | None = None
     """Where `prompt_logprobs` asks for them."""
     texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """Where `return_token_ids` asks for them."""
     end: End | None = None
 
     @property
@@ -104,6 +106,8 @@ class Choices(Answer):
     def _add(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
         choice = self.choices[news.choice]
         choice.texts.append(news.text)
+        if self._call.return_token_ids:
+            choice.tokens += news.tokens
         if choice.prompt is not None:
             choice.prompt.add(news.prompt)
         choice.logprobs.add(logprobs)
@@ -156,12 +160,14 @@ class ChatAnswer(Choices):
             "message": self._message(index, choice),
             "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
             "finish_reason": self._reason(index, choice),
+            **({"token_ids": choice.tokens} if self._call.return_token_ids else {}),
         }
 
     def _more(self) -> dict[str, Any]:
-        """Return the prompt's logprobs: a chat has one prompt, whatever `n` is."""
-        prompt = self.choices[0].prompt
-        return {} if prompt is None else {"prompt_logprobs": prompt.json()}
+        """Return what is told of the prompt: a chat has one, whatever `n` is."""
+        prompt, call = self.choices[0].prompt, self._call
+        logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
+        return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
 
     def _message(self, index: int, choice: Choice) -> dict[str, Any]:
         if self._turns:
@@ -188,13 +194,15 @@ class CompletionAnswer(Choices):
         return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        prompt = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
+        more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
+        if self._call.return_token_ids:
+            more |= {"token_ids": choice.tokens, "prompt_token_ids": self._call.prompt_token_ids(index)}
         return {
             "index": index,
             "text": self._call.echoes[index] + choice.text,
             "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
             "finish_reason": self._reason(index, choice),
-            **prompt,
+            **more,
         }
 
 

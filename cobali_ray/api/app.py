@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match
 
 from cobali_ray.api.account import account_of
 from cobali_ray.api.adapters import Adapters
@@ -17,7 +20,7 @@ from cobali_ray.api.embeddings import Embeddings
 from cobali_ray.api.facts import Facts
 from cobali_ray.api.faults import http_fault
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.frame import Frame, Lock, fault_response, is_open
+from cobali_ray.api.frame import METHODS, Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.keyring import Keyring
@@ -80,6 +83,7 @@ def build_api(
         expose_headers=(
             "retry-after",
             "x-cobali-ignored-fields",
+            "x-cobali-mended-fields",
             "x-request-id",
             STREAM_HEADER.decode(),
             *RATE_HEADERS,
@@ -105,6 +109,8 @@ async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     # The router's own: unknown paths and methods.
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {"allow": _allowed(http)}  # the router's own names the methods of one of them
     account = account_of(http)
     fault = http_fault(
         status,
@@ -116,3 +122,11 @@ async def _on_http_error(http: HttpRequest, error: Exception) -> Response:
     )
     account.error = fault.code
     return fault_response(fault)
+
+
+def _allowed(http: HttpRequest) -> str:
+    """Return the methods of a path, whose routes are several."""
+    routes = http.app.router.routes
+    scopes = ((method, {**http.scope, "method": method}) for method in sorted(METHODS))
+    found = (method for method, scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in routes))
+    return ", ".join(found)

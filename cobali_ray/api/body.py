@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import orjson
 from fastapi import Request as HttpRequest
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from cobali_ray.api.schema import Shape
@@ -81,9 +83,78 @@ def _unpacked(unpack: Any, piece: bytes, most_bytes: int) -> bytes:
     return unpacked
 
 
+def mended(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Return a body with U+FFFD for every half of a surrogate pair, and the places where those stood.
+
+    Programs that cut texts by UTF-16 send them, and keep them in the history of a chat. They are no text.
+    """
+    escapes = _half_escapes(raw) if rb"\ud" in raw or rb"\uD" in raw else _NONE
+    encoded = _half_codes(raw) if b"\xed" in raw else _NONE
+    if not (len(escapes) or len(encoded)) or _is_heavy(raw):
+        return raw, ()
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(_written(raw, ((escapes, rb"\ufdd0"), (encoded, _MARK.encode()))))
+        places = tuple(place.replace(_MARK, "\ufffd") for place in _places(value))
+        return _written(raw, ((escapes, rb"\ufffd"), (encoded, "\ufffd".encode()))), places
+    return raw, ()
+
+
+_NONE: Final = np.empty(0, np.int64)
+_MARK: Final = "\ufdd0"
+"""Stands for a half while its place is looked for; it is no character and never will be."""
+
+
+def _half_escapes(raw: bytes) -> NDArray[np.int64]:
+    """Return where the escape of a half begins that has no other half beside it."""
+    # By numpy, as below. Of two backslashes the second begins no escape.
+    chars = np.frombuffer(raw.replace(rb"\\", b"__"), np.uint8)
+    at = np.flatnonzero(
+        (chars[:-5] == ord("\\")) & (chars[1:-4] == ord("u")) & (chars[2:-3] | 32 == ord("d"))
+    )
+    at = at[np.isin(chars[at[:, None] + np.arange(3, 6)], _HEX_DIGITS).all(axis=1)]
+    first = np.isin(chars[at + 3], np.frombuffer(b"89abAB", np.uint8))
+    second = np.isin(chars[at + 3], np.frombuffer(b"cdefCDEF", np.uint8))
+    firsts, seconds = at[first], at[second]
+    lone = (firsts[~np.isin(firsts + 6, seconds)], seconds[~np.isin(seconds - 6, firsts)])
+    return np.concatenate(lone)
+
+
+_HEX_DIGITS: Final = np.frombuffer(b"0123456789abcdefABCDEF", np.uint8)
+
+
+def _half_codes(raw: bytes) -> NDArray[np.int64]:
+    """Return where a half stands as it would be in UTF-8."""
+    chars = np.frombuffer(raw, np.uint8)
+    return np.flatnonzero((chars[:-2] == 0xED) & (chars[1:-1] >= 0xA0) & (chars[2:] >= 0x80))
+
+
+def _written(raw: bytes, changes: Iterable[tuple[NDArray[np.int64], bytes]]) -> bytes:
+    """Return a body with other bytes, as many as there were, at some places."""
+    chars = np.frombuffer(raw, np.uint8).copy()
+    for at, text in changes:
+        chars[at[:, None] + np.arange(len(text))] = np.frombuffer(text, np.uint8)
+    return chars.tobytes()
+
+
+def _places(value: Any) -> Iterator[str]:
+    """Yield where in a body a mark stands."""
+    left = [("", value)]
+    while left:
+        where, one = left.pop()
+        if isinstance(one, str):
+            if _MARK in one:
+                yield where
+        elif isinstance(one, list):
+            left += [(f"{where}[{index}]", inside) for index, inside in enumerate(one)][::-1]
+        elif isinstance(one, dict):
+            named = [(f"{where}.{key}" if where else key, key, inside) for key, inside in one.items()]
+            yield from (place for place, key, _ in named if _MARK in key)
+            left += [(place, inside) for place, _, inside in named][::-1]
+
+
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     """Return the body as its model. Raises MalformedBodyError or InvalidParameterError."""
-    if _weight(raw) > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES:
+    if _is_heavy(raw):
         raise MalformedBodyError("it has too many values: at most 400,000 numbers, or 40,000 named ones")
     try:
         value = orjson.loads(raw)
@@ -93,6 +164,10 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     if not isinstance(value, dict):
         raise MalformedBodyError("the top-level value is not an object")
     return model_of(shape, value)
+
+
+def _is_heavy(raw: bytes) -> bool:
+    return _weight(raw) > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES
 
 
 def _weight(raw: bytes) -> int:

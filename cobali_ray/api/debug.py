@@ -80,7 +80,8 @@ class Debug:
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))
         feed = await engine.ticks(last=last, since=since)
-        return Response(feed.body, media_type="application/json")
+        tenant = account_of(http).holder.tenant
+        return Response(feed.body_for(tenant), media_type="application/json")
 
     async def stream(self, http: HttpRequest) -> Response:
         """Send the same as server-sent events: at most four a second, fewer with many viewers."""
@@ -104,7 +105,7 @@ class ViewerReply(Response):
     async def _send(self, send: Send) -> None:
         headers = [(b"content-type", SSE), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._viewers.watch()) as events:
+        async with aclosing(self._viewers.watch(self._account.holder.tenant)) as events:
             async for wire in events:
                 await send({"type": "http.response.body", "body": wire, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

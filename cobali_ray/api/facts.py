@@ -207,7 +207,7 @@ def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
 
 
 def status_of(states: Sequence[EngineState]) -> dict[str, Any]:
-    """Say in one word whether a model is there; llama-server's words, and place."""
+    """Say in one word whether a model takes requests: llama-server's, where it has one, and in its place."""
     state = overall(states)
     return {
         "value": _WORDS[state.status],
@@ -218,8 +218,8 @@ def status_of(states: Sequence[EngineState]) -> dict[str, Any]:
 
 _WORDS = {
     EngineStatus.READY: "loaded",
-    EngineStatus.DRAINING: "loaded",
-    EngineStatus.STALLED: "loaded",
+    EngineStatus.DRAINING: "draining",
+    EngineStatus.STALLED: "stalled",
     EngineStatus.LOADING: "loading",
     EngineStatus.RESTARTING: "loading",
     EngineStatus.UNLOADED: "unloaded",

@@ -45,7 +45,7 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "documents": ([],),
     "enable_thinking": (),
     "include_reasoning": (),
-    "reasoning": (),
+    "reasoning": ({},),
     "reasoning_budget": (-1,),
     "reasoning_effort": (),
     "reasoning_format": (),
@@ -54,7 +54,6 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "thinking_budget": (),
     "thinking_budget_tokens": (),
     "truncate_prompt_tokens": (),
-    "truncation": ("disabled",),
     # How tokens are drawn; beside each, llama.cpp's own neutral values and defaults.
     "adaptive_target": (-1,),
     "dry_allowed_length": (2,),
@@ -109,14 +108,17 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "modalities": ([], ["text"]),
     "moderation": (),
     "n_probs": (0,),
-    "prediction": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "verbosity": ("medium",),
     "web_search_options": (),
 }
+IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "prediction": (),
+    "truncation": ("disabled",),
+    "verbosity": ("medium",),
+}
+"""They change how soon an answer comes, or how long it is; one without them is right. So they are named back,
+and refused if strict. The values beside each name ask for nothing."""
 SUPPORTED_NAMES: Mapping[str, str] = {
-    "enable_thinking": "chat_template_kwargs",
     "function_call": "tool_choice",
     "functions": "tools",
     "max_length": "max_tokens",
@@ -125,9 +127,9 @@ SUPPORTED_NAMES: Mapping[str, str] = {
     "num_predict": "max_tokens",
     "min_length": "min_tokens",
     "n_probs": "logprobs",
+    "reasoning": "reasoning_effort",
     "stop_sequences": "stop",
     "stopping_strings": "stop",
-    "thinking": "chat_template_kwargs",
     "thinking_budget": "reasoning_budget",
     "thinking_budget_tokens": "reasoning_budget",
     "typical": "typical_p",
@@ -136,11 +138,7 @@ SUPPORTED_NAMES: Mapping[str, str] = {
 
 # The same for the fields of one message.
 NEUTRAL_MESSAGE_FIELDS = frozenset({"annotations", "provider_specific_fields"})
-REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {
-    "audio": (),
-    "function_call": (),
-    "refusal": ("",),
-}
+REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {"audio": ()}
 
 
 def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str, ...]:
@@ -191,7 +189,10 @@ def judge(
     unknown = [
         name
         for name, value in extra.items()
-        if value is not None and name not in neutral and name not in refused
+        if value is not None
+        and name not in neutral
+        and name not in refused
+        and not _asks_for_nothing(value, IGNORED_FIELDS.get(name, ()))
     ]
     if unknown and strict:
         name = where + unknown[0][:MAX_NAME_LENGTH]

@@ -267,7 +267,7 @@ class Generation:
 
     @staticmethod
     def _too_long(n_least: int, body: GenerationBody, card: ModelCard) -> PromptTooLongError:
-        return PromptTooLongError(n_least, asked_max_tokens(body) or 1, card.n_ctx_slot, True)
+        return PromptTooLongError(n_least, max(asked_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
         """Return what the answer must look like. What of it is not held is refused or named to the client."""

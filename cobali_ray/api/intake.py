@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request as HttpRequest
 
-from cobali_ray.api.account import Account
-from cobali_ray.api.body import read_body
+from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.body import mended, read_body
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
@@ -117,13 +117,19 @@ class Intake:
 
         try:
             body = await read_body(http, self._max_body_bytes, hold)
+            account = account_of(http)
+
+            def mend_and_work(body: bytes, gone: Gone) -> ResultT:
+                body, account.mended = mended(body)
+                return work(body, gone)
+
             pool = self._small if len(body) <= SMALL_BYTES else self._large
             try:
-                return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+                return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
             except _Wanted as wanted:
                 await unless_gone(http.receive, wanted.model.load())
             try:
-                return await unless_gone(http.receive, self._off_the_loop(pool, body, work))
+                return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
             except _Wanted:  # it is gone again
                 raise UnloadedError from None
         finally:

@@ -22,6 +22,8 @@ def messages_of(
     ignored: dict[str, None] = {}
     names: dict[str, str] = {}
     """Of the functions that were called, by the ids of the calls."""
+    function_call_id: str | None = None
+    """Of the last `function_call`."""
     for index, raw in enumerate(body.messages):
         message = model_of(Message, raw, f"messages[{index}]")
         ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
@@ -31,14 +33,20 @@ def messages_of(
                 f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
             )
         plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index, images)}
-        if message.tool_calls:
+        calls = list(message.tool_calls or ())
+        if message.function_call is not None:
+            function_call_id = f"call{index:05d}"  # nine letters, as Mistral's templates want it
+            calls.append(MessageToolCall(id=function_call_id, function=message.function_call))
+        if calls:
             if message.role != "assistant":
-                where = f"messages[{index}].tool_calls"
+                where = f"messages[{index}].{'tool_calls' if message.tool_calls else 'function_call'}"
                 raise InvalidParameterError(where, f"{where} is for the role assistant")
-            plain["tool_calls"] = [_call(call) for call in message.tool_calls]
-            names |= {call.id: call.function.name for call in message.tool_calls if call.id}
+            plain["tool_calls"] = [_call(call) for call in calls]
+            names |= {call.id: call.function.name for call in calls if call.id}
         if message.role == "tool":
-            plain |= _result(message, names)
+            plain |= _result(message.tool_call_id, message.name, names)
+        elif message.role == "function":  # what tools were called before there could be several
+            plain |= {"role": "tool"} | _result(function_call_id, message.name, names)
         elif message.name is not None:
             plain["name"] = message.name
         reasoning = message.reasoning_content or message.reasoning
@@ -55,11 +63,9 @@ def _call(call: MessageToolCall) -> dict[str, Any]:
     return plain if call.id is None else {"id": call.id} | plain
 
 
-def _result(message: Message, names: dict[str, str]) -> dict[str, Any]:
+def _result(call_id: str | None, name: str | None, names: dict[str, str]) -> dict[str, Any]:
     """Return what a tool's message says beside its content; some templates want the function's name."""
-    call_id = message.tool_call_id
-    name = message.name or names.get(call_id or "")
-    found = {"tool_call_id": call_id, "name": name}
+    found = {"tool_call_id": call_id, "name": name or names.get(call_id or "")}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -88,10 +94,10 @@ def ending_of(body: ChatBody) -> Ending:
 def _text_of(message: Message, index: int, images: Images | None) -> str:
     where = f"messages[{index}].content"
     if isinstance(message.content, str):
-        return message.content
+        return message.content or message.refusal or ""
     if message.content is None:
-        if message.role == "assistant":
-            return ""
+        if message.role in {"assistant", "function"}:
+            return message.refusal or ""
         raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
     texts: list[str] = []
     last = None
@@ -99,15 +105,15 @@ def _text_of(message: Message, index: int, images: Images | None) -> str:
         kind = part.get("type")
         if kind == "image_url" and images is not None:
             texts.append(images.take(part, f"{where}[{i}]"))
-        elif kind != "text":
+        elif kind not in {"text", "refusal"}:
             known = "only text" if images is None else "only text and image_url"
             raise UnsupportedParameterError(
                 f"{where}[{i}].type",
                 f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, {known}",
             )
-        elif not isinstance(part.get("text"), str):
-            raise InvalidParameterError(f"{where}[{i}].text", f"{where}[{i}].text must be a string")
+        elif not isinstance(text := part.get(kind), str):
+            raise InvalidParameterError(f"{where}[{i}].{kind}", f"{where}[{i}].{kind} must be a string")
         else:
-            texts += ["\n" * (last == "text"), part["text"]]
+            texts += ["\n" * (last in {"text", "refusal"}), text]
         last = kind
     return "".join(texts)

@@ -11,6 +11,8 @@ from cobali_ray.core.request import MAX_TOP_LOGPROBS, TUNABLE, SamplingParams, t
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, ModelNotAllowedError, UnsupportedParameterError
 
+NO_LIMIT = -1
+"""As `max_tokens`: llama-server's word for it, and Ollama's."""
 MAX_CHOICES = 128
 """Answers of one HTTP request: prompts times `n`."""
 MAX_PROMPT_VALUES = 1 << 19
@@ -141,18 +143,21 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
 
 
 def asked_max_tokens(body: GenerationBody) -> int | None:
-    """Return the answer's length limit as the client gave it, under either name; None if it did not."""
+    """Return the answer's length limit as the client gave it, under either name; None if it did not.
+
+    NO_LIMIT: as many as fit.
+    """
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidParameterError(
             "max_completion_tokens", f"max_tokens {old} and max_completion_tokens {new} contradict each other"
         )
     asked, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
-    if asked is None:
-        return None
+    if asked in {None, NO_LIMIT}:
+        return asked
     may_be_zero = isinstance(body, CompletionBody) and (body.echo or body.prompt_logprobs is not None)
     if asked < (0 if may_be_zero else 1):
-        raise InvalidParameterError(param, f"{param} must be at least 1, got {asked}")
+        raise InvalidParameterError(param, f"{param} must be at least 1, or -1 for no limit, got {asked}")
     return asked
 
 

@@ -91,21 +91,38 @@ def _variables(body: ChatBody) -> dict[str, Any]:
         name = min(taken)
         param = f"chat_template_kwargs.{name}"
         raise InvalidParameterError(param, f"{param} cannot be set: the server sets {name}")
+    thinks = _thinks(body)
+    # The names that templates have for it; they look at no others.
+    told = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
     effort = body.reasoning_effort
     if effort is None:
-        return given
+        return told | given
     if effort not in EFFORTS:
         known = ", ".join(EFFORTS)
         raise InvalidParameterError(
             "reasoning_effort", f"reasoning_effort must be one of {known}, got {effort[:32]!r}"
         )
-    # The names that templates have for it; they look at no others.
-    off = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-    return off | {"reasoning_effort": effort} | given
+    return told | {"reasoning_effort": effort} | given
+
+
+def _thinks(body: ChatBody) -> bool | None:
+    """Return whether the model is to reason, in whichever way the body says so; None: it does not say."""
+    said = {
+        "enable_thinking": body.enable_thinking,
+        "thinking": None if body.thinking is None else body.thinking.thinks,
+        "reasoning_effort": False if body.reasoning_effort == "none" else None,
+    }
+    found = {name: thinks for name, thinks in said.items() if thinks is not None}
+    if len(set(found.values())) > 1:
+        first, *_, last = found
+        raise InvalidParameterError(last, f"{first} and {last} contradict each other")
+    return next(iter(found.values()), None)
 
 
 def _budget(body: ChatBody, words: Words, end: str) -> ReasoningBudget | None:
     n_tokens = body.reasoning_budget
+    if n_tokens is None and body.thinking is not None:
+        n_tokens = body.thinking.budget_tokens
     marks = words.form.reasoning_marks(end)
     if n_tokens is None or n_tokens < 0 or marks is None:
         return None
@@ -125,4 +142,4 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
     if form.plain and not offer.callable:
         return None
     field = None if body.include_reasoning is False else FIELDS.get(chosen, FIELDS["auto"])
-    return Speech(form, end, offer.callable, reasoning_field=field)
+    return Speech(form, end, offer.callable, reasoning_field=field, must_call=offer.required)

@@ -30,6 +30,10 @@ Many: TypeAlias = Annotated[list[ItemT], Field(fail_fast=True)]
 """A list whose first wrong entry is told: an error for each would hold the interpreter for seconds."""
 TokenId: TypeAlias = Annotated[int, Field(ge=0)]
 Prompt: TypeAlias = str | list[str] | list[TokenId] | list[list[TokenId]]
+NotEmpty: TypeAlias = Annotated[list[ItemT], Field(min_length=1)]
+PromptSchema: TypeAlias = str | NotEmpty[str] | NotEmpty[TokenId] | NotEmpty[NotEmpty[TokenId]]
+"""What the document says of a prompt; `_prompt` checks it."""
+Inputs: TypeAlias = Annotated[list[ItemT], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 def _is_tokens(value: Any) -> bool:
@@ -91,7 +95,7 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 Content: TypeAlias = Annotated[
     str | list[dict[str, Any]] | None,
@@ -122,6 +126,17 @@ def _few(value: Any) -> Any:
     return value
 
 
+def described_as(shape: Any) -> BeforeValidator:
+    """Have the document say what the entries are like, which are checked one by one later."""
+    return BeforeValidator(lambda value: value, json_schema_input_type=shape)
+
+
+def one_of(*names: str) -> dict[str, Any]:
+    """Return what the document says of fields of which exactly one is needed; null is none."""
+    given = ({"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names)
+    return {"oneOf": list(given)}
+
+
 class Shape(BaseModel):
     """What all bodies share."""
 
@@ -150,7 +165,7 @@ class SampledBody(Shape):
         None, description="0 to 100, default 1 or the model's own; 0 takes the likeliest token."
     )
     top_p: float | None = Field(
-        None, description="Keep the likeliest tokens up to this total probability; 1 keeps all."
+        None, description="Keep the likeliest tokens up to this total probability: 1 keeps all, 0 only one."
     )
     top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
     min_p: float | None = Field(
@@ -188,7 +203,7 @@ class SampledBody(Shape):
         Field(description="Up to 128 texts that the answer must not contain."),
     ] = None
     allowed_token_ids: Annotated[
-        list[TokenId] | None,
+        Annotated[list[TokenId], Field(min_length=1)] | None,
         BeforeValidator(_few),
         Field(description="Draw only these (list end tokens too); at most 4,096; absent: all."),
     ] = None
@@ -238,7 +253,7 @@ class GenerationBody(SampledBody):
     """The fields that chat and plain completions share."""
 
     max_tokens: int | None = Field(
-        None, description="Most output tokens, limited to what fits into the context."
+        None, description="Most output tokens, limited to what fits into the context; -1: no limit."
     )
     max_completion_tokens: int | None = Field(None, description="Another name for max_tokens.")
     n: int | None = Field(None, description="Answers per prompt; prompts times n are at most 128.")
@@ -249,6 +264,9 @@ class GenerationBody(SampledBody):
     prompt_logprobs: int | None = Field(
         None,
         description="Return logprobs of the prompt's tokens and of this many alternatives; not in streams.",
+    )
+    return_token_ids: bool | None = Field(
+        None, description="Return the tokens of prompts and answers: prompt_token_ids, token_ids."
     )
     response_format: dict[str, Any] | None = Field(
         None, description="What the answer must look like: text, json_object or json_schema."
@@ -276,16 +294,35 @@ class Message(Shape):
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
     content: Annotated[
         Content,
-        Field(description="Text, or parts: text, and image_url (a data URL) where the model sees images."),
+        Field(
+            description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images."
+        ),
     ] = None
+    refusal: str | None = Field(None, description="What an assistant's turn said instead of content.")
     name: str | None = Field(None, description="Who says it; the template decides.")
     tool_calls: Annotated[
         list[MessageToolCall] | None,
         Field(max_length=MAX_CALLS, description="What an assistant's turn called."),
     ] = None
     tool_call_id: str | None = Field(None, description="Which call a tool's message answers.")
+    function_call: CalledFunction | None = Field(
+        None, description="The one call of an assistant's turn, before a message of the role function."
+    )
     reasoning_content: str | None = Field(None, description="What the turn reasoned; the template decides.")
     reasoning: str | None = Field(None, description="Another spelling of reasoning_content.")
+
+
+class Thinking(Shape):
+    """Whether the model reasons."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int | None, Field(ge=1)] = None
+    display: Literal["summarized", "omitted"] | None = None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it does."""
+        return self.type != "disabled"
 
 
 class ToolFunction(Shape):
@@ -309,7 +346,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[
         list[dict[str, Any]],
-        PlainValidator(_messages, json_schema_input_type=list[Message]),
+        PlainValidator(_messages, json_schema_input_type=NotEmpty[Message]),
         Field(description="The turns of the chat: role and content."),
     ]
     tools: Annotated[
@@ -323,6 +360,12 @@ class ChatBody(GenerationBody):
         None, description="Allow several calls in one turn; default true."
     )
     reasoning_effort: str | None = Field(None, description="For the chat template; none turns reasoning off.")
+    enable_thinking: bool | None = Field(
+        None, description="For the chat template: sets its variables enable_thinking and thinking."
+    )
+    thinking: Thinking | None = Field(
+        None, description="type: disabled, or enabled with budget_tokens; another spelling of the two."
+    )
     reasoning_format: str | None = Field(
         None,
         description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",
@@ -347,7 +390,7 @@ class CompletionBody(GenerationBody):
 
     prompt: Annotated[
         Prompt,
-        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
         Field(description="A string, strings, token ids or lists of token ids."),
     ]
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
@@ -361,7 +404,7 @@ class EmbeddingBody(Shape):
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         Prompt,
-        PlainValidator(_prompt, json_schema_input_type=Prompt),
+        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
         Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
     ]
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -390,15 +433,16 @@ class ScoringBody(Shape):
 class RerankBody(ScoringBody):
     """POST /v1/rerank. With `texts` in place of `documents` the answer has the shape of TEI."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("documents", "texts"))
     query: Annotated[str, Field(description="What the documents are compared with.")]
     documents: Annotated[
         list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | list[dict[str, str]] | None),
+        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]] | None),
         Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
     ] = None
     texts: Annotated[
         list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=list[str] | None),
+        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | None),
         Field(description="TEI's name for documents."),
     ] = None
     top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
@@ -413,12 +457,12 @@ class ScoreBody(ScoringBody):
 
     text_1: Annotated[
         list[str],
-        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
         Field(description="One text, or several."),
     ]
     text_2: Annotated[
         list[str],
-        PlainValidator(_documents, json_schema_input_type=str | list[str]),
+        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
         Field(description="One text, or as many as in text_1."),
     ]
 
@@ -426,6 +470,7 @@ class ScoreBody(ScoringBody):
 class TokenizeBody(Shape):
     """POST /tokenize; exactly one of content, text and prompt."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("content", "text", "prompt"))
     model: str | None = Field(None, description="One of the served names.")
     content: str | None = Field(None, description="The text; text and prompt are other names for it.")
     text: str | None = Field(None, description="See content.")

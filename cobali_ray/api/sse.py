@@ -78,7 +78,7 @@ class Chunks(Frames):
         self._head = b"data: " + orjson.dumps(constants)[:-1] + b',"choices":['
         # OpenAI writes usage: null into every chunk but the last, if the last has it.
         self._tail = b'],"usage":null' if call.include_usage else b"]"
-        self._plain_after = self._after(b"null") + self._tail + b"}\n\n"
+        self._plain_after = self._after(b"null") + b"}" + self._tail + b"}\n\n"
         self._befores = [self._head + self._before(index) for index in range(len(call.requests))]
 
     @property
@@ -89,14 +89,28 @@ class Chunks(Frames):
     def say(self, news: News) -> bytes:
         """Return the chunks with what a batch adds to one choice; may be empty."""
         text, logprobs = news.text, news.logprobs
-        return self.text(news.choice, text, logprobs) if text or logprobs else b""
+        tokens = news.tokens if self._call.return_token_ids else ()
+        return self.text(news.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
 
-    def text(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
+    def text(
+        self, index: int, text: str, logprobs: Sequence[TokenLogprob], tokens: Sequence[int] = ()
+    ) -> bytes:
         """Return the chunk with further text of one choice."""
-        if not self._call.with_logprobs:
-            return self._befores[index] + orjson.dumps(text) + self._plain_after
-        wire = orjson.dumps(self._logprobs(index, logprobs))
-        return b"".join((self._befores[index], orjson.dumps(text), self._after(wire), self._tail, b"}\n\n"))
+        call, before, said = self._call, self._befores[index], orjson.dumps(text)
+        if not (call.with_logprobs or call.return_token_ids):
+            return before + said + self._plain_after
+        told = orjson.dumps(self._logprobs(index, logprobs)) if call.with_logprobs else b"null"
+        return b"".join((before, said, self._after(told), self._ids(tokens), self._tail, b"}\n\n"))
+
+    def _ids(self, tokens: Sequence[int]) -> bytes:
+        """Return the end of a choice's JSON: its tokens, where they are wanted."""
+        return b',"token_ids":%b}' % orjson.dumps(tokens) if self._call.return_token_ids else b"}"
+
+    def _prompt_ids(self, index: int) -> bytes:
+        """Return a choice's prompt as the end of an object's fields, where it is wanted."""
+        if not self._call.return_token_ids:
+            return b""
+        return b',"prompt_token_ids":' + orjson.dumps(self._call.prompt_token_ids(index))
 
     @abstractmethod
     def closing_choice(self, index: int, reason: bytes) -> bytes:
@@ -146,20 +160,22 @@ class ChatFrames(Chunks):
         return sum(turn.n_reasoning for turn in self._turns)
 
     def say(self, news: News) -> bytes:
-        """Return chunks of reasoning, content and calls; logprobs go with the first."""
+        """Return chunks of reasoning, content and calls; logprobs and tokens go with the first."""
         if not self._turns:
             return super().say(news)
         turn, index = self._turns[news.choice], news.choice
         events, logprobs = turn.take(news)
         deltas = [delta for event in events if (delta := delta_of(event, turn)) is not None]
-        if logprobs and not deltas:
+        tokens = news.tokens if self._call.return_token_ids else ()
+        if (logprobs or tokens) and not deltas:
             deltas = [{}]
         wire = []
         for delta in deltas:
             told = orjson.dumps(self._logprobs(index, logprobs)) if logprobs else b"null"
-            chunk = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}'
-            wire += [self._head, chunk % (index, orjson.dumps(delta), told), self._tail, b"}\n\n"]
-            logprobs = []
+            chunk = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b'
+            said = chunk % (index, orjson.dumps(delta), told, self._ids(tokens))
+            wire += [self._head, said, self._tail, b"}\n\n"]
+            logprobs, tokens = [], ()
         return b"".join(wire)
 
     def finish_reason(self, index: int, end: End) -> str | None:
@@ -167,12 +183,12 @@ class ChatFrames(Chunks):
         return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     def opening(self, index: int) -> bytes:
-        """Return the chunk that says whose turn it is."""
+        """Return the chunk that says whose turn it is, and what it continues."""
         choice = (
             b'{"index":%d,"delta":{"role":"assistant","content":"","refusal":null},' % index
             + b'"logprobs":null,"finish_reason":null}'
         )
-        return self._head + choice + self._tail + b"}\n\n"
+        return self._head + choice + self._tail + self._prompt_ids(index) + b"}\n\n"
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return an empty delta with the finish reason."""
@@ -182,7 +198,7 @@ class ChatFrames(Chunks):
         return b'{"index":%d,"delta":{"content":' % index
 
     def _after(self, logprobs: bytes) -> bytes:
-        return b'},"logprobs":' + logprobs + b',"finish_reason":null}'
+        return b'},"logprobs":' + logprobs + b',"finish_reason":null'
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002 no offset
         return {"content": chat_logprob_items(logprobs), "refusal": None}
@@ -213,14 +229,16 @@ class CompletionFrames(Chunks):
         start, wire = count.offset, orjson.dumps(count.take(prompt))
         self._n_left[index] -= len(prompt)
         text = self._call.echoes[index][start : count.offset if self._n_left[index] else None]
-        return b"".join((self._befores[index], orjson.dumps(text), self._after(wire), self._tail, b"}\n\n"))
+        chunk = self._after(wire) + self._ids(()) + self._tail + b"}\n\n"
+        return self._befores[index] + orjson.dumps(text) + chunk
 
     def opening(self, index: int) -> bytes:
-        """Return the prompt, where the client wants it back and it does not come token by token."""
-        if self._call.n_echo_logprobs is not None:
+        """Return the prompt, where the client wants it back: its text, unless that comes token by token."""
+        echo = self._call.echoes[index] if self._call.n_echo_logprobs is None else ""
+        if not (echo or self._call.return_token_ids):
             return b""
-        echo = self._call.echoes[index]
-        return self._befores[index] + orjson.dumps(echo) + self._plain_after if echo else b""
+        end = self._prompt_ids(index) + self._ids(()) + self._tail + b"}\n\n"
+        return self._befores[index] + orjson.dumps(echo) + self._after(b"null") + end
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
         """Return an empty text with the finish reason."""
@@ -230,7 +248,7 @@ class CompletionFrames(Chunks):
         return b'{"index":%d,"text":' % index
 
     def _after(self, logprobs: bytes) -> bytes:
-        return b',"logprobs":' + logprobs + b',"finish_reason":null}'
+        return b',"logprobs":' + logprobs + b',"finish_reason":null'
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return self._counts[index].take(logprobs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cobali_ray.api.keys import NOBODY, Holder, Terms
 from cobali_ray.api.params import (
+    NO_LIMIT,
     adapter_of,
     asked_max_tokens,
     chat_logprobs,
@@ -63,10 +64,16 @@ class Call:
     """Then, per choice, where in the echo the first token begins; below 0 if the echo lacks its text."""
     n_prompt_logprobs: int | None = None
     """How many alternatives `prompt_logprobs` has per token; None without."""
+    return_token_ids: bool = False
     prompt_only: bool = False
     """No engine is asked: echo with max_tokens 0 and without logprobs."""
     speech: Speech | None = None
     """How the answers are taken apart; None where they are text and nothing else."""
+
+    def prompt_token_ids(self, choice: int) -> Sequence[int] | None:
+        """Return the tokens of a choice's prompt; None where images stand between them, which have none."""
+        request = self.requests[choice]
+        return None if request.images else request.prompt
 
     @property
     def n_prompt(self) -> int:
@@ -240,6 +247,7 @@ def _call(
         resumable=wants_recording(body),
         n_echo_logprobs=n_echoed,
         n_prompt_logprobs=body.prompt_logprobs,
+        return_token_ids=bool(body.return_token_ids),
         prompt_only=asked_max_tokens(body) == 0 and n_scored is None,
         speech=origin.speech,
     )
@@ -256,6 +264,8 @@ def _max_tokens(
 ) -> int:
     if asked is None:
         asked = settings.default_max_tokens or card.n_ctx_slot - n_prompt
+    elif asked == NO_LIMIT:
+        asked = card.n_ctx_slot - n_prompt
     elif asked == 0:
         return 0
     asked = max(asked, 1)

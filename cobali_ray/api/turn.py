@@ -39,6 +39,11 @@ class News(NamedTuple):
         return "".join([delta.text for delta in self.deltas])
 
     @property
+    def tokens(self) -> list[int]:
+        """The tokens that it is of."""
+        return [token for delta in self.deltas for token in delta.tokens]
+
+    @property
     def logprobs(self) -> list[TokenLogprob]:
         """What it adds to the logprobs."""
         return [one for delta in self.deltas for one in delta.logprobs]
@@ -59,6 +64,8 @@ class Speech(NamedTuple):
     """Those that may be called."""
     reasoning_field: str | None = "reasoning_content"
     """Where clients find the reasoning; None: it is left out."""
+    must_call: bool = False
+    """Whether what is no reasoning is calls."""
 
 
 class Told(NamedTuple):
@@ -73,7 +80,7 @@ class Turn:
 
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
         self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
-        self.reasoning_field = speech.reasoning_field
+        self.reasoning_field, self._must_call = speech.reasoning_field, speech.must_call
         self._answer_id = f"{call_id}/{choice}"
         self._n_calls = 0
         self.n_reasoning = 0
@@ -115,11 +122,10 @@ class Turn:
         return "".join(chars)
 
     def _at_end(self, end: End) -> list[Event]:
-        found = self._splitter.end()
-        if end.finish_reason == "length":
-            # A call that was cut short, like any other part of an answer; `length` says so.
-            found = [event for event in found if not isinstance(event, CallBroken)]
-        return found
+        if end.finish_reason != "length":
+            return self._splitter.end()
+        found = self._splitter.cut()
+        return [event for event in found if not isinstance(event, Content)] if self._must_call else found
 
 
 def turns_of(speech: Speech | None, call_id: str, n_choices: int) -> list[Turn]:

@@ -12,7 +12,7 @@ import structlog
 from cobali_ray.api.apart import begin_apart
 from cobali_ray.api.client import EngineClient
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.core.stats import EngineState, EngineStatus, TickFeed
 from cobali_ray.errors import CobaliError
 
 _log = structlog.get_logger(__name__)
@@ -44,7 +44,8 @@ def gone(state: EngineState) -> bytes:
 class Viewer:
     """Events on their way to one reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
         self.fresh = True
         """Whether it has yet to be told how things stand."""
         self.gone: EngineStatus | None = None
@@ -92,9 +93,9 @@ class Viewers:
         for viewer in self._viewers:
             viewer.close()
 
-    async def watch(self) -> AsyncGenerator[bytes, None]:
-        """Yield server-sent events until closed."""
-        viewer = Viewer()
+    async def watch(self, tenant: str) -> AsyncGenerator[bytes, None]:
+        """Yield server-sent events until closed, as a tenant may read them."""
+        viewer = Viewer(tenant)
         viewer.closed = self._closed
         self._viewers.add(viewer)
         if self._poll is None:
@@ -137,7 +138,7 @@ class Viewers:
             news = await self._client.ticks(last=MOST, since=self._next)
             if news.incarnation_id == self._incarnation_id:
                 self._next = news.next
-                _tell(known, news.body)
+                _tell(known, news)
             else:  # a new engine counts from 0
                 for viewer in known:
                     viewer.fresh = True
@@ -150,7 +151,7 @@ class Viewers:
             self._incarnation_id, self._next = past.incarnation_id, past.next
         elif past.incarnation_id != self._incarnation_id:
             return  # it died between the two: the next round sees that
-        _tell(fresh, past.body)
+        _tell(fresh, past)
 
     def _say_gone(self, state: EngineState) -> None:
         """Tell that the engine is gone, and again when its status changes; ticks tell that it is ready."""
@@ -160,8 +161,9 @@ class Viewers:
                 viewer.put(gone(state))
 
 
-def _tell(viewers: list[Viewer], body: bytes) -> None:
-    event = b"data: " + body + b"\n\n"
+def _tell(viewers: list[Viewer], feed: TickFeed) -> None:
+    tenants = {viewer.tenant for viewer in viewers}
+    events = {tenant: b"data: " + feed.body_for(tenant) + b"\n\n" for tenant in tenants}
     for viewer in viewers:
         viewer.fresh, viewer.gone = False, None
-        viewer.put(event)
+        viewer.put(events[viewer.tenant])

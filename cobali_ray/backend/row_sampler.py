@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_TOP_WIDTH = 1024
 _COLDEST = 1e-30  # below any difference of two float32 logits that matters, above where float32 divides by 0
+_NARROWEST = 1e-300  # below any probability: the likeliest token alone reaches it
 
 
 def _from_os() -> int:
@@ -79,8 +80,8 @@ class RowSampler:
         typical_p = params.typical_p if top_k else 1.0
         self._n_vocab = n_vocab
         self._n_likeliest = _n_likeliest(params, self.route, top_k, self._patches.n_lowered)
-        temperature = max(params.temperature, _COLDEST)
-        self.chain = ChainParams(top_k or math.inf, typical_p, params.top_p, params.min_p, temperature)
+        temperature, top_p = max(params.temperature, _COLDEST), max(params.top_p, _NARROWEST)
+        self.chain = ChainParams(top_k or math.inf, typical_p, top_p, params.min_p, temperature)
         self._random: random.Random | None = None
         self._seed = self._n_drawn = 0
         if self.route is not Route.GREEDY:

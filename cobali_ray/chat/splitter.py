@@ -130,7 +130,7 @@ class Splitter(Reader):
         self._tools = {function["name"]: function.get("parameters") for function in functions}
         self._events: list[Event] = []
         self._index = -1
-        self._begun = False
+        self._begun = self._unmarked = False
         self._thinks = form.opens_reasoning(prompt)
         self._quiet = self._thinks or form.padded or form.follows_reasoning(prompt)
         self._space, self._first = "", True
@@ -153,6 +153,20 @@ class Splitter(Reader):
         """Return what the answer's end tells: everything that was held back."""
         self._ended = True
         return self.feed("")
+
+    def cut(self) -> list[Event]:
+        """Return what is told of an answer that was cut off here: not what it had only begun.
+
+        That is a marker, a call that has no name yet, and a value whose encoding its end decides. An object
+        that may have been a call without its marker is content.
+        """
+        if self._raw is None:
+            self._say_space()
+        elif self._unmarked and not self._begun:
+            self._say("".join(self._raw) + self._text[self._at :])
+            self._say_space()
+        events, self._events = self._events, []
+        return events
 
     # Text that is no call
 
@@ -254,7 +268,7 @@ class Splitter(Reader):
             Kind.PYTHON: self._python_calls,
         }
         try:
-            self._begun = False
+            self._begun, self._unmarked = False, not opener
             yield from readers[calls.kind](opener, known_only or calls.known_only)
         except BrokenError:
             raw = "".join(self._raw or ())
@@ -284,7 +298,7 @@ class Splitter(Reader):
 
     def _finish(self) -> None:
         self._events.append(CallEnded(self._index))
-        self._begun = False
+        self._begun = self._unmarked = False
         self._raw = []
 
     def _json_calls(self, opener: str, known_only: bool) -> Reading:

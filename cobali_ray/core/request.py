@@ -50,6 +50,7 @@ class SamplingParams:
     top_k: int = 0
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = 1.0
+    """Keep the likeliest tokens up to this total probability; 0 keeps the likeliest alone."""
     min_p: float = 0.0
     typical_p: float = 1.0
     frequency_penalty: float = 0.0
@@ -75,7 +76,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _require("temperature", self.temperature, low=0, high=100)
-        _require("top_p", self.top_p, low=0, high=1, open_low=True)
+        _require("top_p", self.top_p, low=0, high=1)
         _require("min_p", self.min_p, low=0, high=1)
         _require("typical_p", self.typical_p, low=0, high=1, open_low=True)
         _require("frequency_penalty", self.frequency_penalty, low=-2, high=2)

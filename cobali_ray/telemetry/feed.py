@@ -53,6 +53,7 @@ def lives_json(lives: Iterable[Life], prompts: dict[str, str]) -> list[dict[str,
     shown = []
     for life in lives:
         record = {name: _short(value) for name, value in life._asdict().items()}
+        record["x_request_id"] = f"{life.tenant}/{life.x_request_id}"  # `TickFeed.body_for` takes them apart
         record["stays"] = [(i, _short(since_s), _short(until_s)) for i, since_s, until_s, _ in life.stays]
         if life.request_id in prompts:
             record["prompt"] = prompts[life.request_id]

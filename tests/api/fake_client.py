@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+import orjson
+
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
@@ -14,6 +16,7 @@ from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
 from cobali_ray.telemetry.exposition import Counts
+from cobali_ray.telemetry.feed import lives_json
 from cobali_ray.telemetry.presence import Presence
 
 CARD = ModelCard(model_id="fake", n_vocab=1000, n_ctx_slot=64, created_s=1_700_000_000)
@@ -86,6 +89,7 @@ class FakeClient:
         self.source, self.bos, self.eos, self.infill = "", "<s>", "</s>", None
         self.markers, self.end_tokens = Markers(self), frozenset()
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
+        self.lives = []
         self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
 
     @property
@@ -163,7 +167,8 @@ class FakeClient:
         end = self.n_ticks if before is None else before
         ids = list(range(max(since, end - last, 0), end))
         body = {"engine": {"incarnation_id": self.incarnation_id}, "next": self.n_ticks, "ticks": ids}
-        return TickFeed(self.incarnation_id, self.n_ticks, json.dumps(body).encode())
+        body |= {"requests": lives_json(self.lives, {})}
+        return TickFeed(self.incarnation_id, self.n_ticks, orjson.dumps(body))
 
     async def cache(self):
         if isinstance(self.held, Exception):

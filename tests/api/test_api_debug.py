@@ -7,6 +7,7 @@ import pytest
 from fake_client import FakeApiClock, Wire, until
 
 from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
+from cobali_ray.core.life import Life
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
 
@@ -58,8 +59,8 @@ class Viewer(Wire):
         return [tick for name, data in self.events if name == "message" for tick in data["ticks"]]
 
     @classmethod
-    async def come(cls, app):
-        viewer = cls(app)
+    async def come(cls, app, **kwargs):
+        viewer = cls(app, **kwargs)
         await until(lambda: viewer.status == 200)
         await settle()
         return viewer
@@ -142,6 +143,42 @@ async def test_both_want_the_key(make_app, client, path):
     wire = await Wire(make_app(api_keys=("secret",)), path, method="GET").run()
     assert (wire.status, wire.json["error"]["code"]) == (401, "invalid_api_key")
     assert client.asked == []
+
+
+def life(request_id, tenant, sent_as):
+    numbers = dict.fromkeys(("n_prompt", "n_cached", "n_computed", "n_output", "n_preempted"), 7)
+    moments = dict.fromkeys(("arrived_s", "assigned_s", "first_token_s", "ended_s"), 1.0)
+    return Life(
+        request_id=request_id, slot_id=0, state="queued", finish_reason=None, error=None, stays=(),
+        tenant=tenant, x_request_id=sent_as, **numbers, **moments,
+    )  # fmt: skip
+
+
+async def test_the_ids_that_other_keys_chose_are_not_shown(make_app, client, clock, tmp_path):
+    (file := tmp_path / "keys.yaml").write_text("keys:\n  alice: {key: a}\n  bob: {key: b}\n")
+    app = make_app(api_keys_file=file)
+    client.lives = [life("r1", "alice", "order-4711"), life("r2", "bob", "order-4712")]
+    client.n_ticks = 1
+
+    def told(feed):
+        return {one["request_id"]: (one["tenant"], one["x_request_id"]) for one in feed["requests"]}
+
+    of_alice = {"r1": ("alice", "order-4711"), "r2": ("bob", "")}
+    of_bob = {"r1": ("alice", ""), "r2": ("bob", "order-4712")}
+    a, b = ([("x-api-key", key)] for key in "ab")
+    for headers, expected in ((a, of_alice), (b, of_bob)):
+        wire = await Wire(app, "/debug/ticks", method="GET", headers=headers).run()
+        assert told(wire.json) == expected
+    viewers = [await Viewer.come(app, headers=headers) for headers in (a, b)]
+    await poll(clock, client)
+    assert [told(viewer.events[0][1]) for viewer in viewers] == [of_alice, of_bob]
+    for viewer in viewers:
+        await viewer.leave()
+
+
+async def test_without_keys_all_ids_are_shown(get, client):
+    client.lives = [life("r1", "", "order-4711")]
+    assert (await get("/debug/ticks")).json["requests"][0]["x_request_id"] == "order-4711"
 
 
 async def test_a_viewer_sees_every_tick_once(app, client, clock):
@@ -240,7 +277,7 @@ async def test_gone_is_said_once_and_a_new_engine_is_followed_from_its_start(app
     for one in (viewer, late):
         assert one.events[-1] == (
             "message",
-            {"engine": {"incarnation_id": "e2"}, "next": 3, "ticks": [0, 1, 2]},
+            {"engine": {"incarnation_id": "e2"}, "next": 3, "ticks": [0, 1, 2], "requests": []},
         )
     await viewer.leave()
     await late.leave()

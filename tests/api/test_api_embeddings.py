@@ -440,6 +440,8 @@ async def test_ollamas_routes_have_bare_vectors(post, client):
         "embeddings": [one["embedding"] for one in plain["data"]],
         "prompt_eval_count": plain["usage"]["prompt_tokens"],
     }
+    assert (await post("/api/embed", {"input": "x" * 2049})).status == 200, "one text is not many"
+    assert (await post("/api/embed", {"input": ["x"] * 2049})).status == 400
     one = (await post("/api/embeddings", {"prompt": "a b"})).json
     assert one == {"embedding": told["embeddings"][0]}
     for path in ("/api/embed", "/api/embeddings"):

@@ -19,8 +19,6 @@ REFUSED = [
     pytest.param({"xtc_threshold": 0.2}, "xtc_threshold", "unsupported_parameter", id="xtc"),
     pytest.param({"dry_base": 2}, "dry_base", "unsupported_parameter", id="dry-base"),
     pytest.param({"dry_multiplier": True}, "dry_multiplier", "unsupported_parameter", id="dry-bool"),
-    pytest.param({"enable_thinking": False}, "enable_thinking", "unsupported_parameter", id="no-thinking"),
-    pytest.param({"thinking": {"type": "enabled"}}, "thinking", "unsupported_parameter", id="thinking"),
     pytest.param({"stop_sequences": ["x"]}, "stop_sequences", "unsupported_parameter", id="stop-sequences"),
     pytest.param({"n_predict": 5}, "n_predict", "unsupported_parameter", id="n-predict"),
     pytest.param({"min_tokens": 6, "max_tokens": 5}, "min_tokens", "invalid_value", id="min-over-max"),
@@ -98,6 +96,7 @@ REFUSED = [
     pytest.param({"stop_token_ids": [1] * 129}, "stop_token_ids", "invalid_value", id="many-stop-tokens"),
     pytest.param({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value", id="negative-stop-token"),
     pytest.param({"allowed_token_ids": [2**70]}, "allowed_token_ids[0]", "invalid_value", id="huge-token"),
+    pytest.param({"allowed_token_ids": []}, "allowed_token_ids", "invalid_value", id="nothing-allowed"),
     pytest.param({"allowed_token_ids": [1] * 4097}, "allowed_token_ids", "invalid_value", id="many-allowed"),
     pytest.param({"bad_words": [" "]}, "bad_words", "invalid_value", id="empty-bad-word"),
     pytest.param({"bad_words": ["x"] * 129}, "bad_words", "invalid_value", id="many-bad-words"),
@@ -248,7 +247,7 @@ async def test_bans_and_ends_reach_the_engine(post, client):
 
 
 async def test_what_asks_for_nothing_is_nothing(post, client):
-    nothing = {"stop_token_ids": [], "allowed_token_ids": [], "bad_words": [], "top_n_sigma": -1}
+    nothing = {"stop_token_ids": [], "allowed_token_ids": None, "bad_words": [], "top_n_sigma": -1}
     await post(CHAT, ASK | nothing | {"include_stop_str_in_output": False})
     await post(CHAT, ASK)
     asked, plain = client.requests

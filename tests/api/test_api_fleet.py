@@ -105,6 +105,27 @@ async def test_the_list_says_of_every_model_how_it_is(app, engines, get):
     assert (await get("/v1/models/quick")).json["root"] == "small"
 
 
+@pytest.mark.parametrize(
+    ("status", "value", "accepts"),
+    [
+        ("ready", "loaded", True),
+        ("unloaded", "unloaded", True),
+        ("loading", "loading", False),
+        ("restarting", "loading", False),
+        ("draining", "draining", False),
+        ("stalled", "stalled", False),
+        ("failed", "failed", False),
+    ],
+)
+async def test_what_takes_no_requests_is_not_called_loaded(engines, get, status, value, accepts):
+    for engine in engines.values():
+        engine.engine = EngineState(status=EngineStatus(status), detail="why")
+    for model in (await get("/v1/models")).json["data"]:
+        assert (model["status"]["value"], model["status"]["detail"]) == (value, "why")
+    ready = await get("/ready")
+    assert (ready.status, ready.json["status"]) == (200 if accepts else 503, status)
+
+
 async def test_a_model_whose_engines_are_all_away_does_not_hide_the_others(app, engines, get):
     engines.go_away("b0")
     engines.go_away("b1", EngineStatus.STALLED)

@@ -2,6 +2,7 @@
 
 import json
 
+import jsonschema
 import pytest
 from fake_client import Wire
 
@@ -143,10 +144,76 @@ def test_what_values_a_field_takes_is_declared(document):
         "user",
         "assistant",
         "tool",
+        "function",
     ]
     assert schemas["DetokenizeBody"]["properties"]["tokens"]["items"]["minimum"] == 0
     _, _, ids, lists = schemas["CompletionBody"]["properties"]["prompt"]["anyOf"]
     assert ids["items"]["minimum"] == lists["items"]["items"]["minimum"] == 0
+
+
+SAID = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "accepted"),
+    [
+        ("/v1/chat/completions", {"messages": []}, False),
+        ("/v1/chat/completions", {"messages": [{"content": "hi"}]}, False),
+        ("/v1/chat/completions", {"messages": [SAID | {"role": "king"}]}, False),
+        ("/v1/chat/completions", {"messages": [SAID | {"role": "function"}]}, True),
+        ("/v1/chat/completions", {"messages": [SAID], "thinking": {"type": "perhaps"}}, False),
+        ("/v1/chat/completions", {"messages": [SAID], "allowed_token_ids": []}, False),
+        ("/v1/completions", {"prompt": []}, False),
+        ("/v1/completions", {"prompt": [[]]}, False),
+        ("/v1/completions", {"prompt": [[0], [0]]}, True),
+        ("/v1/messages", {"max_tokens": 1, "messages": []}, False),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"content": "hi"}]}, False),
+        ("/v1/messages", {"max_tokens": 1, "messages": [SAID | {"role": "king"}]}, False),
+        ("/v1/messages", {"max_tokens": 1, "messages": [SAID]}, True),
+        ("/v1/responses", {"input": []}, False),
+        ("/v1/responses", {"input": [{"content": "hi"}]}, False),
+        ("/v1/responses", {"input": [SAID], "user": None}, True),
+        ("/api/chat", {"messages": [{"content": "hi"}]}, False),
+        ("/api/chat", {"messages": []}, True),
+        ("/v1/rerank", {"query": "a", "documents": []}, False),
+        ("/v1/rerank", {"query": "a"}, False),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "texts": ["c"]}, False),
+        ("/v1/embeddings", {"input": []}, False),
+        ("/v1/score", {"text_1": [], "text_2": "a"}, False),
+        ("/embedding", {}, False),
+        ("/embedding", {"input": "a", "content": "b"}, False),
+        ("/tokenize", {}, False),
+        ("/tokenize", {"content": None}, False),
+        ("/tokenize", {"content": "a", "text": "b"}, False),
+        ("/tokenize", {"content": "a", "text": None}, True),
+        ("/tokenize", {"prompt": ""}, True),
+    ],
+)
+async def test_the_document_and_the_server_agree_on_a_body(app, post, path, body, accepted):
+    document = app.openapi()
+    operation = document["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema.Draft202012Validator(schema | {"components": document["components"]})
+    assert validator.is_valid(body) == accepted
+    wire = await post(path, body)
+    assert (wire.status == 200) == accepted, wire.body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/lora-adapters", "GET, HEAD, POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/responses/x", "DELETE, GET"),
+        ("PATCH", "/slots/0", "POST"),
+    ],
+)
+async def test_a_method_that_is_not_allowed_hears_which_are(app, method, path, allowed):
+    wire = await Wire(app, path, method=method).run()
+    assert wire.status == 405
+    told = [value for name, value in wire.sent[0]["headers"] if name.lower() == b"allow"]
+    assert told == [allowed.encode()]
 
 
 @pytest.mark.parametrize(

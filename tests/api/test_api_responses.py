@@ -194,6 +194,15 @@ async def test_fields_of_the_request_reach_the_engine(post, client):
     assert (wire.json["service_tier"], wire.json["truncation"]) == ("default", "disabled")
 
 
+async def test_a_response_has_what_openais_schema_wants(post):
+    tools = [{"type": "function", "name": "now"}, WEATHER | {"strict": True}]
+    wire = await post(PATH, ASK | {"tools": tools, "user": None})
+    assert "user" not in wire.json, "which may be a string there, and not null"
+    now, weather = wire.json["tools"]
+    assert now == {"type": "function", "name": "now", "parameters": None, "strict": False}
+    assert weather["strict"] is True
+
+
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
@@ -344,8 +353,8 @@ REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "the earlier items in input"),
     ({"conversation": "conv_1"}, "conversation", "the earlier items in input"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "not supported"),
+    ({"return_token_ids": True}, "return_token_ids", "not supported"),
     ({"background": True}, "background", "not supported"),
-    ({"truncation": "auto"}, "truncation", "not supported"),
     ({"mirostat": 2}, "mirostat", "not supported"),
     ({"n": 2}, "n", "not supported"),
     ({"include": ["nothing"]}, "include[0]", "nothing"),

@@ -307,6 +307,28 @@ async def test_a_call_that_the_length_cuts_is_a_cut_call(openai, client):
     assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Łó')
 
 
+@pytest.mark.parametrize(
+    ("text", "choice", "content", "names"),
+    [
+        pytest.param("".join(ONE)[:-6], "auto", "", ["get_weather"], id="in-its-end-marker"),
+        pytest.param("".join(TWO)[:-60], "auto", "", ["get_weather"], id="in-the-next-ones-marker"),
+        pytest.param("".join(ONE)[:30], "auto", "", [], id="in-its-name"),
+        pytest.param("Well. <tool_c", "auto", "Well. ", [], id="in-its-marker"),
+        pytest.param('{"name": "get_w', "auto", '{"name": "get_w', [], id="of-what-may-be-the-answer"),
+        pytest.param('{"name": "get_w', "required", "", [], id="of-what-cannot-be-the-answer"),
+    ],
+)
+async def test_of_a_call_that_the_length_cuts_no_scrap_is_content(
+    openai, client, text, choice, content, names
+):
+    client.script = says(text, reason="length")
+    said, _, calls, reasons, _ = await streamed(openai, tool_choice=choice)
+    assert (said, [name for _, name, _ in calls], reasons) == (content, names, ["length"])
+    whole = (await openai.chat.completions.create(**ASK | {"tool_choice": choice})).choices[0]
+    assert (whole.message.content or "", whole.finish_reason) == (content, "length")
+    assert [call.function.name for call in whole.message.tool_calls or ()] == names
+
+
 async def test_an_error_in_a_call_is_told_like_any_other(post, client):
     client.script = ends_with(DeadlineExceededError(1.0), *ONE[:5])
     wire = await post(CHAT, ASK | {"stream": True})

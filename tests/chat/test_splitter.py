@@ -47,122 +47,137 @@ def check(form, text, *, prompt="", content="", reasoning="", calls=(), tools=TO
         assert (answer.content, answer.reasoning, calls_of(answer)) == (content, reasoning, list(calls))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        pytest.param(
-            GEMMA,
-            '<|channel>thought\nHm.<channel|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
-            "<|tool_call>call:now{}<tool_call|>",
-            {"reasoning": "Hm.", "calls": BOTH},
-            id="gemma-4",
-        ),
-        pytest.param(
-            HARMONY,
-            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
-            '<|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>',
-            {"reasoning": "Hm.", "calls": PARIS},
-            id="gpt-oss",
-        ),
-        pytest.param(
-            "deepseek-ai-DeepSeek-V3.1",
-            'Hm.</think>Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", '
-            '"days": 2}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-            {"prompt": "<think>", "reasoning": "Hm.", "content": "Let me look.", "calls": BOTH},
-            id="deepseek-v3.1",
-        ),
-        pytest.param(
-            "deepseek-ai-DeepSeek-V3.2",
-            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
-            'Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n'
-            '</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
-            {"calls": BOTH},
-            id="deepseek-v3.2",
-        ),
-        pytest.param(
-            "Kimi-K2-Thinking",
-            "<think>Hm.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
-            '<|tool_call_argument_begin|>{"city": "Paris", "days": 2}<|tool_call_end|><|tool_call_begin|>'
-            "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
-            {"reasoning": "Hm.", "calls": BOTH},
-            id="kimi-k2",
-        ),
-        pytest.param(
-            "GLM-4.6",
-            "\n<think>Hm.</think>\nYes.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
-            "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
-            {"reasoning": "Hm.", "content": "Yes.", "calls": BOTH},
-            id="glm-4.6",
-        ),
-        pytest.param(
-            CODER,
-            "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n"
-            "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
-            {"calls": BOTH},
-            id="qwen3-coder",
-        ),
-        pytest.param(
-            LLAMA,
-            '{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}',
-            {"calls": PARIS},
-            id="llama-3.1",
-        ),
-        pytest.param(
-            "mistralai-Mistral-Nemo-Instruct-2407",
-            f'[TOOL_CALLS] [{CALL[:-1]}, "id": "abcdefghi"}}, {{"name": "now", "arguments": {{}}}}]',
-            {"calls": BOTH},
-            id="mistral-nemo",
-        ),
-        pytest.param(
-            "Mistral-Small-3.2-24B-Instruct-2506",
-            '[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{"city": "Paris", "days": 2}'
-            "[TOOL_CALLS]now[CALL_ID]abcdefghj[ARGS]{}",
-            {"calls": BOTH},
-            id="mistral-small-3.2",
-        ),
-        pytest.param(
-            "mistralai-Ministral-3-14B-Reasoning-2512",
-            '[THINK]Hm.[/THINK]Yes.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 2}',
-            {"reasoning": "Hm.", "content": "Yes.", "calls": PARIS},
-            id="ministral-3",
-        ),
-        pytest.param(
-            "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
-            '<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": '
-            '"get_weather", "parameters": {"city": "Paris", "days": 2}},\n    {"tool_call_id": "1", "tool_name": '
-            '"now", "parameters": {}}\n]<|END_ACTION|>',
-            {"reasoning": "Hm.", "calls": BOTH},
-            id="command-r7b",
-        ),
-        pytest.param(
-            "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
-            "<|START_RESPONSE|>It is <co>grey</co>.<|END_RESPONSE|>",
-            {"content": "It is <co>grey</co>."},
-            id="command-r7b-words",
-        ),
-        pytest.param(
-            "MiniMax-M2",
-            'Hm.\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
-            '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
-            {"prompt": "<think>\n", "reasoning": "Hm.", "calls": BOTH},
-            id="minimax-m2",
-        ),
-        pytest.param(
-            "LFM2-8B-A1B",
-            '<|tool_call_start|>[get_weather(city="Paris", days=2), now()]<|tool_call_end|>Looking.',
-            {"content": "Looking.", "calls": BOTH},
-            id="lfm2",
-        ),
-        pytest.param(
-            "meetkai-functionary-medium-v3.2",
-            'all\nIn Python >>> 1\n>>>get_weather\n{"city": "Paris", "days": 2}>>>now\n{}',
-            {"prompt": "\n\n>>>", "content": "In Python >>> 1", "calls": BOTH},
-            id="functionary-3.2",
-        ),
-    ],
-)
+FAMILIES = [
+    pytest.param(
+        GEMMA,
+        '<|channel>thought\nHm.<channel|><|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
+        "<|tool_call>call:now{}<tool_call|>",
+        {"reasoning": "Hm.", "calls": BOTH},
+        id="gemma-4",
+    ),
+    pytest.param(
+        HARMONY,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+        '<|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>',
+        {"reasoning": "Hm.", "calls": PARIS},
+        id="gpt-oss",
+    ),
+    pytest.param(
+        "deepseek-ai-DeepSeek-V3.1",
+        'Hm.</think>Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", '
+        '"days": 2}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        {"prompt": "<think>", "reasoning": "Hm.", "content": "Let me look.", "calls": BOTH},
+        id="deepseek-v3.1",
+    ),
+    pytest.param(
+        "deepseek-ai-DeepSeek-V3.2",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
+        'Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        {"calls": BOTH},
+        id="deepseek-v3.2",
+    ),
+    pytest.param(
+        "Kimi-K2-Thinking",
+        "<think>Hm.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris", "days": 2}<|tool_call_end|><|tool_call_begin|>'
+        "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        {"reasoning": "Hm.", "calls": BOTH},
+        id="kimi-k2",
+    ),
+    pytest.param(
+        "GLM-4.6",
+        "\n<think>Hm.</think>\nYes.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+        {"reasoning": "Hm.", "content": "Yes.", "calls": BOTH},
+        id="glm-4.6",
+    ),
+    pytest.param(
+        CODER,
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n"
+        "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        {"calls": BOTH},
+        id="qwen3-coder",
+    ),
+    pytest.param(
+        LLAMA,
+        '{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}',
+        {"calls": PARIS},
+        id="llama-3.1",
+    ),
+    pytest.param(
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        f'[TOOL_CALLS] [{CALL[:-1]}, "id": "abcdefghi"}}, {{"name": "now", "arguments": {{}}}}]',
+        {"calls": BOTH},
+        id="mistral-nemo",
+    ),
+    pytest.param(
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        '[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{"city": "Paris", "days": 2}'
+        "[TOOL_CALLS]now[CALL_ID]abcdefghj[ARGS]{}",
+        {"calls": BOTH},
+        id="mistral-small-3.2",
+    ),
+    pytest.param(
+        "mistralai-Ministral-3-14B-Reasoning-2512",
+        '[THINK]Hm.[/THINK]Yes.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 2}',
+        {"reasoning": "Hm.", "content": "Yes.", "calls": PARIS},
+        id="ministral-3",
+    ),
+    pytest.param(
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        '<|START_THINKING|>Hm.<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": '
+        '"get_weather", "parameters": {"city": "Paris", "days": 2}},\n    {"tool_call_id": "1", "tool_name": '
+        '"now", "parameters": {}}\n]<|END_ACTION|>',
+        {"reasoning": "Hm.", "calls": BOTH},
+        id="command-r7b",
+    ),
+    pytest.param(
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        "<|START_RESPONSE|>It is <co>grey</co>.<|END_RESPONSE|>",
+        {"content": "It is <co>grey</co>."},
+        id="command-r7b-words",
+    ),
+    pytest.param(
+        "MiniMax-M2",
+        'Hm.\n</think>\n\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        {"prompt": "<think>\n", "reasoning": "Hm.", "calls": BOTH},
+        id="minimax-m2",
+    ),
+    pytest.param(
+        "LFM2-8B-A1B",
+        '<|tool_call_start|>[get_weather(city="Paris", days=2), now()]<|tool_call_end|>Looking.',
+        {"content": "Looking.", "calls": BOTH},
+        id="lfm2",
+    ),
+    pytest.param(
+        "meetkai-functionary-medium-v3.2",
+        'all\nIn Python >>> 1\n>>>get_weather\n{"city": "Paris", "days": 2}>>>now\n{}',
+        {"prompt": "\n\n>>>", "content": "In Python >>> 1", "calls": BOTH},
+        id="functionary-3.2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), FAMILIES)
 def test_a_familys_answer(name, text, expected):
     check(format_of(name), text, **expected)
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), FAMILIES)
+def test_an_answer_cut_anywhere_tells_the_beginning_of_what_the_whole_one_does(name, text, expected):
+    form, prompt = format_of(name), expected.get("prompt", "")
+    whole = read(form, prompt, [text])
+    for n in range(len(text)):
+        splitter = Splitter(form, prompt=prompt, tools=TOOLS)
+        part = Answer().add([*splitter.feed(text[:n]), *splitter.cut()])
+        may_be_the_answer = name == LLAMA and not part.calls
+        assert (text if may_be_the_answer else whole.content).startswith(part.content.rstrip()), text[:n]
+        assert whole.reasoning.startswith(part.reasoning.rstrip()), text[:n]
+        for index, call in part.calls.items():
+            assert call.name == whole.calls[index].name
+            assert whole.calls[index].arguments.startswith(call.arguments), text[:n]
 
 
 def test_phi_4():

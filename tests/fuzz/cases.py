@@ -14,7 +14,8 @@ KEYS = (
     "temperature", "top_p", "n", "stop", "seed", "logprobs", "tools", "min_tokens", "repetition_penalty",
     "bad_words", "allowed_token_ids", "stop_token_ids", "top_n_sigma", "tool_choice", "parallel_tool_calls",
     "reasoning_effort", "reasoning_format", "reasoning_budget", "chat_template_kwargs", "response_format",
-    "input", "instructions", "text", "reasoning", "include", "metadata",
+    "input", "instructions", "text", "reasoning", "include", "metadata", "thinking", "enable_thinking",
+    "return_token_ids", "truncation", "verbosity", "prediction",
 )  # fmt: skip
 SCHEMAS: tuple[object, ...] = (
     {"type": "object", "properties": {"a": {"type": "string"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]},

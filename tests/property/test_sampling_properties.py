@@ -96,7 +96,7 @@ def chains(draw, **more):
     asked = {
         "temperature": draw(st.sampled_from([0.3, 0.8, 1.0, 2.0])),
         "top_k": draw(st.sampled_from([0, 0, 0, 1, 2, 16, 17, 40, 300, 1024, 1025, 2000])),
-        "top_p": draw(st.sampled_from([1.0, 1.0, 0.05, 0.5, 0.9, 0.999, 0.9999999])),
+        "top_p": draw(st.sampled_from([1.0, 1.0, 0.0, 0.05, 0.5, 0.9, 0.999, 0.9999999])),
         "min_p": draw(st.sampled_from([0.0, 0.0, 0.0, 0.001, 0.05, 0.5, 1.0])),
         "typical_p": draw(st.sampled_from([1.0, 1.0, 1.0, 0.2, 0.7, 0.95])),
         "seed": draw(st.integers(-5, 5)),

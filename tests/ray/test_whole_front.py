@@ -182,16 +182,41 @@ async def test_haproxy_runs_on_a_mended_configuration_after_reloads(server):
     assert "splice-request" not in text
 
 
-@pytest.mark.parametrize("way", ["haproxy", "replica", "serve"])
+WAYS = ["haproxy", "replica", "serve"]
+"""`serve` is the proxy of `serve run`: here it steps in where no replica is up."""
+
+
+def port_of(server, way):
+    if way == "haproxy":
+        return httpx2.URL(server.url).port
+    if way == "serve":
+        return int(os.environ["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"])
+    return int(re.search(r"SERVE_REPLICA_main\S+ 127.0.0.1:(\d+)", config_in_use().read_text())[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kept", [b"", b"connection: keep-alive\r\n"], ids=["close", "keep-alive"])
+async def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_its_connection(server, way, kept):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "stream": True}
+    raw = json.dumps(body).encode()
+    async with asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server, way))
+        head = b"POST /main/v1/chat/completions HTTP/1.0\r\n%bcontent-length: %d\r\n\r\n" % (kept, len(raw))
+        writer.write(head + raw)
+        said = await reader.read()
+        writer.close()
+    head, _, events = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in head.lower()
+    assert [event[:6] for event in events.split(b"\n\n")[:-1]] == [b"data: "] * events.count(b"data: ")
+    assert events.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sent", ["mine", None])
 async def test_an_answer_has_one_request_id_whichever_way_it_comes(server, way, sent):
-    """`serve` is the proxy of `serve run`: here it steps in where no replica is up."""
-    ports = {
-        "haproxy": httpx2.URL(server.url).port,
-        "replica": re.search(r"SERVE_REPLICA_main\S+ 127.0.0.1:(\d+)", config_in_use().read_text())[1],
-        "serve": os.environ["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"],
-    }
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{ports[way]}/main", timeout=60) as http:
+    url = f"http://127.0.0.1:{port_of(server, way)}/main"
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
         for path in ("/health", "/v1/nothing"):
             response = await http.get(path, headers={"x-request-id": sent} if sent else {})
             (answered,) = response.headers.get_list("x-request-id")

@@ -150,7 +150,32 @@ def test_what_blocks_an_answer_has():
     city = {"city": "Łódź", "n": [1, 2.5]}
     assert content(ANSWERS[4]) == [("text", "One moment."), ("tool_use", city), ("tool_use", {})]
     assert content(ANSWERS[3]) == [("thinking", "Let me see."), ("tool_use", city)]
-    assert content(ANSWERS[6], "length") == [("thinking", "Let me see."), ("tool_use", {"city": "Ł"})]
+    assert content(ANSWERS[6], "length") == [("thinking", "Let me see."), ("tool_use", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("", {}),
+        ("{", {}),
+        ('{"city": "', {}),
+        ('{"city": "Par', {}),
+        ('{"city": "Paris"', {"city": "Paris"}),
+        ('{"city": "Paris", "days": 2', {"city": "Paris"}),
+        ('{"city": "a, b", "days": 2 ', {"city": "a, b", "days": 2}),
+        ('{"a": 1.50, "b": [2, 3', {"a": 1.5}),
+        ('{"a": 1, "b": {"c": 2, "d": 3}', {"a": 1, "b": {"c": 2, "d": 3}}),
+        ('{"a": "x\\", \\\\", "b": "y, \\', {"a": 'x", \\'}),
+    ],
+)
+def test_of_cut_arguments_those_are_told_that_are_whole(text, whole):
+    assert json.loads(orjson.dumps(input_of(text))) == whole
+
+
+def test_a_whole_call_that_is_cut_in_its_end_has_no_text_behind_it():
+    blocks = content(CALL[:-6], "length")
+    assert blocks == [("tool_use", {"city": "Łódź", "n": [1, 2.5]})]
+    assert content(CALL[:20], "length") == []
 
 
 def test_without_a_speech_all_is_text():

@@ -39,6 +39,8 @@ def completion(prompts=((1, 2),), *, settings=None, **fields):
         pytest.param({"max_tokens": 30}, {}, 2, 30, id="exactly-the-rest"),
         pytest.param({"max_tokens": 31}, {}, 2, 30, id="cut-to-the-rest"),
         pytest.param({"max_completion_tokens": 2**31 - 1}, {}, 31, 1, id="as-many-as-there-are"),
+        pytest.param({"max_tokens": -1}, {"default_max_tokens": 5}, 2, 30, id="no-limit"),
+        pytest.param({"max_completion_tokens": -1}, {"default_max_tokens": 5}, 2, 30, id="no-limit-new-name"),
     ],
 )
 def test_max_tokens(fields, settings, n_prompt, max_tokens):
@@ -80,7 +82,7 @@ def test_without_a_seed_none_is_made_up():
         pytest.param({"logit_bias": {"²": 1}}, "logit_bias", id="odd-digit"),
         pytest.param({"logit_bias": {"1": 101}}, "logit_bias", id="bias"),
         pytest.param({"top_k": -2}, "top_k", id="top-k"),
-        pytest.param({"top_p": 0}, "top_p", id="top-p"),
+        pytest.param({"top_p": -0.1}, "top_p", id="top-p"),
         pytest.param({"min_tokens": -1}, "min_tokens", id="min-tokens"),
         pytest.param({"seed": 2**64 - 1, "n": 2}, "seed", id="seed-runs-over"),
         pytest.param({"stop": ["x"] * 17}, "stop", id="stops"),

@@ -288,7 +288,7 @@ def test_a_quiet_server_does_not_count_as_a_slow_queue():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("temperature", -1), ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.1), ("min_p", -0.1),
+        ("temperature", -1), ("temperature", float("nan")), ("top_p", -0.1), ("top_p", 1.1), ("min_p", -0.1),
         ("typical_p", 0), ("frequency_penalty", 2.1), ("presence_penalty", -2.1), ("repetition_penalty", 0),
         ("repetition_penalty", 1e-40), ("repetition_penalty", 100.5), ("logit_bias", ((0, float("inf")),)),
         ("top_k", -1), ("n_logprobs", 21), ("min_tokens", -1), ("top_k", 10**400), ("seed", 10**400),

@@ -65,9 +65,9 @@ class Setup(EngineSetup):
             self.collector.on_tick(stats)
         return stats
 
-    async def read(self, last=200, since=0, before=None):
+    async def read(self, last=200, since=0, before=None, tenant=""):
         feed = await self.feeder.read(last, since, before)
-        body = json.loads(feed.body)
+        body = json.loads(feed.body_for(tenant))
         assert (feed.incarnation_id, feed.next) == (body["engine"]["incarnation_id"], body["next"])
         return body
 
@@ -262,6 +262,19 @@ async def test_prompts_are_shown_only_where_the_setting_says_so():
         s.feeder.note(request)
         s.submit("a", "hi", max_tokens=1)
         assert (await s.lives())["a"].get("prompt") == shown
+
+
+async def test_a_tenant_reads_only_the_ids_that_it_chose_itself():
+    said = '{"x_request_id":"ann/mine"}, {"x_request_id":"/'
+    s = Setup(words=ByteVocab())
+    s.feeder.note(SimpleNamespace(request_id="a", prompt=tuple(ByteVocab().tokenize(said))))
+    s.submit("a", said, tenant="ann", x_request_id="a-1")
+    s.submit("b", "hi", tenant="bob", x_request_id="b-1")
+    s.submit("c", "hi", tenant="bob")
+    for tenant, shown in (("ann", ("a-1", "", "")), ("bob", ("", "b-1", "")), ("", ("", "", ""))):
+        lives = await s.lives(tenant=tenant)
+        assert tuple(lives[name]["x_request_id"] for name in "abc") == shown
+        assert lives["a"]["prompt"] == said
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ def draw(row, made):
         pytest.param({"top_p": 0.69}, {1: 4 / 7, 3: 3 / 7}, id="top-p-stops-once-reached"),
         pytest.param({"top_p": 0.71}, {1: 4 / 9, 3: 3 / 9, 2: 2 / 9}, id="top-p-takes-one-more"),
         pytest.param({"top_p": 1e-9}, {1: 1.0}, id="top-p-leaves-one"),
+        pytest.param({"top_p": 0}, {1: 1.0}, id="no-top-p-leaves-one"),
+        pytest.param({"top_k": 3, "top_p": 0}, {1: 1.0}, id="no-top-p-of-what-top-k-left"),
         pytest.param({"min_p": 0.6}, {1: 4 / 7, 3: 3 / 7}, id="min-p-is-relative-to-the-best"),
         pytest.param({"min_p": 1.0}, {1: 1.0}, id="min-p-1-leaves-the-best"),
         pytest.param({"typical_p": 0.1}, {3: 1.0}, id="typical-takes-the-nearest-to-entropy"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 import warnings
 from dataclasses import replace
@@ -711,6 +712,29 @@ async def test_before_the_engine_answers_everything_is_loading():
         assert s.client.words.tokenize("hi") == ByteVocab().tokenize("hi")
         assert s.client.words.detokenize([104, 105]) == "hi"
     finally:
+        s.client.close()
+        s.handle.server.__del__()
+
+
+async def test_until_the_vocabulary_is_read_the_engine_is_loading_and_says_so(monkeypatch):
+    s, load, reads, read = Setup(), Vocabularies.load, threading.Event(), threading.Event()
+
+    def load_slowly(*args):
+        reads.set()
+        assert read.wait(WAIT_S)
+        return load(*args)
+
+    monkeypatch.setattr(Vocabularies, "load", load_slowly)
+    try:
+        s.client.start()
+        assert await asyncio.to_thread(reads.wait, WAIT_S)
+        state = await s.client.state()
+        assert (state.status, state.detail) == (EngineStatus.LOADING, "reading the model's vocabulary")
+        read.set()
+        await asyncio.wait_for(asyncio.shield(s.client._connecting), WAIT_S)
+        assert (await s.client.state()).status is EngineStatus.READY
+    finally:
+        read.set()
         s.client.close()
         s.handle.server.__del__()
 

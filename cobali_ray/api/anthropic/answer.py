@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import orjson
-import pydantic_core
 
 from cobali_ray.api.answer import Answer, Times
 from cobali_ray.api.faults import Fault
@@ -132,15 +132,31 @@ def content_of(told: Sequence[Told]) -> list[Told]:
 
 
 def input_of(text: str) -> Any:
-    """Return the arguments of a call as an object; of a call that was cut short, as much as there is."""
-    with suppress(orjson.JSONDecodeError):
-        orjson.loads(text)
-        return orjson.Fragment(text)  # as it was written, with all digits of its numbers
-    with suppress(ValueError, TypeError):
-        found = pydantic_core.from_json(text, allow_partial="trailing-strings")
-        if isinstance(found, dict):
-            return orjson.Fragment(orjson.dumps(found))
+    """Return the arguments of a call as an object; of a call that was cut short, those that are whole."""
+    known = [text, text[: _end_of_whole(text)] + "}"]
+    if not text[-1:].isalnum():  # else it may be half a number
+        known.insert(1, text + "}")
+    for one in known:
+        with suppress(orjson.JSONDecodeError):
+            orjson.loads(one)
+            return orjson.Fragment(one)  # as it was written, with all digits of its numbers
     return {}
+
+
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],]', re.DOTALL)
+
+
+def _end_of_whole(text: str) -> int:
+    """Return where the last value of an object ends that is followed by another one."""
+    depth = end = 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in "{[":
+            depth += 1
+        elif mark[0] in "]}":
+            depth -= 1
+        elif mark[0] == "," and depth == 1:
+            end = mark.start()
+    return end
 
 
 def _head(call: Call) -> Told:

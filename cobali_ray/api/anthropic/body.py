@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import Content, Many, Shape
+from cobali_ray.api.schema import Content, Many, NotEmpty, Shape, Thinking, described_as
 
 
 class OneMessage(Shape):
@@ -33,14 +33,6 @@ class ToolChoice(Shape):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Shape):
-    """Whether the model reasons."""
-
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int | None, Field(ge=1)] = None
-    display: Literal["summarized", "omitted"] | None = None
-
-
 class OutputFormat(Shape):
     """What the answer must look like."""
 
@@ -62,6 +54,7 @@ class CountBody(Shape):
     messages: Annotated[
         Many[dict[str, Any]],
         Field(min_length=1, description="The turns: role, and content as text or blocks."),
+        described_as(NotEmpty[OneMessage]),
     ]
     system: Annotated[Content, Field(description="Text, or a list of text blocks.")] = None
     tools: Many[dict[str, Any]] | None = Field(

@@ -336,7 +336,7 @@ def _thinking(body: CountBody) -> dict[str, Any]:
     The names are those that chat templates have for it; they look at no others.
     """
     thinking = body.thinking
-    thinks = thinking is not None and thinking.type != "disabled"
+    thinks = thinking is not None and thinking.thinks
     fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}}
     if thinking is not None and thinks:
         fields |= {"reasoning_budget": thinking.budget_tokens}

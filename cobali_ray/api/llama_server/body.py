@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import Field, PlainValidator
+from pydantic import ConfigDict, Field, PlainValidator
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.llama_server.infill import infilled
-from cobali_ray.api.params import MAX_CHOICES
+from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
     MAX_BIASES,
     CompletionBody,
@@ -17,7 +17,9 @@ from cobali_ray.api.schema import (
     GenerationBody,
     Many,
     Prompt,
+    PromptSchema,
     Shape,
+    one_of,
     prompt_if_any,
 )
 from cobali_ray.backend.port import Gone, Words
@@ -118,15 +120,16 @@ class InfillBody(NativeBody):
 class NativeEmbeddingBody(Shape):
     """POST /embedding and /embeddings."""
 
+    model_config = ConfigDict(json_schema_extra=one_of("input", "content"))
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
         Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
+        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
         Field(description="One text or up to 2,048, as strings or as token ids."),
     ] = None
     content: Annotated[
         Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=Prompt | None),
+        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
         Field(description="Another name for input."),
     ] = None
     embd_normalize: int | None = Field(None, description="Must be 2: vectors have length 1.")
@@ -186,7 +189,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
     if body.samplers is not None:
         values |= _only(body.samplers)
     if n_predict is not None:
-        values["max_tokens"] = None if n_predict < 0 else max(n_predict, 1)
+        values["max_tokens"] = NO_LIMIT if n_predict < 0 else max(n_predict, 1)
         values["max_completion_tokens"] = None
     values["logit_bias"] = reader.biases(body.logit_bias)
     values["seed"] = None if body.seed == -1 else body.seed
@@ -198,7 +201,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         body=CompletionBody.model_construct(**values),
         prompts=prompts,
         silent=n_predict == 0,
-        return_tokens=bool(body.return_tokens),
+        return_tokens=bool(body.return_tokens or body.return_token_ids),
         response_fields=tuple(body.response_fields or ()),
     )
 

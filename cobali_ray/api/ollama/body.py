@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cobali_ray.api.schema import MAX_CALLS, MAX_INPUTS, CalledFunction, Many, Shape, Stop, TokenId
+from cobali_ray.api.schema import (
+    MAX_CALLS,
+    MAX_INPUTS,
+    CalledFunction,
+    Many,
+    Shape,
+    Stop,
+    TokenId,
+    described_as,
+)
 
 
 class Options(Shape):
@@ -65,7 +74,11 @@ class OllamaMessage(Shape):
 class OllamaChatBody(AskedBody):
     """POST /api/chat."""
 
-    messages: Many[dict[str, Any]] | None = Field(None, description="The turns: role and content.")
+    messages: Annotated[
+        Many[dict[str, Any]] | None,
+        Field(description="The turns: role and content."),
+        described_as(list[OllamaMessage] | None),
+    ] = None
     tools: Many[dict[str, Any]] | None = Field(None, description="Functions that the model may call.")
 
 
@@ -85,9 +98,9 @@ class OllamaEmbedBody(Shape):
     """POST /api/embed, and /api/embeddings with `prompt`."""
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    input: Annotated[
-        str | Many[str] | None, Field(max_length=MAX_INPUTS, description="One text, or up to 2,048.")
-    ] = None
+    input: str | Annotated[Many[str], Field(max_length=MAX_INPUTS)] | None = Field(
+        None, description="One text, or up to 2,048."
+    )
     prompt: str | None = Field(None, description="The text of /api/embeddings.")
     truncate: bool | None = Field(None, description="No effect: texts that are too long are refused.")
     dimensions: Annotated[

@@ -29,6 +29,7 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "previous_response_id": (),
     "prompt": (),
     "response_format": (),
+    "return_token_ids": (False,),
     **{name: values for name, values in REFUSED_FIELDS.items() if name not in ResponsesBody.model_fields},
 }
 INSTEAD: Final[Mapping[str, str]] = {
@@ -43,7 +44,6 @@ INSTEAD: Final[Mapping[str, str]] = {
     "prompt": "instructions and input",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
-    "verbosity": "text.verbosity",
 }
 NAMES: Final = {
     "max_completion_tokens": "max_output_tokens",
@@ -61,6 +61,8 @@ CHAT_NAMES: Final = re.compile(
     r"|response_format\.json_schema|tool_choice\.allowed_tools"
     r"|max_completion_tokens|max_tokens|prompt|reasoning_effort|response_format)(?!\w)"
 )
+FUNCTION: Final = {"parameters": None, "strict": False}
+"""What OpenAI's schema of a response wants every function to have."""
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset(
     {
@@ -156,7 +158,7 @@ def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "text": text,
         "tool_choice": body.tool_choice or "auto",
-        "tools": tools,
+        "tools": [FUNCTION | tool if tool.get("type") == "function" else tool for tool in tools],
     }
     return {name: _encoded(name, value) for name, value in large.items()} | {
         "background": False,
@@ -171,7 +173,7 @@ def _echo(body: ResponsesBody, tools: Sequence[Any]) -> dict[str, Any]:
         "store": False,
         "top_logprobs": body.top_logprobs or 0,
         "truncation": "disabled",
-        "user": body.user,
+        **({} if body.user is None else {"user": body.user}),
     }
 
 

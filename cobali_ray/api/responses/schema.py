@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.schema import Content, Many, SampledBody, Shape
+from cobali_ray.api.schema import Content, Many, NotEmpty, SampledBody, Shape
 
 ROLES = ("system", "developer", "user", "assistant")
 
@@ -129,7 +129,7 @@ class ResponsesBody(SampledBody):
     input: Annotated[
         str | list[dict[str, Any]],
         PlainValidator(
-            _input, json_schema_input_type=str | list[MessageItem | CallItem | OutputItem | ReasoningItem]
+            _input, json_schema_input_type=str | NotEmpty[MessageItem | CallItem | OutputItem | ReasoningItem]
         ),
         Field(description="A text, or the items of the conversation so far."),
     ]

@@ -1,0 +1,37 @@
+"""Streams for HTTP/1.0, which knows no chunks: they end with their connection.
+
+Proxies such as nginx ask in HTTP/1.0 unless told otherwise. uvicorn sends chunks to everybody, and HAProxy
+passes them on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http import httptools_impl
+
+if TYPE_CHECKING:  # uvicorn's name for what an application sends
+    from uvicorn._types import ASGISendEvent
+
+
+class Cycle(httptools_impl.RequestResponseCycle):
+    """One request and its answer. In HTTP/1.0 uvicorn closes the connection behind every answer anyway."""
+
+    _endless = False
+    """Whether nothing but that says where the answer ends."""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            sized = b"content-length" in {name.lower() for name, _ in message.get("headers", ())}
+            if self.scope["http_version"] == "1.0" and not sized:
+                self._endless, self.chunked_encoding = True, False
+        elif self._endless and message["type"] == "http.response.body":
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+def send_no_chunks_to_http_1_0() -> list[Any]:
+    """Have uvicorn in this process send them none; return the middlewares that Serve asks for, none."""
+    httptools_impl.RequestResponseCycle = Cycle  # type: ignore[misc]
+    return []
