@@ -432,7 +432,7 @@ class QueueFullError(RefusedError):
         setting = settings.get(self.what, "max_body_bytes")
         return (
             f"The queue is full ({self.limit} {self.what}, setting {setting}); "
-            f"try again in {self.retry_after_s:.0f} s."
+            f"try again in {math.ceil(self.retry_after_s)} s."
         )
 
 
