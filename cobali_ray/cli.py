@@ -12,7 +12,6 @@ import typer
 
 from cobali_ray import __version__
 from cobali_ray.errors import CobaliError, ConfigError, StartError
-from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup, mend_completion
 from cobali_ray.models.completion import complete_model
 
@@ -39,12 +38,7 @@ class _Commands(LazyGroup):
         "models": MODELS,
         **dict.fromkeys(("bench", "simulate", "trace"), MEASURE),
     }
-
-    def load(self, name: str) -> Any:
-        """Import a command. Raises MissingExtraError for one that has nothing to plot with."""
-        if name == "simulate":
-            require_extra("bench", "matplotlib")
-        return super().load(name)
+    needs = {"simulate": ("bench", "matplotlib")}  # noqa: RUF012
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
