@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
@@ -278,7 +279,10 @@ class Engine:
 
     def cache_view(self) -> CacheView:
         """Return what is held."""
-        return view_of(self.scheduler)
+        view, disk = view_of(self.scheduler), self._disk
+        if disk is None:
+            return view
+        return replace(view, disk_trouble=disk.trouble, disk_paused_s=disk.paused_s)
 
     def take_out(self, slot_id: int) -> tuple[Held, Cells]:
         """Return what an idle slot holds, and a copy of its cells."""
