@@ -30,7 +30,7 @@ from cobali_ray.api.ledger import Ledger, Standing
 from cobali_ray.backend import memory, threads
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.engine.context import needed_bytes
@@ -482,7 +482,7 @@ class EngineServer:
 
     # -- called by the tick thread ----------------------------------------------------------------------
 
-    def _publish(self, batch: list[tuple[str, Event]]) -> None:
+    def _publish(self, batch: list[tuple[str, Word]]) -> None:
         try:
             # After a gap nothing more is said: no answer looks whole that is not.
             whole = [(to, e) for to, e in batch if e.request_id not in self._lost] if self._lost else batch
