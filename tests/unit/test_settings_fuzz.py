@@ -27,9 +27,9 @@ q8_0 | f32 | auto | exact | cuda | on_demand
 """
 LAUGHS = "{a0: &a0 [x], " + ", ".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]" for i in range(1, 10)) + "}"
 """A few hundred bytes that would be written as 387 million."""
-LONG = ["0x" + "f" * 5000, "9" * 4000, "0-" + "9" * 5000, "/" + "a" * 5000, "x" * 100_000]
+LONG = ["0x" + "f" * 5000, "9" * 4000, "0-" + "9" * 5000, "/" + "a" * 5000, "x" * 9999]
 VALUES = [word.strip() for word in WORDS.replace("\n", "|").split("|") if word.strip()]
-VALUES += [*LONG, "[" * 1500, "{" * 1200, LAUGHS]
+VALUES += [*LONG, "[" * 400 + "]" * 400, "{" * 400, LAUGHS]
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
