@@ -12,7 +12,6 @@ import typer
 
 from cobali_ray import __version__
 from cobali_ray.errors import CobaliError, ConfigError, StartError
-from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup, mend_completion
 from cobali_ray.models.completion import complete_model
 
@@ -39,12 +38,7 @@ class _Commands(LazyGroup):
         "models": MODELS,
         **dict.fromkeys(("bench", "simulate", "trace"), MEASURE),
     }
-
-    def load(self, name: str) -> Any:
-        """Import a command. Raises MissingExtraError for one that has nothing to plot with."""
-        if name == "simulate":
-            require_extra("bench", "matplotlib")
-        return super().load(name)
+    needs = {"simulate": ("bench", "matplotlib")}  # noqa: RUF012
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -127,7 +121,8 @@ def serve(
     from cobali_ray.actors.output import failing_as_event
     from cobali_ray.actors.serving import serve_forever
     from cobali_ray.actors.tracing import require_tracing
-    from cobali_ray.engine.opening import find_model
+    from cobali_ray.api.keyring import read_keys
+    from cobali_ray.engine.opening import check_machine, find_model
     from cobali_ray.models.builtin import Progress
     from cobali_ray.settings import EngineSettings, read_settings
 
@@ -136,7 +131,12 @@ def serve(
     def read(progress: Progress) -> EngineSettings:
         settings = read_settings(_read_config(config)[0] | said)
         require_tracing(settings)
-        for place in places(settings):
+        if settings.api_keys_file is not None:
+            read_keys(settings.api_keys_file)
+        found = places(settings)
+        for place in found:
+            check_machine(place.settings)
+        for place in found:
             find_model(place.settings, progress)
         return settings
 
@@ -158,20 +158,21 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the first application's args and the http_options of a Serve config file, if there is one."""
     import yaml
 
+    from cobali_ray.settings import read_text
+
     if path is None and not CONFIG.exists():
         return {}, {}
     path = path or CONFIG
-    if not path.exists():
-        raise ConfigError("config", f"there is no file {path}")
+    text = read_text("config", path)
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = yaml.safe_load(text) or {}
         parts = {
             "args": content["applications"][0].get("args") or {},
             "http_options": content.get("http_options") or {},
         }
-    except OSError as error:
-        raise ConfigError("config", f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:  # the latter: not UTF-8, or an impossible date
+    except RecursionError:
+        raise ConfigError("config", f"{path} is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter: an impossible date
         raise ConfigError("config", f"{path} is not valid YAML{_line_of(error)}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ConfigError("config", f"{path} is not a Serve config: it has no `applications` list") from error
@@ -185,7 +186,7 @@ def _read_config(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _port_of(http: dict[str, Any]) -> int:
     port = http.get("port", 8000)
-    if not str(port).isdecimal():
+    if not str(port).isdecimal() or len(str(port)) > 5:
         raise ConfigError("port", f"must be a number, got {port!r}")
     return int(port)
 
@@ -215,6 +216,8 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip(), yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(name.strip(), f"the value is not valid YAML{_line_of(error)}") from error
+    except (ValueError, RecursionError):  # an impossible date, a number too long, brackets without end
+        raise ConfigError(name.strip(), "the value is not valid YAML") from None
 
 
 @app.command(rich_help_panel=MEASURE)

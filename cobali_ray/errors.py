@@ -32,12 +32,13 @@ class CobaliError(Exception):
 class MissingExtraError(CobaliError):
     """Something was asked for whose packages are an optional extra that is not installed."""
 
-    def __init__(self, extra: str, module: str) -> None:
-        super().__init__(extra, module)
-        self.extra, self.module = extra, module
+    def __init__(self, module: str, remedy: str) -> None:
+        """`remedy` is the command that installs it."""
+        super().__init__(module, remedy)
+        self.module, self.remedy = module, remedy
 
     def __str__(self) -> str:
-        return f"this needs {self.module}, which is not installed: pip install 'cobali-ray[{self.extra}]'"
+        return f"this needs {self.module}, which is not installed: {self.remedy}"
 
 
 class BadRequestError(CobaliError):
@@ -432,7 +433,7 @@ class QueueFullError(RefusedError):
         setting = settings.get(self.what, "max_body_bytes")
         return (
             f"The queue is full ({self.limit} {self.what}, setting {setting}); "
-            f"try again in {self.retry_after_s:.0f} s."
+            f"try again in {math.ceil(self.retry_after_s)} s."
         )
 
 

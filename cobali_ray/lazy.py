@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cobali_ray.extras import require_extra
+
 
 class LazyGroup(TyperGroup):
     """A group whose commands live elsewhere: until one is asked for, only its docstring is read."""
 
     places: ClassVar[Mapping[str, str]] = {}
     """By name of the command: `module:function`, or `module:app` for a group."""
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By name of the command: the extra that it needs to run, and its packages; `--help` needs none."""
     panels: ClassVar[Mapping[str, str]] = {}
     """By name of the command: under which heading help shows it."""
 
@@ -42,9 +47,20 @@ class LazyGroup(TyperGroup):
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
+        if name in self.needs:
+            found = _needing(self.needs[name], found)
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)
         return typer.main.get_command(alone)
+
+
+def _needing(needs: tuple[str, ...], command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        require_extra(*needs)
+        return command(*args, **kwargs)
+
+    return run
 
 
 _ZSH_END = "compdef %(complete_func)s %(prog_name)s"

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from cobali_ray.core.embedding import ChosenPooling
 from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, EngineLimits, Grain, PrefillOrder
@@ -21,6 +29,20 @@ from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
 
 MAX_SLOTS = 256
+MAX_COUNT = (1 << 31) - 1
+"""What llama.cpp can count to."""
+MAX_THREADS = 512
+"""What ggml can compute with."""
+MAX_S = 1e9
+"""Thirty years, which every clock can wait."""
+MAX_CPUS = 8192
+"""What Linux can number."""
+MAX_WORD = 4096
+"""Characters of a path, which Linux knows none longer of, and of anything else that is one word."""
+_LISTS = frozenset({"model_aliases", "api_keys", "allowed_origins"})
+"""Many words, which the environment has in one."""
+MAX_TEXT_BYTES = 16 << 20
+"""Of a file that a setting names and that people write."""
 DEFAULT_N_CTX = 4096
 PREFIX = "COBALI_"
 NOT_SETTINGS = frozenset({
@@ -51,13 +73,20 @@ class AdapterSettings(BaseModel):
 
     file: Annotated[str, Field(min_length=1)]
     """A GGUF path, hf://owner/repo/file.gguf[@revision], or builtin:synthetic-adapter[:SEED]."""
-    scale: float = 1.0
+    scale: float = Field(default=1.0, ge=-1e6, le=1e6)
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         """Take a file alone."""
         return {"file": value} if isinstance(value, str) else value
+
+    @field_validator("file")
+    @classmethod
+    def _can_be_named(cls, value: str) -> str:
+        if not _is_text(value):
+            raise ValueError("must be text without null characters")
+        return value
 
 
 class EngineSettings(BaseSettings):
@@ -81,14 +110,14 @@ class EngineSettings(BaseSettings):
     engine."""
     replicas: int = Field(default=1, ge=1, le=64)
     """Processes per engine; each loads the model, and they share the requests."""
-    min_replicas: int | None = Field(default=None, ge=0)
+    min_replicas: int | None = Field(default=None, ge=0, le=64)
     """Replicas loaded at the start that stay loaded; the others are loaded when requests would wait, and
     unloaded when idle. None: all."""
-    scale_up_wait_s: float = Field(default=1.0, gt=0)
+    scale_up_wait_s: float = Field(default=1.0, gt=0, le=MAX_S)
     """Load one more replica when the predicted waits of requests stay above this."""
     cores: str | None = None
     """CPUs an engine may use, such as 0-3,8; replicas get equal shares. None: all of this process."""
-    gpu_share: float | None = Field(default=None, ge=0)
+    gpu_share: float | None = Field(default=None, ge=0, le=MAX_CPUS)
     """GPUs, or the fraction of one, that Ray reserves for an engine. None: one, shared by all engines that
     use a GPU."""
     gpus: str | None = None
@@ -98,7 +127,7 @@ class EngineSettings(BaseSettings):
     load: Literal["eager", "on_demand"] = "eager"
     """When an engine loads its model: at the start, or with the first request for it. Only the latter may be
     unloaded to make room for another."""
-    keep_alive_s: float | None = Field(default=None, gt=0)
+    keep_alive_s: float | None = Field(default=None, gt=0, le=MAX_S)
     """How long an idle model stays loaded; None: until another needs its memory, or a client unloads it."""
 
     # -- model
@@ -120,20 +149,20 @@ class EngineSettings(BaseSettings):
     chat_template: Path | None = None
     """A Jinja file to use instead of the model's own chat template."""
     cache_dir: Path | None = None
-    scripted_tick_s: float = Field(default=0.02, ge=0)
+    scripted_tick_s: float = Field(default=0.02, ge=0, le=MAX_S)
     """Seconds from one forward pass to the next of builtin:scripted, the model that only pretends."""
 
     # -- scheduling
     mode: Literal["sequential", "continuous"] = "continuous"
     n_slots: int = Field(default=16, ge=1, le=MAX_SLOTS)
-    n_ctx: Annotated[int, Field(ge=16)] | Literal["auto"] = DEFAULT_N_CTX
+    n_ctx: Annotated[int, Field(ge=16, le=MAX_COUNT)] | Literal["auto"] = DEFAULT_N_CTX
     """Most tokens of one request, prompt and answer together; auto: what the model was trained for, or less
     if half of the memory left after its weights cannot hold that for every slot."""
-    prefill_chunk: int = Field(default=512, ge=0)
+    prefill_chunk: int = Field(default=512, ge=0, le=MAX_COUNT)
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
-    token_budget: int | None = Field(default=None, ge=1)
+    token_budget: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Most tokens in one tick; None: one chunk plus one token for every slot."""
-    itl_target_ms: float | Literal["auto", "off"] = "auto"
+    itl_target_ms: Annotated[float, Field(le=MAX_S)] | Literal["auto", "off"] = "auto"
     """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams; auto: three
     decode ticks of a full batch, at least 30 ms; off: always prefill_chunk tokens, however long they take."""
     prefill_order: PrefillOrder = "shortest"
@@ -141,40 +170,40 @@ class EngineSettings(BaseSettings):
     """What chooses the slots that decode: a loop over the slots, numpy, or kernels on a CUDA device."""
     speculation: Literal["auto", "off"] = "off"
     """Whether a few streams guess ahead from their own text, where that is expected to pay."""
-    min_prefix: int = Field(default=32, ge=0)
+    min_prefix: int = Field(default=32, ge=0, le=MAX_COUNT)
     """Shortest prefix worth reusing; 0: never reuse one."""
-    host_cache_mib: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    host_cache_mib: Annotated[int, Field(ge=0, le=MAX_COUNT)] | Literal["auto"] = "auto"
     """Host memory for prefixes that no longer fit in slots and for preempted requests; auto: a tenth of what
     is free at the start; 0: none."""
     slot_save_path: Path | None = None
     """Folder where clients may save slots by name (`POST /slots/ID?action=save`); None: they may not."""
     disk_cache_dir: Path | None = None
     """Folder that keeps the prefixes of host memory across restarts; None: they are not kept."""
-    disk_cache_gib: float = Field(default=10.0, gt=0)
+    disk_cache_gib: float = Field(default=10.0, gt=0, le=MAX_COUNT)
     """Most that all files in it may take, whichever server wrote them."""
-    max_queue: int = Field(default=128, ge=0)
+    max_queue: int = Field(default=128, ge=0, le=MAX_COUNT)
     """How many requests may wait before new ones get 429."""
-    max_queue_tokens: int = Field(default=262_144, ge=0)
+    max_queue_tokens: int = Field(default=262_144, ge=0, le=MAX_COUNT)
     """How many prompt tokens may wait before new requests get 429."""
-    max_predicted_ttft_s: float | None = Field(default=None, gt=0)
+    max_predicted_ttft_s: float | None = Field(default=None, gt=0, le=MAX_S)
     """Refuse a request (429) if its answer is predicted to begin later; None: take whatever the queue has
     room for."""
 
     # -- llama.cpp
     kv: Literal["auto", "split", "unified"] = "auto"
     """auto: unified where kv_cells overcommits the cache, split otherwise."""
-    kv_cells: int | None = Field(default=None, ge=16)
+    kv_cells: int | None = Field(default=None, ge=16, le=MAX_COUNT)
     """KV cells of all slots together; None: n_slots * n_ctx. Needs a unified cache."""
     type_k: CellType = "f16"
     """How keys are stored in the KV cache."""
     type_v: CellType = "f16"
     """The same for values; all but f16 and bf16 need flash attention."""
-    n_threads: int | None = Field(default=None, ge=1)
+    n_threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     """None: one per physical core this process may use, within the CPU quota of its control groups."""
     threads_wait: Literal["auto", "active", "passive"] = "auto"
     """How compute threads wait for each other: active spins (fast on an idle machine), passive sleeps (safe
     on a busy one), auto spins briefly and then sleeps."""
-    n_gpu_layers: int | Literal["auto"] = "auto"
+    n_gpu_layers: Annotated[int, Field(ge=-1, le=MAX_COUNT)] | Literal["auto"] = "auto"
     """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
     flash_attn: Literal["auto", "on", "off"] = "auto"
     device_sampling: Literal["auto", "on", "off"] = "auto"
@@ -190,25 +219,25 @@ class EngineSettings(BaseSettings):
     """Other origins of web pages that may use the server, such as https://chat.example; `*` allows all."""
     strict: bool = False
     """Refuse requests with unknown fields instead of naming them in a header."""
-    max_body_bytes: int = Field(default=8 << 20, ge=1024)
-    default_max_tokens: int | None = Field(default=None, ge=1)
+    max_body_bytes: int = Field(default=8 << 20, ge=1024, le=1 << 40)
+    default_max_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Longest answer if a request names no limit; None: the rest of the slot."""
     default_sampling: Literal["model", "openai"] | dict[str, float] = "model"
     """Sampling if a request does not set it: what the model's file recommends; OpenAI's values; or the file's
     with these changed."""
-    default_timeout_s: float | None = Field(default=None, gt=0)
-    min_stream_gap_s: float = Field(default=0.0, ge=0)
+    default_timeout_s: float | None = Field(default=None, gt=0, le=MAX_S)
+    min_stream_gap_s: float = Field(default=0.0, ge=0, le=MAX_S)
     """Least time between two writes of one stream, after its first token."""
 
     # -- serving
-    n_ingress: int = Field(default=1, ge=1)
+    n_ingress: int = Field(default=1, ge=1, le=64)
     """HTTP replicas in front of the engine."""
-    stall_timeout_s: float = Field(default=60.0, gt=0)
+    stall_timeout_s: float = Field(default=60.0, gt=0, le=MAX_S)
     """Longest tick, and longest silence, before the engine counts as hung and is replaced."""
     continuation: Literal["auto", "exact"] = "auto"
     """How an answer continues after its engine died: auto recomputes it like a prompt; exact token by token,
     so that the rest is exactly what would have come, but this takes as long as the first time."""
-    drain_timeout_s: float = Field(default=30.0, ge=0)
+    drain_timeout_s: float = Field(default=30.0, ge=0, le=MAX_S)
     """How long running requests may continue when the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_ticks: Path | None = None
@@ -244,6 +273,12 @@ class EngineSettings(BaseSettings):
             near = get_close_matches(unknown[0], [*cls.model_fields, *variables], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{unknown[0]}: there is no such setting{hint}")
+        for name, value in values.items():
+            if isinstance(value, str | Path):
+                if not _is_text(str(value)):
+                    raise ValueError(f"{name}: must be text without null characters")
+                if name not in _LISTS and len(str(value)) > MAX_WORD:
+                    raise ValueError(f"{name}: must not be longer than {MAX_WORD:,} characters")
         return values
 
     @field_validator("flash_attn", "device_sampling", "itl_target_ms", "speculation", mode="before")
@@ -308,7 +343,9 @@ class EngineSettings(BaseSettings):
         """Refuse what no browser would send, such as a URL with a path."""
         for origin in origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is not an origin such as https://chat.example:8443, null or *")
+                raise ValueError(
+                    f"{_short(origin)} is not an origin such as https://chat.example:8443, null or *"
+                )
         return origins
 
     @model_validator(mode="after")
@@ -503,13 +540,54 @@ def settings_of_engines(settings: EngineSettings) -> dict[str, EngineSettings]:
 
 def listed(text: str) -> tuple[int, ...]:
     """Read a list of CPUs or GPUs as Linux writes it: `0-3,8`. Raises ValueError."""
-    found: list[int] = []
+    found: dict[int, None] = {}
     for part in text.split(","):
         low, dash, high = (word.strip() for word in part.partition("-"))
-        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
-            raise ValueError(f"{text!r} is not a list such as 0-3,8")
-        found += range(int(low), int(high if dash else low) + 1)
-    return tuple(dict.fromkeys(found))
+        ends = low, high if dash else low
+        if not all(end.isdecimal() for end in ends):
+            raise ValueError("must be a list such as 0-3,8")
+        if max(map(len, ends)) > 4 or int(ends[1]) < int(ends[0]) or int(ends[1]) >= MAX_CPUS:
+            raise ValueError(f"must be a list such as 0-3,8, of numbers below {MAX_CPUS}")
+        found |= dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(found)
+
+
+def read_text(setting: str, path: Path) -> str:
+    """Read a file that a setting names. Raises ConfigError where it is none, too large, or not text."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigError(setting, f"{path} is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        if len(data) > MAX_TEXT_BYTES:
+            raise ConfigError(setting, f"{path} is larger than {MAX_TEXT_BYTES >> 20} MiB")
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(setting, f"there is no file {path}") from None
+    except OSError as error:
+        raise ConfigError(setting, f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(setting, f"{path} cannot be read: it is not text") from None
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can name a file and be logged: no null character, no half of a surrogate pair."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 2, 3, 3, 80, 80
+
+
+def _short(value: Any) -> str:
+    """Show what was said; a few words in YAML can stand for more than memory holds."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # a number that Python writes no digits of
+        return "a very large number"
 
 
 def _name_of(reference: str) -> str:
@@ -521,8 +599,16 @@ def _name_of(reference: str) -> str:
 
 
 def _read(kind: type[EngineSettings], values: dict[str, Any]) -> EngineSettings:
+    for name in values:
+        if not isinstance(name, str) or name.startswith("_"):  # the latter is for pydantic
+            raise ConfigError(_short(name), "there is no such setting")
     try:
         return kind(**values)
+    except SettingsError as error:  # of a variable that should be JSON
+        named = re.search(r'field "(\w+)"', str(error))
+        raise ConfigError(named[1] if named else "engines", "the variable is not valid JSON") from None
+    except RecursionError:
+        raise ConfigError("engines", "is nested too deeply") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = str(first["loc"][0]) if first["loc"] else "settings"
@@ -533,5 +619,5 @@ def _read(kind: type[EngineSettings], values: dict[str, Any]) -> EngineSettings:
             where, message = message.split(": ", 1)
         field = EngineSettings.model_fields.get(where)
         hidden = not first["loc"] or field is None or field.exclude
-        shown = "" if hidden else f" (got {first['input']!r})"
+        shown = "" if hidden else f" (got {_short(first['input'])})"
         raise ConfigError(where, f"{message}{shown}") from error

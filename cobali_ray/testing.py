@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from cobali_ray.core.events import Delta, End, Event
+from cobali_ray.core.events import Delta, End, Word
 
 
 class FakeClock:
@@ -30,10 +30,10 @@ class Recorder:
     """A sink that keeps every event, by request."""
 
     def __init__(self) -> None:
-        self.events: dict[str, list[Event]] = defaultdict(list)
-        self.batches: list[list[tuple[str, Event]]] = []
+        self.events: dict[str, list[Word]] = defaultdict(list)
+        self.batches: list[list[tuple[str, Word]]] = []
 
-    def __call__(self, batch: list[tuple[str, Event]]) -> None:
+    def __call__(self, batch: list[tuple[str, Word]]) -> None:
         """Take one tick's events."""
         self.batches.append(batch)
         for _, event in batch:

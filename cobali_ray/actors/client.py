@@ -26,7 +26,7 @@ from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.errors import (
@@ -209,7 +209,7 @@ class ServeEngineClient:
         for call in self._speaking:
             call.cancel()
 
-    async def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Event], None]:
+    async def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Word], None]:
         """Submit a request and yield its events; closing the generator cancels it.
 
         Raises EngineDiedError if the engine goes away meanwhile.
@@ -385,7 +385,7 @@ class ServeEngineClient:
         self._pool.shutdown(wait=False)
 
 
-async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: float) -> list[Event]:
+async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: float) -> list[Word]:
     """Wait for events or for the control call's word that there will be none.
 
     The two travel apart: the call may be over before the last events arrive, so they get `end_grace_s`.

@@ -27,10 +27,10 @@ from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.api.keys import Terms
 from cobali_ray.api.ledger import Ledger, Standing
-from cobali_ray.backend import memory, threads
+from cobali_ray.backend import memory
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
 from cobali_ray.engine.context import needed_bytes
@@ -43,6 +43,7 @@ from cobali_ray.engine.opening import (
     model_hash,
     model_path,
     open_engine,
+    pin,
     projector_path,
     runs_on,
 )
@@ -50,7 +51,6 @@ from cobali_ray.engine.slot_files import SlotFiles
 from cobali_ray.errors import (
     BadRequestError,
     CobaliError,
-    ConfigError,
     EventsLostError,
     InternalError,
     ModelBusyError,
@@ -105,7 +105,7 @@ class EngineServer:
         stay_here()
         self._settings, self._engine_id = settings, engine_id
         if settings.cores is not None:
-            _pin(settings.cores)
+            pin(settings.cores)
         if settings.gpus is not None:
             _see(settings.gpus)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
@@ -482,7 +482,7 @@ class EngineServer:
 
     # -- called by the tick thread ----------------------------------------------------------------------
 
-    def _publish(self, batch: list[tuple[str, Event]]) -> None:
+    def _publish(self, batch: list[tuple[str, Word]]) -> None:
         try:
             # After a gap nothing more is said: no answer looks whole that is not.
             whole = [(to, e) for to, e in batch if e.request_id not in self._lost] if self._lost else batch
@@ -510,14 +510,6 @@ class EngineServer:
         if self._tracer is not None:
             for end in ended:
                 self._tracer.end(end, ended_ns)
-
-
-def _pin(cores: str) -> None:
-    """Keep all that the engine computes on its CPUs."""
-    try:
-        threads.pin(frozenset(listed(cores)))
-    except OSError as error:
-        raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error
 
 
 def _see(gpus: str) -> None:

@@ -43,6 +43,8 @@ MODULES: Final = (
 NO_JOB: Final = "ffffffff"
 """The job of a worker that has none yet. Ray reads it when imported, so it is alike in all forks."""
 ASK_S: Final = 10.0
+SESSION: Final = "/session_"
+"""In the path of everything that belongs to one cluster of Ray's."""
 
 
 class ForkServer:
@@ -87,9 +89,27 @@ def preload() -> None:
                 importlib.import_module(name)
             except ImportError:
                 traceback.print_exc()
+        keep_sessions_private()
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+def keep_sessions_private() -> None:
+    """Have Ray leave a session's folders as they are.
+
+    Every process that joins would let everybody write there, whatever the umask. The folder of all sessions,
+    which the users of a machine have in common, stays open.
+    """
+    from ray._common import utils
+
+    share = utils.try_make_directory_shared
+
+    def share_common(path: str) -> None:
+        if SESSION not in path:
+            share(path)
+
+    utils.try_make_directory_shared = share_common
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.actors import fork_worker
+from cobali_ray.actors.fork_server import keep_sessions_private
 from cobali_ray.actors.output import Output
 from cobali_ray.actors.ports import free_port, socket_dir
 from cobali_ray.actors.processes import descendants, end
@@ -173,6 +174,7 @@ def one_line(error: Exception) -> str:
 def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
     import ray
 
+    keep_sessions_private()
     thread = threading.Thread(target=meanwhile, name="meanwhile", daemon=True)
     with altered(dashboard=dashboard, meanwhile=thread):
         ray.init(

@@ -63,6 +63,8 @@ def require_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise _not_ours(host, port, error) from error
+        except ValueError:  # no name of a machine has such characters, or is so long
+            raise ConfigError("host", "must be an address or a name of this machine") from None
 
 
 def _not_ours(host: str, port: int, error: OSError) -> ConfigError:

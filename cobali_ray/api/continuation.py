@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import structlog
 
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Delta, End, Event, RequestStats, Vectors, first_word
+from cobali_ray.core.events import Computing, Delta, End, Event, RequestStats, Vectors, Word, first_word
 from cobali_ray.core.request import Request
 from cobali_ray.errors import (
     CobaliError,
@@ -24,11 +24,14 @@ from cobali_ray.errors import (
 _log = structlog.get_logger(__name__)
 
 MOST: Final = 2
-"""How often one request goes on: what kills every engine that it comes to must not go round for ever."""
+"""How often a request goes on when an engine died that computed for it: what kills every engine that it comes
+to must not go round for ever."""
+MOST_MOVES: Final = 30
+"""How often it goes on at all: what an engine said last may be lost with it."""
 
 Asked: TypeAlias = Request | EmbeddingRequest
 """What an engine may be asked. Texts are embedded anew where an engine did not finish all of them."""
-Attempt: TypeAlias = Callable[[Asked], AsyncGenerator[list[Event], None]]
+Attempt: TypeAlias = Callable[[Asked], AsyncGenerator[list[Word], None]]
 """Yields what one engine says of a request. Raises EngineDiedError where that engine is gone."""
 
 
@@ -60,7 +63,8 @@ async def continued(
             try:
                 async with aclosing(offer.attempt(sent)) as attempt:
                     async for events in attempt:
-                        yield book.enter(events)
+                        if told := book.enter(events):
+                            yield told
             except EngineDiedError:
                 book.note_death()
             else:
@@ -87,6 +91,8 @@ class _Book:
         self._request, self._now, self._replays = request, now, replays
         self._attempt = 0
         """Engines that are gone."""
+        self._computing, self._n_died = False, 0
+        """Whether an engine computes for it now; engines that are gone and did."""
         self._model = ""
         self._said: list[int] = []
         self._n_scored = 0
@@ -123,7 +129,9 @@ class _Book:
 
     def send(self, offer: Offer) -> Asked:
         """Return what the next engine is asked. Raises EngineDiedError if it cannot go on with the answer."""
-        self._sent_s = self._now()
+        self._sent_s, request = self._now(), self._request
+        # What the engine prepares at once: that ends processes, too.
+        self._computing = isinstance(request, Request) and bool(request.images or request.grammar)
         if not self._attempt:
             self._model = offer.model
             return self._request
@@ -142,15 +150,20 @@ class _Book:
             return again
         return replace(again, said=tuple(self._said), n_scored=self._n_scored, replays=self._replays)
 
-    def enter(self, events: list[Event]) -> list[Event]:
+    def enter(self, said: list[Word]) -> list[Event]:
         """Take what an engine said; return it as the client is told."""
+        events: list[Event] = []
+        for event in said:
+            self._computing = event.on if isinstance(event, Computing) else True
+            if not isinstance(event, Computing):
+                events.append(event)
         if self._first is None and isinstance(first := first_word(events), Delta):
             self._begin(first)
         for event in events:
             if isinstance(event, Delta):
                 self._said += event.tokens
                 self._n_scored += len(event.prompt)
-        if not self._attempt:
+        if not self._attempt or not events:
             return events
         if self._waits:
             self._waits = False
@@ -191,12 +204,19 @@ class _Book:
 
     def note_death(self) -> None:
         """Note that an engine is gone. Raises EngineDiedError where the request does not go on."""
-        if self._attempt == MOST:
+        self._n_died += self._computing
+        if self._n_died > MOST or self._attempt == MOST_MOVES:
             raise EngineDiedError
         self._attempt += 1
         self._waits, self._gone_s = True, self._now()
         request_id, n_said = self._request.request_id, len(self._said)
-        _log.warning("engine_gone", request_id=request_id, n_said=n_said, attempt=self._attempt)
+        _log.warning(
+            "engine_gone",
+            request_id=request_id,
+            n_said=n_said,
+            attempt=self._attempt,
+            computing=self._computing,
+        )
 
     def fail(self, error: CobaliError) -> End:
         """Return the end of an answer that was begun and cannot go on."""

@@ -15,7 +15,7 @@ from cobali_ray.api.client import EngineClient
 from cobali_ray.api.continuation import Asked, Offer, continued
 from cobali_ray.api.loading import Loader
 from cobali_ray.backend.port import Words
-from cobali_ray.core.events import Delta, End, Event, first_word
+from cobali_ray.core.events import Delta, End, Event, Word, first_word
 from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import Route, Router
@@ -142,7 +142,7 @@ class Model:
 
     async def _attempt(
         self, first: Route, model: str, asked: Asked, request: Asked
-    ) -> AsyncGenerator[list[Event], None]:
+    ) -> AsyncGenerator[list[Word], None]:
         """Have an engine answer; where it cannot another one, and once more where none has the model.
 
         `asked` is the request as the client sent it, which may have been begun elsewhere. An engine that
@@ -191,7 +191,7 @@ class Model:
 
     async def _answered(
         self, route: Route, asked_id: str, request: Asked
-    ) -> AsyncGenerator[list[Event], None]:
+    ) -> AsyncGenerator[list[Word], None]:
         """Have an engine answer, and tell the router when the prompt is computed."""
         engine_id, tenant = route.engine_id, request.tenant
         shared = len(self.engines) > 1 and bool(tenant)
@@ -284,7 +284,7 @@ class Model:
         raise trouble
 
 
-def given(events: Sequence[Event]) -> float:
+def given(events: Sequence[Word]) -> float:
     """Return what an engine gave with these events, as fairness counts."""
     n = OUTPUT_COST * sum([len(event.tokens) for event in events if isinstance(event, Delta)])
     first = first_word(events)

@@ -11,6 +11,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.keys import Holder, Ring, listed, parse
 from cobali_ray.api.ledger import Counting, Meter
 from cobali_ray.errors import ConfigError
+from cobali_ray.settings import read_text
 
 LOOK_EVERY_S = 1.0
 
@@ -81,8 +82,4 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
 
 def read_keys(file: Path) -> Ring:
     """Read a file of keys. Raises ConfigError."""
-    try:
-        return parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError("api_keys_file", f"{file} cannot be read: {why}") from None
+    return parse(read_text("api_keys_file", file))

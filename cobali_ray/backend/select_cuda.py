@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.errors import ConfigError
+from cobali_ray.extras import remedy
 
 BLOCK: Final = 1024
 """Threads of the one block that selects; it walks longer tables tile by tile."""
@@ -155,7 +156,7 @@ class CudaKernels:
 def open_kernels() -> CudaKernels:
     """Compile the kernels for the current device. Raises ConfigError that says what is missing."""
     if find_spec("cupy") is None:
-        raise ConfigError("selector", "cuda: CuPy is not installed (pip install 'cobali-ray[cuda]')")
+        raise ConfigError("selector", f"cuda: CuPy is not installed: {remedy('cuda')}")
     nothing = ConfigError("selector", "cuda: CuPy finds no CUDA device")
     try:
         ctypes.CDLL("libcuda.so.1")  # without the driver there is none, and CuPy takes a while to import

@@ -110,11 +110,12 @@ def admit(
     takes what is of a better class than some in it, or below its tenant's share: another goes for it, but
     nobody who is next of its tenant and class. Who could not begin in time is refused at once.
     """
-    lines = occupancy.lines
+    lines, drain_rps = occupancy.lines, occupancy.drain_rps
+    n_before = max(n_ahead(request, lines) - occupancy.n_free_slots, 0.0)
     if not _below_share(request, lines, limits):
-        _check_room(request, _without_worse(request, occupancy), limits)
-    if occupancy.drain_rps > 0:
-        wait_s = max(n_ahead(request, lines) - occupancy.n_free_slots, 0.0) / occupancy.drain_rps
+        _check_room(request, _without_worse(request, occupancy), limits, retry_after_s(n_before, drain_rps))
+    if drain_rps > 0:
+        wait_s = n_before / drain_rps
         if request.timeout_s is not None and wait_s > request.timeout_s:
             raise WaitTooLongError(wait_s, request.timeout_s, "timeout_s")
         if max_ttft_s is not None and wait_s and wait_s + occupancy.prefill_s > max_ttft_s:
@@ -153,23 +154,24 @@ def _below_share(request: Request, lines: Sequence[Line], limits: EngineLimits) 
     return used(n, n_tokens, limits.max_queue, limits.max_queue_tokens) <= share
 
 
-def _check_room(request: Request, occupancy: Occupancy, limits: EngineLimits) -> None:
+def _check_room(request: Request, occupancy: Occupancy, limits: EngineLimits, retry_s: float) -> None:
     n_ahead = occupancy.n_queued - occupancy.n_free_slots
     if n_ahead >= limits.max_queue:
-        raise QueueFullError("requests", limits.max_queue, retry_after_s(1, occupancy.drain_rps))
-    over = occupancy.n_queued_tokens + request.n_prompt - limits.max_queue_tokens
-    if over > 0 and occupancy.n_queued > 0 and n_ahead >= 0:
-        n_must_leave = over * occupancy.n_queued / max(occupancy.n_queued_tokens, 1)
-        raise QueueFullError(
-            "tokens", limits.max_queue_tokens, retry_after_s(n_must_leave, occupancy.drain_rps)
-        )
+        raise QueueFullError("requests", limits.max_queue, retry_s)
+    over = occupancy.n_queued_tokens + request.n_prompt > limits.max_queue_tokens
+    if over and occupancy.n_queued > 0 and n_ahead >= 0:
+        raise QueueFullError("tokens", limits.max_queue_tokens, retry_s)
 
 
-def retry_after_s(n_must_leave: float, drain_rps: float) -> float:
-    """Return seconds until `n_must_leave` requests will have left the queue, within sane bounds."""
+def retry_after_s(n_before: float, drain_rps: float) -> float:
+    """Return how long a refused request would have waited for its turn behind so many, within sane bounds.
+
+    Not when the first of them leaves: that place is gone when all that were refused come back for it. Who
+    comes back after this time begins no later than in a queue without bounds, if nobody else came.
+    """
     if drain_rps <= 0:
         return MIN_RETRY_S
-    return min(max(n_must_leave / drain_rps, MIN_RETRY_S), MAX_RETRY_S)
+    return min(max(n_before / drain_rps, MIN_RETRY_S), MAX_RETRY_S)
 
 
 class DrainRate:

@@ -53,6 +53,9 @@ class CacheView:
     """Requests for which something was read; the next two: tokens read, and written."""
     n_disk_loaded: int = 0
     n_disk_written: int = 0
+    disk_trouble: str = ""
+    """Why nothing could be written there; empty where it could. And for how long that is not tried again."""
+    disk_paused_s: float = 0.0
     tier_requests: Mapping[str, int] = field(default_factory=dict)
     """Requests by where their beginning came from; next, their prompt tokens."""
     tier_tokens: Mapping[str, int] = field(default_factory=dict)

@@ -291,6 +291,11 @@ class EmbeddingQueue:
         job.turn_s = now_s
         job.begun_s = now_s if job.begun_s is None else job.begun_s
 
+    def begun(self, pieces: Sequence[Piece], now_s: float) -> list[EmbeddingRequest]:
+        """Return of which requests the pass that was packed just now is the first."""
+        jobs = {one.request.request_id: self._jobs[one.request.request_id] for one in pieces}
+        return [job.request for job in jobs.values() if job.begun_s == now_s]
+
     def computed(self, pieces: Sequence[Piece], now_s: float) -> list[Finish]:
         """Note that a pass is over; return the ends of requests of which that was the last."""
         ended = []

@@ -1,4 +1,4 @@
-"""What the engine says about a request: deltas, or vectors, then exactly one end.
+"""What the engine says about a request: deltas, or vectors, then exactly one end; and when it computes.
 
 Named tuples, because they are made once per token and travel as plain arrays.
 """
@@ -110,9 +110,23 @@ class Vectors(NamedTuple):
         return
 
 
+class Computing(NamedTuple):
+    """Said before anything is computed for a request, which may end the process, and when it only waits.
+
+    Clients are not told. If the engine dies, it tells whose request may be why.
+    """
+
+    request_id: str
+    on: bool
+
+
 Event: TypeAlias = Delta | Vectors | End
+"""What clients are told."""
+Word: TypeAlias = Event | Computing
+"""What an engine says."""
 
 
-def first_word(events: Iterable[Event]) -> Event | None:
+def first_word(events: Iterable[Word]) -> Event | None:
     """Return the first of these events that has some of the answer, or ends it; prompts are read before."""
-    return next((event for event in events if not isinstance(event, Delta) or event.tokens), None)
+    told = (event for event in events if not isinstance(event, Computing))
+    return next((event for event in told if not isinstance(event, Delta) or event.tokens), None)

@@ -222,10 +222,11 @@ class Scheduler:
     def drain_rps(self) -> float:
         """Requests that leave the queue per second; 0: too little is known.
 
-        What was seen for seconds says little of stays of minutes, whose ends come together.
+        What was seen for seconds says little of stays of minutes, whose ends come together, and at first
+        nobody has waited.
         """
         seen = self.drain_rate.rps
-        return max(seen, self.limits.n_slots / self.stay_s) if seen and self.stay_s else seen
+        return max(seen, self.limits.n_slots / self.stay_s) if self.stay_s else seen
 
     def prefill_s(self, request: Request) -> float:
         """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
@@ -306,7 +307,7 @@ class Scheduler:
             if newest is None:
                 return
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
-            retry_s = retry_after_s(1, self.drain_rps)
+            retry_s = retry_after_s(n_ahead, self.drain_rps)
             self._end(newest, now_s, QueueFullError(what, limit, retry_s))
 
     def _ready(self, event: Ready) -> None:

@@ -30,7 +30,7 @@ PART_S = 4.0
 _TELL_S = 0.05
 """What was read is told as often as this."""
 _PAUSE_S = 60.0
-"""How long nothing is written after that failed."""
+"""How long nothing is opened or written after that failed."""
 Job: TypeAlias = Callable[[], None]
 
 
@@ -60,6 +60,8 @@ class Disk:
         self._part_by_s: float | None = None
         """Until when an ending engine waits; None while it does not end."""
         self._paused_until_s = 0.0
+        self.trouble = ""
+        """Why the last file could not be written, or the folder opened; empty where the last one could."""
         self._warned: set[str] = set()
 
     # -- called by the tick thread ----------------------------------------------------------------------
@@ -72,10 +74,15 @@ class Disk:
         self.open()
 
     def open(self) -> None:
-        """Look at what is there, once."""
-        if not self._opened:
+        """Look at what is there, once, or again some time after that failed."""
+        if not self._opened and not self.paused_s:
             self._opened = True
             self._write(self._open)
+
+    @property
+    def paused_s(self) -> float:
+        """For how long nothing is written, because that failed."""
+        return max(self._paused_until_s - self._clock.now(), 0.0) if self.trouble else 0.0
 
     def news(self) -> Iterator[News]:
         """Yield what happened since the last call."""
@@ -127,9 +134,11 @@ class Disk:
             files = self._find()
             names = files.open()
         except OSError as error:
-            self._warn("disk_cache_not_opened", error)
+            self._pause("disk_cache_not_opened", error)
+            self._opened = False
             return
         self._files = files
+        self._go_on()
         _log.info("disk_cache", n_blocks=len(names), mib=files.n_bytes >> 20)
         self._tell(told.Listed(names, files.n_bytes))
 
@@ -178,25 +187,57 @@ class Disk:
                 names.append(name)
                 n_new += is_new
         except (OSError, DamagedError) as error:
-            self._paused_until_s = self._clock.now() + _PAUSE_S
-            self._warn("disk_cache_not_written", error)
+            self._pause("disk_cache_not_written", error)
         finally:
             self._n_done += n_bytes
             self._done.set()
+        if n_new:
+            self._go_on()
         if names and self._files is not None:
             self._tell(told.Written(names, n_new, self._files.n_bytes))
 
     def _write_block(self, name: bytes, cells: Cells, depth: int) -> bool | None:
         """Write a block unless it is there, and say whether it was not; None if none can be written now."""
         files = self._files
-        if files is None or self._clock.now() < self._paused_until_s:
+        if files is None or self.paused_s:
             return None
+        try:
+            return self._write_into(files, name, cells, depth)
+        except FileNotFoundError:  # somebody has removed the folder
+            self._tell(told.Listed(files.open(), files.n_bytes))
+            _log.warning(
+                "disk_cache_made_again",
+                setting="disk_cache_dir",
+                detail="its folder was removed; what was in it is computed again",
+            )
+            return self._write_into(files, name, cells, depth)
+
+    def _write_into(self, files: BlockFiles, name: bytes, cells: Cells, depth: int) -> bool | None:
         if files.use(name, depth):
             return False
         if files.full():
             names = files.tidy()
             self._tell(told.Listed(names, files.n_bytes))
         return files.write(name, cells, depth) or None
+
+    def _pause(self, event: str, error: OSError | DamagedError) -> None:
+        """Write nothing for a while; said once for each cause, until it works again."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        known, self.trouble = why == self.trouble, why
+        self._paused_until_s = self._clock.now() + _PAUSE_S
+        if not known:
+            _log.warning(
+                event,
+                setting="disk_cache_dir",
+                error=str(error),
+                detail=f"nothing is written there for {_PAUSE_S:.0f} s, then it is tried again; "
+                "the trouble in /v1/cache says why",
+            )
+
+    def _go_on(self) -> None:
+        if self.trouble:
+            self.trouble = ""
+            _log.info("disk_cache_goes_on", setting="disk_cache_dir")
 
     def _warn(self, event: str, error: Exception) -> None:
         """Say each kind of trouble once: requests go on without the disk."""

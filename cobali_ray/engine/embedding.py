@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 
 import numpy as np
@@ -19,9 +19,15 @@ from cobali_ray.errors import BackendError, CobaliError, InternalError
 class Embedding:
     """Requests in, vectors out, one pass at a time; whose texts it takes is the queue's to say."""
 
-    def __init__(self, embedder: Embedder, clock: Clock, tell: Callable[[str, Event], None]) -> None:
-        """`tell` takes each event with the address that it goes to."""
-        self._embedder, self._clock, self._tell = embedder, clock, tell
+    def __init__(
+        self,
+        embedder: Embedder,
+        clock: Clock,
+        tell: Callable[[str, Event], None],
+        begin: Callable[[Sequence[EmbeddingRequest]], None] = lambda _: None,
+    ) -> None:
+        """`tell` takes each event with the address that it goes to, `begin` the requests whose turn it is."""
+        self._embedder, self._clock, self._tell, self._begin = embedder, clock, tell, begin
         self.queue = EmbeddingQueue(embedder.kind)
 
     def submit(self, request: EmbeddingRequest) -> None:
@@ -45,6 +51,7 @@ class Embedding:
             return None
         n_tokens = sum(len(piece.tokens) for piece in pieces)
         n_ended = len(self.queue)
+        self._begin(self.queue.begun(pieces, started_s))
         self._compute(pieces)
         ended_s = self._clock.now()
         self.queue.times.learn(n_tokens, ended_s - started_s, spare_s)

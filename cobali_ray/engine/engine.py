@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
@@ -18,7 +20,7 @@ from cobali_ray.core import instructions as told
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Event as ClientEvent
+from cobali_ray.core.events import Computing, Word
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
@@ -55,7 +57,7 @@ from cobali_ray.errors import (
     SlotFilesOffError,
 )
 
-Sink: TypeAlias = Callable[[list[tuple[str, ClientEvent]]], None]
+Sink: TypeAlias = Callable[[list[tuple[str, Word]]], None]
 """Takes one tick's events with the address each one goes to."""
 _NO_DRAFT = array("i")
 
@@ -111,13 +113,16 @@ class Engine:
         """What is to be computed next."""
         self._emit: tuple[told.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
-        self._out: list[tuple[str, ClientEvent]] = []
+        self._out: list[tuple[str, Word]] = []
         self._recorder = Recorder()
         self.embedding: Embedding | None = None
         """What embeds texts, where the model does."""
         if backend.embedder is not None:
             self.embedding = Embedding(
-                backend.embedder, clock, lambda to, event: self._out.append((to, event))
+                backend.embedder,
+                clock,
+                lambda to, event: self._out.append((to, event)),
+                partial(self._say, computing=True),
             )
 
     # -- asked from outside, between ticks ------------------------------------------------------------
@@ -243,6 +248,7 @@ class Engine:
         if rows:
             self._rows[sequence.request_id] = rows
         self._tell(told.Ready(sequence.request_id, now_s))
+        self._say([sequence.request], computing=False)
 
     def embed(self, request: EmbeddingRequest) -> None:
         """Let a request for vectors in. Whatever happens, it ends with one End."""
@@ -278,7 +284,10 @@ class Engine:
 
     def cache_view(self) -> CacheView:
         """Return what is held."""
-        return view_of(self.scheduler)
+        view, disk = view_of(self.scheduler), self._disk
+        if disk is None:
+            return view
+        return replace(view, disk_trouble=disk.trouble, disk_paused_s=disk.paused_s)
 
     def take_out(self, slot_id: int) -> tuple[Held, Cells]:
         """Return what an idle slot holds, and a copy of its cells."""
@@ -377,6 +386,7 @@ class Engine:
     def _tell(self, event: told.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
         instructions = self.scheduler.handle(event)
+        begun: list[Request] = []
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
@@ -385,6 +395,10 @@ class Engine:
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
                 self._compute = one.plan
+            elif isinstance(one, told.Assign) and (sequence := self.slots.by_slot[one.slot_id]) is not None:
+                begun.append(sequence.request)
+        if begun:  # before anything is copied or computed for them
+            self._say(begun, computing=True)
         host = self._host
         for one in instructions:
             if isinstance(one, told.Truncate):
@@ -497,6 +511,13 @@ class Engine:
             self._tell(told.Emitted(stopped, started))
         self._flush()
         return self._clock.now() - started
+
+    def _say(self, requests: Seq[Request | EmbeddingRequest], *, computing: bool) -> None:
+        """Say at once whether something is computed for requests; offline nobody asks."""
+        said = [(r.reply_to, Computing(r.request_id, computing)) for r in requests if r.reply_to]
+        if said:
+            self._out += said
+            self._flush()
 
     def _flush(self) -> None:
         if self._out:

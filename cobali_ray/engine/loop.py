@@ -19,7 +19,7 @@ from cobali_ray.core import embedding
 from cobali_ray.core.admission import Entered, admit, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.media import Image
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
@@ -379,7 +379,7 @@ class EngineLoop:
     def _saw_end(self, end: End) -> None:
         self._watch(lambda observer: observer.on_end(end))
 
-    def _publish(self, batch: list[tuple[str, Event]]) -> None:
+    def _publish(self, batch: list[tuple[str, Word]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
                 self._saw_end(event)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
@@ -28,7 +30,7 @@ from cobali_ray.models.digest import model_digest
 from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import EngineSettings, listed, read_text
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +56,58 @@ def model_path(settings: EngineSettings, progress: Progress | None = None) -> Pa
     return resolve(
         settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
     )
+
+
+def check_machine(settings: EngineSettings) -> None:
+    """Check what settings name on this machine: folders, files to write, CPUs. Raises ConfigError."""
+    if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
+        raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
+    for name, folder in (
+        ("disk_cache_dir", settings.disk_cache_dir),
+        ("slot_save_path", settings.slot_save_path),
+    ):
+        if folder is not None:
+            _make_folder(name, folder)
+    if settings.log_ticks is not None:
+        try:  # a pipe that nobody reads is no reason to wait
+            os.close(
+                os.open(settings.log_ticks, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+            )
+        except OSError as error:
+            raise ConfigError(
+                "log_ticks", f"{settings.log_ticks} cannot be written: {error.strerror}"
+            ) from None
+    if settings.cores is not None:
+        with ThreadPoolExecutor(1) as pool:  # tried by a thread that is gone afterwards
+            pool.submit(pin, settings.cores).result()
+
+
+def pin(cores: str) -> None:
+    """Keep all that this thread begins on these CPUs. Raises ConfigError."""
+    try:
+        threads.pin(frozenset(listed(cores)))
+    except OSError as error:
+        raise ConfigError("cores", f"this process may not use the CPUs {cores}: {error.strerror}") from error
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one, or could become one."""
+    try:
+        return path.is_dir() or not path.exists()
+    except OSError:  # a name that is too long
+        return False
+
+
+def _make_folder(setting: str, folder: Path) -> None:
+    try:
+        folder = folder.expanduser()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, RuntimeError):  # the latter: no home of that user
+        raise ConfigError(setting, f"{folder} is not a folder") from None
+    except OSError as error:
+        raise ConfigError(setting, f"{folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(setting, f"{folder} cannot be written: Permission denied")
 
 
 def find_model(settings: EngineSettings, progress: Progress) -> None:
@@ -115,11 +169,7 @@ def chat_template(settings: EngineSettings) -> str | None:
     """Return the chat template that was set in place of the model's. Raises ConfigError."""
     if settings.chat_template is None:
         return None
-    try:
-        source = settings.chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError("chat_template", f"{settings.chat_template} cannot be read: {why}") from error
+    source = read_text("chat_template", settings.chat_template)
     if unreadable := ChatTemplate(source).unreadable:
         raise ConfigError(
             "chat_template", f"{settings.chat_template} is not a valid Jinja template: {unreadable}"

@@ -4,8 +4,10 @@ import contextlib
 import inspect
 import json
 import os
+import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -220,6 +222,7 @@ def serve(*words, **environ):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        umask=0,
     ) as process:
         process.url = f"http://127.0.0.1:{port}"
         try:
@@ -323,6 +326,15 @@ def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path
     assert own == ["draining", "stopped"]
 
 
+def open_to_others(folder):
+    """Return what others may use of a folder and what is in it; links have no rights of their own.
+
+    Nor have the sockets that HAProxy and Serve give to all: their folder is closed.
+    """
+    found = {path: path.lstat().st_mode for path in [folder, *folder.rglob("*")] if path.suffix != ".sock"}
+    return [path for path, mode in found.items() if mode & 0o077 and not stat.S_ISLNK(mode)]
+
+
 def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
     def write(n_slots, **of_a):
         engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
@@ -335,7 +347,10 @@ def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
 
     write(2)
     with serve("--config", str(tmp_path / "config.yaml")) as process:
-        said(process, '"ready"')
+        ready = json.loads(said(process, '"ready"'))
+        (own,) = set(re.findall(r"/[^ =]*/cobali-serve-\w+", names(process.pid)))
+        for folder in (Path(ready["logs"]).parent, Path(own)):
+            assert open_to_others(folder) == [], "whatever the umask was"
 
         def seen(engine):
             answer = httpx2.get(f"{process.url}/debug/ticks", params={"engine": engine}, timeout=30)

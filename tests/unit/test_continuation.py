@@ -2,12 +2,14 @@
 
 import pytest
 
+from cobali_ray.api.continuation import MOST, MOST_MOVES, Offer, continued
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.events import Delta, End
+from cobali_ray.core.events import Computing, Delta, End, RequestStats
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
+from cobali_ray.errors import EngineDiedError
 from cobali_ray.testing import FakeClock, Recorder
 
 N = 40
@@ -129,6 +131,105 @@ def test_what_was_said_is_computed_as_a_prompt_or_token_by_token():
             engine.tick()
         n_ticks[replays] = backend.n_forwards
     assert n_ticks == {False: 1, True: 1 + len(said)}
+
+
+DIES = "dies"
+SENDS = {
+    "nothing heard": (request(), [], False),
+    "computing": (request(), [Computing("a", on=True)], True),
+    "words": (request(), [Delta("a", "x", (1,))], True),
+    "a grammar being compiled": (CASES["held to a grammar"], [], True),
+    "a grammar compiled": (CASES["held to a grammar"], [Computing("a", on=False)], False),
+    "a grammar, computing": (
+        CASES["held to a grammar"],
+        [Computing("a", on=False), Computing("a", on=True)],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "words", "counts"), SENDS.values(), ids=SENDS)
+async def test_deaths_count_where_something_was_computed(asked, words, counts):
+    n_sent = 0
+
+    async def choose(_):
+        async def attempt(_):
+            nonlocal n_sent
+            n_sent += 1
+            if n_sent <= 9:
+                for word in words:
+                    yield [word]
+                raise EngineDiedError
+            yield [End("a", "stop", None, stats=RequestStats(7, 0, 0, None, None, None, None, 0.0))]
+
+        return Offer("model", attempt)
+
+    told = []
+    try:
+        async for events in continued(asked, choose, FakeClock().now):
+            told += events
+    except EngineDiedError:
+        told.append(DIES)
+    assert not any(isinstance(event, Computing) for event in told), "clients are not told"
+    ended = told[-1] == DIES or told[-1].error is not None
+    assert (ended, n_sent) == ((True, MOST + 1) if counts else (False, 10))
+
+
+async def test_not_even_who_only_waits_goes_on_for_ever():
+    n_sent = 0
+
+    async def choose(_):
+        async def attempt(_):
+            nonlocal n_sent
+            n_sent += 1
+            raise EngineDiedError
+            yield
+
+        return Offer("model", attempt)
+
+    with pytest.raises(EngineDiedError):
+        await anext(continued(request(), choose, FakeClock().now))
+    assert n_sent == MOST_MOVES + 1
+
+
+def test_the_engine_says_that_it_computes_before_it_does():
+    class Backend(ScriptedBackend):
+        def forward(self, batch):
+            seen.append([word for word in recorder.events["a"] if isinstance(word, Computing)])
+            super().forward(batch)
+
+    seen, recorder = [], Recorder()
+    limits = EngineLimits(
+        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
+    )
+    for reply_to, words in (("here", [Computing("a", on=True)]), ("", [])):
+        engine = Engine(Backend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+        for name in ("a", "behind"):
+            engine.submit(Request(**fields_of(request()) | {"request_id": name, "reply_to": reply_to}))
+        while not recorder.ends("a"):
+            engine.tick()
+        assert seen[0] == words
+        assert not [word for word in recorder.events["behind"] if isinstance(word, Computing)], "it waits"
+        recorder.events.clear()
+        seen.clear()
+
+
+def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
+    recorder = Recorder()
+    limits = EngineLimits(
+        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
+    )
+    engine = Engine(ScriptedBackend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+    engine.submit(Request(**fields_of(request()) | {"request_id": "first"}))
+    case = Request(**fields_of(CASES["held to a grammar"]) | {"reply_to": "here"})
+    sequence = engine.submit(case, ready=False)
+    engine.tick()
+    assert not recorder.events["a"]
+    engine.ready(sequence, engine.matcher(case))
+    assert recorder.events["a"] == [Computing("a", on=False)]
+    while not recorder.ends("a"):
+        engine.tick()
+    assert recorder.events["a"][1] == Computing("a", on=True)
 
 
 def test_who_is_in_the_middle_of_an_answer_goes_before_those_who_have_not_begun():

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from array import array
 from contextlib import suppress
@@ -493,19 +494,54 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_served_without(tmp_path,
     assert error.strerror in warnings[0]["error"]
 
 
-def test_it_is_tried_again_after_a_while(tmp_path, monkeypatch):
-    def fail(*_args):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    ("where", "event"),
+    [
+        pytest.param("os.write", "disk_cache_not_written", id="write"),
+        pytest.param("pathlib.Path.mkdir", "disk_cache_not_opened", id="open"),
+    ],
+)
+def test_a_pause_is_told_and_ends(tmp_path, monkeypatch, where, event):
+    def fail(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device", "a path")
 
     s = Setup(tmp_path, n_slots=1)
-    monkeypatch.setattr("os.write", fail)
-    s.ask(TEXT, *OTHERS[:1])
-    monkeypatch.undo()
-    s.ask(TEXT, *OTHERS[:1])
-    assert size_of(tmp_path) == 0
-    s.clock.advance(60)
-    s.ask(TEXT, *OTHERS[:1])
+    with structlog.testing.capture_logs() as logs:
+        monkeypatch.setattr(where, fail)
+        s.ask(TEXT, *OTHERS[:1])
+        monkeypatch.undo()
+        s.ask(TEXT, *OTHERS[:1])
+        assert size_of(tmp_path) == 0
+        view = s.engine.cache_view()
+        assert view.disk_trouble == "No space left on device"
+        assert 0 < view.disk_paused_s <= 60
+        s.clock.advance(60)
+        assert s.engine.cache_view().disk_paused_s == 0
+        s.ask(TEXT, *OTHERS[:1])
     assert size_of(tmp_path) > 0
+    assert s.engine.cache_view().disk_trouble == ""
+    first, last = [log for log in logs if log["event"] != "disk_cache"]
+    assert (first["event"], last["event"]) == (event, "disk_cache_goes_on")
+    assert first["setting"] == "disk_cache_dir"
+    assert "a path" in first["error"]
+
+
+@pytest.mark.parametrize("what", ["the folder", "what is in it"])
+def test_a_folder_that_is_removed_is_made_again(tmp_path, what):
+    s = Setup(folder := tmp_path / "prefixes", n_slots=1)
+    (said, *_) = s.ask(TEXT, *OTHERS)
+    shutil.rmtree(folder if what == "the folder" else folder / KIND)
+    with structlog.testing.capture_logs() as logs:
+        s.submit("lost", TEXT)  # its files are not found
+        s.run()
+        s.submit("other", OTHERS[0])  # takes its slot
+        s.run()
+    assert [log["event"] for log in logs] == ["disk_cache_made_again"]
+    assert s.events.text("lost") == said
+    assert s.engine.cache_view().disk_trouble == ""
+    again = Setup(folder)
+    assert again.ask(TEXT) == [said]
+    assert again.cached() == 72
 
 
 def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):

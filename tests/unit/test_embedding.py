@@ -13,7 +13,7 @@ from cobali_ray.core.embedding import (
     PassTimes,
     admit,
 )
-from cobali_ray.core.events import End, Vectors
+from cobali_ray.core.events import Computing, End, Vectors
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.queue import AGEING_S
@@ -323,6 +323,21 @@ def test_every_text_has_the_vector_that_it_has_alone():
             alone.embed(one)
             run(alone)
             assert (rows_of(heard, one)[0] == row).all()
+
+
+def test_the_engine_says_whose_texts_it_computes_before_it_does():
+    engine, embedder, recorder, _ = make(n_most=9, n_batch=9)
+    seen = []
+    embedder.told = lambda: [event for name in "ab" for event in recorder.events[name]]
+    first, second = (texts_of(9, 9, 9, request_id=name, reply_to="here") for name in "ab")
+    engine.embed(first)
+    engine.embed(second)
+    embed = embedder.embed
+    embedder.embed = lambda pieces: (seen.append(embedder.told()), embed(pieces))[1]
+    run(engine)
+    said = [[event for event in words if isinstance(event, Computing)] for words in seen]
+    assert said[0] == [Computing("a", on=True)]
+    assert said[-1] == [Computing("a", on=True), Computing("b", on=True)], "each once"
 
 
 def test_a_tick_that_only_embeds_has_its_record():

@@ -1,14 +1,100 @@
 """A missing extra is named, with what to install."""
 
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
 import pytest
 
+from cobali_ray import extras
 from cobali_ray.errors import MissingExtraError
 from cobali_ray.extras import require_extra
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_missing_package_names_its_extra():
     require_extra("bench", "json")
-    with pytest.raises(MissingExtraError, match=r"no_such_package.*pip install 'cobali-ray\[bench\]'"):
+    with pytest.raises(MissingExtraError, match=r"no_such_package, .*install.*\[bench\]'"):
         require_extra("bench", "json", "no_such_package")
-    with pytest.raises(MissingExtraError, match=r"no_such_package\.inside.*pip install 'cobali-ray\[otel\]'"):
+    with pytest.raises(MissingExtraError, match=r"no_such_package\.inside, .*install.*\[otel\]'"):
         require_extra("otel", "no_such_package.inside")
+
+
+class Installed:
+    def __init__(self, **origin):
+        self.origin = origin
+
+    def __call__(self, name):
+        if name != "cobali-ray":
+            raise PackageNotFoundError(name)
+        return self
+
+    def read_text(self, name):
+        return json.dumps(self.origin) if name == "direct_url.json" else None
+
+
+@pytest.mark.parametrize(
+    ("origin", "inside", "command"),
+    [
+        pytest.param(
+            Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
+            True,
+            ".venv/bin/pip install --editable '.[bench]'",
+            id="checkout",
+        ),
+        pytest.param(
+            Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
+            False,
+            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[bench]'",
+            id="elsewhere",
+        ),
+        pytest.param(
+            Installed(url="file:///tmp/cobali_ray-0.1.0-py3-none-any.whl", archive_info={}),
+            True,
+            ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[bench]'",
+            id="wheel",
+        ),
+        pytest.param(Installed(), True, ".venv/bin/pip install 'CHECKOUT[bench]'", id="unknown"),
+    ],
+)
+def test_the_hint_names_this_environment_and_where_the_package_came_from(
+    origin, inside, command, monkeypatch
+):
+    """The package is on no index, so that its name alone installs nothing, or somebody else's."""
+    home = Path("/home/me/my ray")
+    monkeypatch.setattr(extras, "distribution", origin)
+    monkeypatch.setattr("sys.prefix", str(home / ".venv"))
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    monkeypatch.setattr(Path, "cwd", lambda: home if inside else Path("/srv"))
+    assert extras.remedy("bench") == command
+
+
+EVERY_HELP = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"matplotlib", "perfetto", "opentelemetry", "cupy"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Without())
+from typer.testing import CliRunner
+from cobali_ray.cli import app
+from cobali_ray.bench.commands import NAMES
+
+for words in (*(("bench", name) for name in NAMES), ("bench",), ("simulate",), ("trace",)):
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert "Usage:" in result.output, (words, result.exception)
+result = CliRunner().invoke(app, ["bench", "tick", "--slots", "1"])
+print(result.exception)
+"""
+
+
+def test_help_needs_no_extra_and_the_command_names_it():
+    """In a process of its own, which has imported none of them."""
+    words = [sys.executable, "-c", EVERY_HELP]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "this needs matplotlib" in result.stdout, result.stderr

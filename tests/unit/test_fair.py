@@ -351,6 +351,32 @@ def test_who_could_not_begin_in_time_is_refused_with_the_time():
     at_door(ask("x"), [], n_free=1, max_ttft_s=1.0)
 
 
+def test_who_comes_back_when_told_is_hardly_refused_again():
+    """Sixty requests at once for a queue of eight, of which one a second leaves it."""
+    s, door, n_refused = Setup(n_slots=2, tick_s=0.1), Entered(), 0
+    s.submit(ask("first", max_tokens=20))  # its stay is all that is known when the burst comes
+    door.note(s.scheduler.sequence("first").request)
+    comes_s = {f"a{i}": 3.0 for i in range(60)}
+    while len(s.ends) < 61 and s.now_s < 120:
+        s.tick()
+        for name, at_s in list(comes_s.items()):
+            if at_s > s.now_s:
+                continue
+            request = ask(name, max_tokens=20)
+            try:
+                admit(request, door.occupancy(s.scheduler), s.scheduler.limits)
+            except QueueFullError as refusal:
+                n_refused += 1
+                comes_s[name] = s.now_s + refusal.retry_after_s
+            else:
+                del comes_s[name]
+                door.note(request)
+                s.submit(request)
+    assert len(s.ends) == 61
+    assert s.now_s < 70, "the slots were hardly ever idle"
+    assert n_refused < 60 * 5, "a second each would be 1,500"
+
+
 def test_answers_of_minutes_that_end_together_are_no_standstill():
     s = Setup(n_slots=2, tick_s=1.0)
     s.submit(*[ask(f"a{i}", max_tokens=60) for i in range(6)])

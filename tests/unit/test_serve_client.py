@@ -340,12 +340,19 @@ async def test_who_was_let_in_by_one_engine_is_not_refused_by_the_next(make):
     with pytest.raises(QueueFullError):
         await s.collect("new")
     again = Request(request_id="again", prompt=(1, 2), max_tokens=5, attempt=1)
-    waiting = asyncio.ensure_future(anext(s.client.attempt(again)))
+    waiting = asyncio.ensure_future(_first_text(s.client.attempt(again)))
     async with asyncio.timeout(WAIT_S):
         while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
             await asyncio.sleep(0)
     await running.aclose()
-    assert text_of(await asyncio.wait_for(waiting, WAIT_S))
+    assert await asyncio.wait_for(waiting, WAIT_S)
+
+
+async def _first_text(batches):
+    async for events in batches:
+        if text := text_of(events):
+            return text
+    return ""
 
 
 async def test_a_third_death_in_mid_stream_is_the_last_event(make):
@@ -457,12 +464,36 @@ async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neith
     assert len(set(sent)) == 2, "each attempt has a stream of its own"
 
 
-async def test_three_deaths_before_the_first_event_are_raised(make):
-    s = await make()
-    s.handle.before_run = lambda _: asyncio.get_running_loop().call_soon(s.handle.kill)
-    with pytest.raises(EngineDiedError):
-        await s.collect(max_tokens=4000)
+async def test_three_deaths_while_its_prompt_is_computed_are_raised(make):
+    s = await make(scripted_tick_s=0.05, prefill_chunk=16)
+    ends = asyncio.ensure_future(s.collect(n_prompt=4000))
+    async with asyncio.timeout(WAIT_S):
+        for n_deaths in range(3):
+            while len(s.handle.responses) == n_deaths or not s.client._speaking:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            s.handle.kill()
+        with pytest.raises(EngineDiedError):
+            await ends
     assert len(s.handle.responses) == 3
+
+
+async def test_deaths_of_engines_that_only_had_it_wait_do_not_count(make):
+    """One that is computed for goes on twice; the one behind it is answered, whole, by the fourth engine."""
+    s = await make(n_slots=1)
+    told, n_kills, waits = [], 0, None
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate("runs", max_tokens=4000):
+            told += events
+            if waits is None:
+                waits = asyncio.ensure_future(s.collect("waits", n_prompt=7))
+            if n_kills < 3 and len(tokens_of(told)) > 20 * n_kills:
+                while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
+                    await asyncio.sleep(0)
+                n_kills += 1
+                s.handle.kill()
+        assert isinstance(told[-1].error, EngineDiedError)
+        answer = await waits
+    assert text_of(answer) == text_of(await s.collect("alone", n_prompt=7))
 
 
 async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make, monkeypatch):

@@ -26,7 +26,7 @@ from cobali_ray.actors.wire import (
     decode,
     encode,
 )
-from cobali_ray.core.events import TIERS, Delta, End, RequestStats, TokenLogprob, Vectors
+from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -93,11 +93,12 @@ stats = st.builds(
 )  # fmt: skip
 tokens, logprobs = st.lists(number, max_size=3).map(tuple), st.lists(logprob, max_size=3).map(tuple)
 delta = st.builds(Delta, st.text(), st.text(), tokens, logprobs, st.none() | stats, logprobs)
+computing = st.builds(Computing, st.text(), st.booleans())
 vectors = st.builds(Vectors, st.text(), st.binary(max_size=16), tokens)
 end = st.builds(End, st.text(), st.sampled_from(["stop", "length"]), st.none(), stats, st.none() | st.text())
 
 
-@given(st.lists(delta | vectors | end, max_size=6))
+@given(st.lists(delta | vectors | computing | end, max_size=6))
 def test_events_come_back_as_they_went(events):
     back = decode(encode("7", events))
     assert (back.engine_id, back.lost) == ("7", [])

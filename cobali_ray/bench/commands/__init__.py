@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
-from cobali_ray.extras import require_extra
 from cobali_ray.lazy import LazyGroup
 
 NAMES = (
@@ -20,11 +17,7 @@ class _Benchmarks(LazyGroup):
     """One module per benchmark, with a function of the same name."""
 
     places = {name: f"cobali_ray.bench.commands.{name}:{name}" for name in NAMES}  # noqa: RUF012
-
-    def load(self, name: str) -> Any:
-        """Import a benchmark. Raises MissingExtraError where there is nothing to plot with."""
-        require_extra("bench", "matplotlib")
-        return super().load(name)
+    needs = dict.fromkeys(NAMES, ("bench", "matplotlib"))
 
 
 app = typer.Typer(cls=_Benchmarks, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

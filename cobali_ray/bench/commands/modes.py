@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from matplotlib.figure import Figure
 
 from cobali_ray.bench.commands.options import (
     DEFAULT_MODEL,
@@ -32,6 +31,9 @@ from cobali_ray.bench.inside.modes import (
 )
 from cobali_ray.bench.report import plots
 from cobali_ray.bench.report.report import Report, Table, deliver, ms, with_range
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.figure import Figure
 
 LATENCIES = (("queue", "queue_s"), ("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s"))
 PUBLISHED_NOTE = (

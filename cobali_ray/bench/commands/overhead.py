@@ -17,7 +17,7 @@ from cobali_ray.bench.load.sender import LoopTimer, Sender
 from cobali_ray.bench.load.target import Job, Target, connect
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
-from cobali_ray.core.events import Delta, Event
+from cobali_ray.core.events import Delta, Word
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import ConfigError
@@ -74,7 +74,7 @@ class InProcess:
         self._stamps: list[float] = []
         self._engine = open_engine(settings, self._sink)
 
-    def _sink(self, batch: list[tuple[str, Event]]) -> None:
+    def _sink(self, batch: list[tuple[str, Word]]) -> None:
         if any(isinstance(event, Delta) for _, event in batch):
             self._stamps.append(time.perf_counter())
 

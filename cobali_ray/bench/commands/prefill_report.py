@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from cobali_ray.bench.inside.lengths import LengthSpread, batch_reduction, deviation
 from cobali_ray.bench.inside.prefill import Prompts
 from cobali_ray.bench.report import plots
 from cobali_ray.bench.report.report import Report, Table, ms, with_range
 from cobali_ray.bench.report.rounds import Rounds
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.figure import Figure
 
 WAYS = ("padded", "length-ordered", "one by one", "fcfs", "packed")
 PUBLISHED = (

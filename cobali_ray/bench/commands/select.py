@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from cobali_ray.backend.select import CudaSelector, NumpySelector, busy_requests, over_arrays
 from cobali_ray.backend.select_cuda import open_kernels
 from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, spell
+from cobali_ray.bench.report.plots import blank
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Rounds, run_rounds
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import select_decoding
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import ConfigError
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.figure import Figure
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 N_PROMPT = 32
@@ -137,7 +141,7 @@ def _table(rounds: Rounds, sizes: tuple[int, ...]) -> Table:
 
 
 def _figure(rounds: Rounds, sizes: tuple[int, ...]) -> Figure:
-    figure = Figure(figsize=(7, 4.2))
+    figure = blank((7, 4.2))
     axes = figure.subplots()
     for name in rounds.figures:
         values = np.array([rounds.values(name, str(n)) for n in sizes]) * 1e6

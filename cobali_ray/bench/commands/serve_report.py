@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import isnan
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from cobali_ray.bench.load.jobs import Case
 from cobali_ray.bench.load.run import ServeResult, contender
 from cobali_ray.bench.load.timeline import Timeline, as_samples
+from cobali_ray.bench.report.plots import blank
 from cobali_ray.bench.report.report import Table
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 PARTS = ("mean", "p50", "p90", "p99")
 CLIENT_NOTE = (
@@ -139,7 +142,7 @@ def _lines(
     *,
     log: bool = False,
 ) -> Figure:
-    figure = Figure(figsize=(6.4, 4.0))
+    figure = blank((6.4, 4.0))
     axes = figure.add_subplot()
     for i, target in enumerate(result.targets):
         for (name, value), style in zip(series.items(), ("-", "--"), strict=False):
@@ -161,7 +164,7 @@ def _lines(
 
 
 def _cdf(result: ServeResult, case: Case) -> Figure:
-    figure = Figure(figsize=(9.6, 3.8))
+    figure = blank((9.6, 3.8))
     kinds: dict[str, Callable[[Timeline], list[float]]] = {
         "client TTFT": lambda t: [] if t.ttft_s is None else [t.ttft_s],
         "ITL": lambda t: t.gaps_s,
@@ -184,6 +187,8 @@ def _cdf(result: ServeResult, case: Case) -> Figure:
 
 def _plain(axis: Axis) -> None:
     """Write the numbers of a logarithmic axis as people say them, at 1, 2 and 5; of a long one at 1."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

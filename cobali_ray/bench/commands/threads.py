@@ -10,18 +10,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from cobali_ray.backend.threads import apply_wait, default_n_threads
 from cobali_ray.bench.commands.options import OUT, Model, NRounds, Out, Quick, check_model, spell
 from cobali_ray.bench.inside.child import Child
 from cobali_ray.bench.inside.neighbour import Neighbours, be_nice, busy_s
+from cobali_ray.bench.report.plots import blank
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Rounds, run_rounds
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.figure import Figure
 
 IDLE, BUSY = "idle", "neighbour"
 SPIN, SLEEP = "spin", "sleep"
@@ -201,7 +203,9 @@ def _disturbed(rounds: Rounds) -> list[str]:
 
 
 def _figure(rounds: Rounds, names: list[str]) -> Figure:
-    figure = Figure(figsize=(7.5, 0.5 * len(names) + 1.4))
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    figure = blank((7.5, 0.5 * len(names) + 1.4))
     axes = figure.subplots()
     for offset, machine in ((-0.19, IDLE), (0.19, BUSY)):
         values = [1e3 * rounds.median(f"{name} | {machine}", "mean_s") for name in names]

@@ -13,7 +13,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend, Words
 from cobali_ray.bench.inside.oracle import Visit, best_hits, slot_hits
 from cobali_ray.bench.load.prompts import PromptMaker, measure_costs
-from cobali_ray.core.events import Delta, End, Event, RequestStats
+from cobali_ray.core.events import Delta, End, RequestStats, Word
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import InternalError, PromptTooLongError
@@ -168,7 +168,7 @@ class _Scene:
         self.order.append(request.request_id)
         return request
 
-    def take(self, batch: list[tuple[str, Event]]) -> None:
+    def take(self, batch: list[tuple[str, Word]]) -> None:
         """Listen; after the end of an answer its person thinks."""
         for _, event in batch:
             request, tokens, texts = self._open[event.request_id]

@@ -20,7 +20,7 @@ import orjson
 
 from cobali_ray.backend.port import Backend
 from cobali_ray.bench.inside.runs import greedy_requests
-from cobali_ray.core.events import Event
+from cobali_ray.core.events import Word
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.offline import run_offline
@@ -118,7 +118,7 @@ class Treadmill:
         return {"ticks_s": ticks, "cpu_s": after.user + after.system - used.user - used.system}
 
 
-def _discard(_: list[tuple[str, Event]]) -> None:
+def _discard(_: list[tuple[str, Word]]) -> None:
     """Take events nobody wants."""
 
 

@@ -24,7 +24,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler, Sampled, sample_rows
 from cobali_ray.bench.report.rounds import Figures
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.request import GREEDY, Grammar, Request, SamplingParams
 from cobali_ray.core.sequence import Sequence as EngineSequence
 from cobali_ray.core.stats import TickStats
@@ -336,7 +336,7 @@ class Streams:
         engine.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
         return engine, self
 
-    def _take(self, batch: list[tuple[str, Event]]) -> None:
+    def _take(self, batch: list[tuple[str, Word]]) -> None:
         for _, event in batch:
             if isinstance(event, End) and event.request_id.startswith("stream"):
                 self._ended.put(event.request_id)

@@ -19,7 +19,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.bench.inside.asks import linked
 from cobali_ray.bench.inside.simulated import most_rps, play
 from cobali_ray.core.clock import Clock
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.opening import MonotonicClock, engine_on
@@ -103,7 +103,7 @@ def measured(bench: Bench, asks: Sequence[Ask]) -> tuple[Latencies, list[Tick]]:
     due: list[tuple[float, int, Ask]] = []
     number, waiting = count(), dict[str, tuple[float, Ask]]()
 
-    def sink(batch: list[tuple[str, Event]]) -> None:
+    def sink(batch: list[tuple[str, Word]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
                 late_s, ask = waiting.pop(event.request_id)

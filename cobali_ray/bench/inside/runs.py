@@ -13,7 +13,7 @@ import numpy as np
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
 from cobali_ray.bench.report.rounds import Figures
-from cobali_ray.core.events import End, Event
+from cobali_ray.core.events import End, Word
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import TickStats
@@ -114,7 +114,7 @@ class Publishing:
         self.on_tick = self._collector.on_tick
         self.n_output = 0
 
-    def take(self, batch: list[tuple[str, Event]]) -> None:
+    def take(self, batch: list[tuple[str, Word]]) -> None:
         """Take one tick's events."""
         for _, event in batch:
             if isinstance(event, End):

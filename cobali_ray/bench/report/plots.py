@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
 Bars = Sequence[tuple[float, float]]
 """Spans of time: (start, duration)."""
 
 
+def blank(size: tuple[float, float]) -> Figure:
+    """Return an empty figure; so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size)
+
+
 def _axes(title: str, x: str, y: str, size: tuple[float, float] = (7.0, 4.2)) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size)
+    figure = blank(size)
     axes = figure.subplots()
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(visible=True, alpha=0.3)

@@ -7,15 +7,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from cobali_ray.bench.report.machine import describe_machine
 from cobali_ray.errors import ConfigError
+
+if TYPE_CHECKING:  # an extra, which --help does without
+    from matplotlib.figure import Figure
 
 LOG_WIDTH = 160
 
