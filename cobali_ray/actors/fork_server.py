@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from cobali_ray.actors import fork_worker
 from cobali_ray.actors.folder import clear, fork_socket
+from cobali_ray.actors.front import plain_front_in_json
 
 MODULES: Final = (
     "ray._private.workers.default_worker",
@@ -91,6 +92,7 @@ def preload() -> None:
                 importlib.import_module(name)
             except ImportError:
                 traceback.print_exc()
+        plain_front_in_json()
     gc.enable()
     gc.collect()
     gc.freeze()

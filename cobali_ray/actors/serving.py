@@ -32,6 +32,7 @@ from cobali_ray.actors.front import (
     last_words,
     plain_front,
     ports_held,
+    speaking_json,
 )
 from cobali_ray.actors.layout import INGRESS, Place, places
 from cobali_ray.actors.node import (
@@ -278,7 +279,7 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
     except ImportError:
         plain_front(environ)
         return False
-    fast_front(environ, folder, get_haproxy_binary(), host=host)
+    fast_front(environ, folder, speaking_json(get_haproxy_binary(), folder), host=host)
     return True
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -337,7 +338,14 @@ def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path
     with serve(PYTHONPATH=str(tmp_path)) as process:
         told = ready(process)
         assert "haproxy" not in names(process.pid)
-        assert httpx2.get(f"{process.url}/v1/models", timeout=60).status_code == 200
+        url = f"{process.url}/v1/models"
+        assert httpx2.get(url, timeout=60).status_code == 200
+        assert httpx2.get(url, timeout=60, headers={"much": "x" * 20_000}).status_code == 431
+        with socket.create_connection(("127.0.0.1", httpx2.URL(url).port), timeout=60) as sock:
+            sock.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
+            head, _, body = b"".join(iter(lambda: sock.recv(4096), b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "invalid_http"
         process.send_signal(signal.SIGINT)
         told += events(process.communicate(timeout=60)[0])
     assert [line["step"] for line in told if line["event"] == "start_step"] == [
