@@ -149,6 +149,20 @@ class TooManyTokensError(BadRequestError):
         return f"The text has at least {self.n_least} tokens; at most {self.n_most} are accepted."
 
 
+class HeadersTooLargeError(BadRequestError):
+    """The headers of a request are too long."""
+
+    status = 431
+    code = "headers_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"The headers of a request may have {self.limit_bytes} bytes in all."
+
+
 class BodyTooLargeError(BadRequestError):
     """The HTTP body is over the operator's limit."""
 

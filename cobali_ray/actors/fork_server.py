@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cobali_ray.actors import fork_worker
+from cobali_ray.actors.folder import clear, fork_socket
+from cobali_ray.actors.front import plain_front_in_json
 
 MODULES: Final = (
     "ray._private.workers.default_worker",
@@ -48,11 +50,15 @@ SESSION: Final = "/session_"
 
 
 class ForkServer:
-    """The fork server as its parent sees it; it ends with `close`, or with its parent."""
+    """The fork server as its parent sees it; it ends with `close`, or with its parent.
+
+    Of a parent that was killed it ends everything, and removes the folder: nothing of a server outlives it.
+    """
 
     def __init__(self, environ: MutableMapping[str, str], folder: Path) -> None:
         """Start it, and name its socket, which lies in `folder`, in `environ`."""
-        path = folder / "forks"
+        path = fork_socket(folder)
+        environ[fork_worker.SOCKET] = str(path)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(64)
@@ -66,7 +72,6 @@ class ForkServer:
                 # all workers together would get no more of it than whoever else has one.
                 process_group=0,
             )
-        environ[fork_worker.SOCKET] = str(path)
 
     @property
     def pid(self) -> int:
@@ -90,6 +95,7 @@ def preload() -> None:
             except ImportError:
                 traceback.print_exc()
         keep_sessions_private()
+        plain_front_in_json()
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -198,15 +204,18 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
 
 
 def main() -> None:
-    """Import, then fork; a fork runs Ray's worker script as Python would."""
+    """Import, then fork, until the parent is gone; a fork runs Ray's worker script as Python would."""
     with socket.socket(fileno=int(sys.argv[1])) as listener:
+        folder = Path(listener.getsockname()).parent
         preload()
         if MODULES and draws_alike():
             sys.exit("Ray draws ids while it is imported: its workers are not forked, and start slowly.")
         asked = fork_for_all(listener, sys.stdin.fileno())
-    if asked is not None:
-        sys.argv = asked["argv"]
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    if asked is None:
+        clear(folder)
+        return
+    sys.argv = asked["argv"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

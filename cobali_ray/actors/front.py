@@ -14,13 +14,16 @@ import re
 import shlex
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from cobali_ray.actors.ports import free_blocks
-from cobali_ray.api.ids import SANE_ID
-from cobali_ray.errors import FrontEndError, StartError
+from cobali_ray.api.ids import HEADER_BYTES, SANE_ID
+from cobali_ray.errors import FrontEndError, HeadersTooLargeError, StartError
+from cobali_ray.signals import end_with_parent
 
 LOOPBACK = "127.0.0.1"
 REQUEST_TIMEOUT_S = 10
@@ -28,11 +31,12 @@ REQUEST_TIMEOUT_S = 10
 CLIENT_TIMEOUT_S = 60
 """How long a client may stop in the middle of a longer body, or leave a full stream unread. Waiting for an
 answer is neither, however long it takes."""
-HEADER_BYTES = 16 << 10
 BUFFER_BYTES = 32 << 10
-"""HAProxy's buffer: longer headers than this it answers itself, in HTML."""
+"""HAProxy's buffer: of longer headers it only says that they are no HTTP that it can read."""
 UNCHUNKED = "cobali_ray.actors.unchunked:send_no_chunks_to_http_1_0"
 """What Serve calls wherever it starts uvicorn: in replicas and in its own proxy."""
+N_HEADERS = HEADER_BYTES // len("a:\r\n")
+"""More lines than this are longer than allowed; HAProxy's own limit is 101."""
 _BEFORE_HELD = (
     "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
     "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT",
@@ -59,8 +63,8 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     ),
     431: (
         "invalid_request_error",
-        "headers_too_large",
-        f"The headers of a request may have {HEADER_BYTES} bytes in all.",
+        HeadersTooLargeError.code,
+        str(HeadersTooLargeError(HEADER_BYTES)),
     ),
     500: ("server_error", "internal_error", "The front end failed on this request."),
     501: (
@@ -77,6 +81,11 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
     504: ("timeout", "answer_timeout", "The server did not answer in time."),
 }
 """What HAProxy says on its own: status to type, code and message."""
+UNREADABLE: Mapping[int, str] = {
+    400: f"Bad HTTP, or headers over {BUFFER_BYTES >> 10} kB",
+    408: ERRORS[408][2],
+}
+"""What it says before it has read the headers. For this HAProxy 2.8 has no setting, only its own pages."""
 
 _ALERT = re.compile(r"^\[ALERT\][^:]*: (.*\S)", re.MULTILINE)
 _ENDED = re.compile(r"Exiting|Fatal errors")
@@ -137,6 +146,29 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         environ.setdefault(name, value)
 
 
+def speaking_json(binary: str, folder: Path) -> str:
+    """Make a copy of HAProxy in `folder` that says in JSON what it cannot read; return its path.
+
+    If there is nothing to change, or the copy does not run, that is the path of the original.
+    """
+    original = Path(binary)
+    content = original.read_bytes()
+    if (changed := in_json(content)) == content:
+        return binary
+    copy = folder / "bin" / "haproxy"
+    copy.parent.mkdir(exist_ok=True)
+    new = copy.with_name("haproxy.new")  # `copy` may be there, and run
+    new.write_bytes(changed)
+    new.chmod(0o700)
+    libraries = copy.with_name("lib")  # which it looks for beside itself
+    libraries.unlink(missing_ok=True)
+    libraries.symlink_to(original.with_name("lib"))
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        subprocess.run([new, "-v"], check=True, capture_output=True)  # noqa: S603 no shell
+        return str(new.replace(copy))
+    return binary
+
+
 @contextlib.contextmanager
 def ports_held(environ: Mapping[str, str]) -> Iterator[None]:
     """Keep other servers, which look for free blocks of ports, from those that the flags name.
@@ -164,8 +196,25 @@ def plain_front(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(name, value)
 
 
+def plain_front_in_json() -> None:
+    """Have Serve's own proxy, and replicas, say in JSON what they cannot read; their words are plain text."""
+    from uvicorn.protocols.http import h11_impl, httptools_impl
+
+    answer = raw_answer(400, *ERRORS[400])
+
+    def send_400(protocol: Any, _message: str) -> None:
+        protocol.transport.write(answer)
+        protocol.transport.close()
+
+    for server in (h11_impl.H11Protocol, httptools_impl.HttpToolsProtocol):
+        server.send_400_response = send_400  # type: ignore[method-assign,assignment]
+
+
 def launch(binary: str, folder: str, host: str, *words: str) -> None:
-    """Mend the configuration that is named among the command's words, then become HAProxy."""
+    """Mend the configuration that is named among the command's words, then become HAProxy.
+
+    HAProxy ends with the process that started it, so that none stays on the port without its manager.
+    """
     try:
         for word in words:
             if word.endswith(".cfg"):
@@ -176,6 +225,7 @@ def launch(binary: str, folder: str, host: str, *words: str) -> None:
     except FrontEndError as error:
         failure_path(Path(folder)).write_text(str(error))
         sys.exit(str(error))
+    end_with_parent()
     os.execv(binary, [binary, *words])  # noqa: S606 no shell
 
 
@@ -221,6 +271,7 @@ def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
     config.replace("defaults", r"errorfile 504 .*", *_errors(pages))
     config.replace("frontend prometheus", r"bind :(\d+)", rf"bind {LOOPBACK}:\1")
     config.replace("listen stats", r"bind \*:(\d+)", rf"bind {LOOPBACK}:\1")
+    config.extend("global", f"tune.http.maxhdr {N_HEADERS}")
     n_most = int(config.find("global", r"maxconn (\d+)")[1])
     config.replace(
         "frontend http_frontend",
@@ -261,6 +312,30 @@ def _write_pages(folder: Path) -> None:
     for status, (kind, code, message) in ERRORS.items():
         fault = Fault(status=status, type=kind, message=message, code=code)
         page_paths(folder)[status].write_bytes(fault.body_bytes)
+
+
+def in_json(binary: bytes) -> bytes:
+    """Return HAProxy's binary with answers in the API's shape in the place of its own pages, of their length.
+
+    One that has other pages than expected stays as it is.
+    """
+    for status, message in UNREADABLE.items():
+        kind, code, _ = ERRORS[status]
+        pages = re.findall(rb"HTTP/1\.1 %d [^\0]*</html>\n" % status, binary)
+        answer = raw_answer(status, kind, code, message, n_bytes=len(pages[0]) if pages else 0)
+        if len(pages) == 1 and len(answer) == len(pages[0]):
+            binary = binary.replace(pages[0], answer)
+    return binary
+
+
+def raw_answer(status: int, kind: str, code: str, message: str, *, n_bytes: int = 0) -> bytes:
+    """Return an error as it goes over the wire, filled up to a length with spaces that JSON ignores."""
+    from cobali_ray.api.faults import Fault
+
+    body = Fault(status=status, type=kind, message=message, code=code).body_bytes
+    head = f"HTTP/1.1 {status} \r\nconnection:close\r\ncontent-type:application/json\r\ncontent-length:"
+    n_body = max(len(body), n_bytes - len(f"{head}{len(body)}\r\n\r\n"))
+    return f"{head}{n_body}\r\n\r\n".encode() + body.ljust(n_body)
 
 
 def _errors(pages: Mapping[int, Path]) -> Iterable[str]:

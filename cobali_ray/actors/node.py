@@ -14,6 +14,7 @@ import os
 import resource
 import secrets
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -62,6 +63,10 @@ FULL_BYTES = 1 << 20
 """A disk with less free than this counts as full."""
 N_FILES = 10_300
 """Files that HAProxy wants to be able to open for its 4,096 connections; it refuses to start with fewer."""
+
+PARTS = ("gcs_server", "raylet")
+"""Of Ray's processes on a node, those that it starts only once and without which nothing works for long."""
+STOPPING_S = 0.5
 
 NO_AGENT = "/bin/sh -c 'exec cat'"
 """Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
@@ -164,6 +169,31 @@ def logs_folder() -> Path:
     from ray._private import worker
 
     return Path(worker._global_node.get_logs_dir_path())  # noqa: SLF001 Ray has no public word for it
+
+
+@contextlib.contextmanager
+def watching_node(act: Callable[[str, int], None]) -> Iterator[None]:
+    """Call `act` in a thread with the name and the exit status of a part of Ray's node that ends meanwhile.
+
+    A signal may reach it and this process alike: that this one is stopping has `STOPPING_S` to show.
+    """
+    from ray._private import worker
+
+    stopping = threading.Event()
+
+    def watch(name: str, process: subprocess.Popen[bytes]) -> None:
+        status = process.wait()
+        if not stopping.wait(STOPPING_S):
+            act(name, status)
+
+    parts = worker._global_node.all_processes  # noqa: SLF001 Ray has no public word for it
+    for name in PARTS:
+        words = name, parts[name][0].process
+        threading.Thread(target=watch, args=words, name=f"watch {name}", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopping.set()
 
 
 def one_line(error: Exception) -> str:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
+
+POLL_S: Final = 0.05
+END_S: Final = 10.0
 
 
 def descendants(root: int) -> set[int]:
@@ -18,12 +23,16 @@ def descendants(root: int) -> set[int]:
     return found
 
 
-def naming(text: str) -> set[int]:
-    """Return the processes that have `text` in their command."""
+def started_with(variable: str) -> set[int]:
+    """Return the processes that were started with `variable`, a NAME=VALUE, in their environment.
+
+    Of a value that one server alone has, that proves whose they are: it is handed on from process to
+    process, and no word of a command can pass for it.
+    """
     found = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            if text in Path(f"/proc/{pid}/cmdline").read_text(errors="replace"):
+            if os.fsencode(variable) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.add(pid)
     return found - {os.getpid()}
 
@@ -35,6 +44,21 @@ def end(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def end_all(find: Callable[[], set[int]]) -> set[int]:
+    """Kill what `find` returns until it finds nothing more, and return what that was.
+
+    What Linux does not end within `END_S`, in a call that cannot be broken off, is left to it.
+    """
+    ended = set[int]()
+    for _ in range(round(END_S / POLL_S)):
+        if not (found := find()):
+            break
+        end(found)
+        ended |= found
+        time.sleep(POLL_S)
+    return ended
+
+
 def has_ended(pid: int) -> bool:
     """Say whether a process is gone, or a zombie, of which only its exit status is left."""
     try:
@@ -43,17 +67,13 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def reap() -> None:
-    """Let go of children that have ended; they count among the descendants until then."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def _parents() -> Iterator[tuple[int, int]]:
+    """Yield each process that has not ended, and its parent."""
     for pid in _pids():
         with contextlib.suppress(OSError):
-            yield pid, int(_fields(pid)[1])
+            state, parent, *_ = _fields(pid)
+            if state != "Z":
+                yield pid, int(parent)
 
 
 def _fields(pid: int) -> list[str]:

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
@@ -24,6 +23,7 @@ from typing import Any
 import httpx2
 
 from cobali_ray.actors.deployed import APP_NAME, DIED, POLL_S, deploy, renewed, wait_loaded
+from cobali_ray.actors.folder import own_folder, processes_of, take_over
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import (
     LOOPBACK,
@@ -32,6 +32,7 @@ from cobali_ray.actors.front import (
     last_words,
     plain_front,
     ports_held,
+    speaking_json,
 )
 from cobali_ray.actors.layout import INGRESS, Place, places
 from cobali_ray.actors.node import (
@@ -44,10 +45,11 @@ from cobali_ray.actors.node import (
     require_room,
     start_ray,
     temp_folder,
+    watching_node,
 )
 from cobali_ray.actors.output import Apart, Output, Workers, open_output
-from cobali_ray.actors.ports import FOLDER, authority, reached_at, require_free, socket_dir
-from cobali_ray.actors.processes import descendants, end, naming, reap
+from cobali_ray.actors.ports import authority, reached_at, require_free
+from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
@@ -88,6 +90,7 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
     SIGUSR1 reads the settings again, and restarts those parts that have others than before.
     """
     wishes: SimpleQueue[Wish] = SimpleQueue()
+    ended = take_over()
     require_free(host, port)
     require_room(temp_folder())
     theirs = os.umask(PRIVATE)
@@ -96,22 +99,26 @@ def serve_forever(read: Read, *, host: str, port: int, dashboard: bool) -> None:
         with _umask(theirs):  # models may be for others, too
             return read(progress)
 
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
-    apart = Apart(folder / "driver.log")
-    verbose = threading.Event()
-    output = open_output(apart.terminal, verbose=verbose.is_set)
-    try:
-        with (
-            # Whatever comes between two of the steps is not lost.
-            on_signals(lambda _: wishes.put(Wish.STOP), _stopping()),
-            on_signals(lambda _: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
-        ):
-            server = _Server(read_shared, output, apart, folder, host=host, port=port, dashboard=dashboard)
-            server.serve(wishes, verbose)
-    finally:
-        output.close()
-        apart.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_folder() as folder:
+        apart = Apart(folder / "driver.log")
+        verbose = threading.Event()
+        output = open_output(apart.terminal, verbose=verbose.is_set)
+        if ended:
+            pids = ", ".join(map(str, sorted(ended)))
+            output.say("notice", detail=f"Ended what a server that was killed had left: processes {pids}.")
+        try:
+            with (
+                # Whatever comes between two of the steps is not lost.
+                on_signals(lambda _: wishes.put(Wish.STOP), _stopping()),
+                on_signals(lambda _: wishes.put(Wish.REREAD), {signal.SIGUSR1}),
+            ):
+                server = _Server(
+                    read_shared, output, apart, folder, host=host, port=port, dashboard=dashboard
+                )
+                server.serve(wishes, verbose)
+        finally:
+            output.close()
+            apart.close()
 
 
 @contextlib.contextmanager
@@ -139,24 +146,25 @@ class _Server:
         steps, started, in_order = Steps(self._output), False, False
         stopping_s = time.monotonic()
         try:
-            with _watching_signals(lambda: _break_off(self._output, self._folder)):
-                with steps.step("finding the model") as progress:
-                    settings = self._read(progress)
-                if settings.log_level == "debug":
-                    verbose.set()
-                    self._apart.undo()
-                self._start(settings, steps)
-                started = True
-                ready = _ready_facts(settings)
-            self._output.say(
-                "ready",
-                seconds=steps.seconds,
-                url=self._url,
-                logs=logs_folder(),
-                everywhere=reached_at(self._host) != self._host,
-                **ready,
-            )
-            settings = self._until_stopped(settings, wishes)
+            with contextlib.ExitStack() as running:
+                with _watching_signals(self._break_off):
+                    with steps.step("finding the model") as progress:
+                        settings = self._read(progress)
+                    if settings.log_level == "debug":
+                        verbose.set()
+                        self._apart.undo()
+                    self._start(settings, steps, running)
+                    started = True
+                    ready = _ready_facts(settings)
+                self._output.say(
+                    "ready",
+                    seconds=steps.seconds,
+                    url=self._url,
+                    logs=logs_folder(),
+                    everywhere=reached_at(self._host) != self._host,
+                    **ready,
+                )
+                settings = self._until_stopped(settings, wishes)
             stopping_s = time.monotonic()
             limit_s = settings.drain_timeout_s
             self._output.say("draining", n_requests=_n_open(self._url), limit_s=limit_s)
@@ -168,7 +176,7 @@ class _Server:
             if started:
                 self._output.say("stopped", seconds=round(time.monotonic() - stopping_s, 3))
 
-    def _start(self, settings: EngineSettings, steps: Steps) -> None:
+    def _start(self, settings: EngineSettings, steps: Steps, running: contextlib.ExitStack) -> None:
         fast = set_environment(os.environ, self._folder, host=self._host)
         if fast:
             require_files()
@@ -181,6 +189,7 @@ class _Server:
                 start_ray(
                     self._output, dashboard=self._dashboard, meanwhile=_import_serve, spare=self._forks.pid
                 )
+                running.enter_context(watching_node(self._node_died))
                 self._apart.move(logs_folder() / "cobali-serve.log")
                 workers = Workers(self._output)
                 workers.hear()
@@ -203,6 +212,25 @@ class _Server:
                 goes_on=wishes.empty,
             )
         return settings
+
+    def _break_off(self) -> None:
+        """End all that was started, and this process, whatever it waits for."""
+        began_s = time.monotonic()
+        self._output.say("broken_off")
+        end_all(lambda: descendants(os.getpid()) | processes_of(self._folder))
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._output.say("stopped", seconds=round(time.monotonic() - began_s, 3))
+        self._output.close()
+        os._exit(0)
+
+    def _node_died(self, part: str, status: int) -> None:
+        """Say that a part of Ray's node ended, and end this process; all others end with it.
+
+        Ray's own code in this process would end it, too: later, and without a word.
+        """
+        self._output.say("node_died", level="error", part=part, status=status, logs=logs_folder())
+        self._output.close()
+        os._exit(1)
 
 
 def _next_wish(wishes: SimpleQueue[Wish], output: Output, logs: Path, look_s: float = LOOK_S) -> Wish:
@@ -270,7 +298,7 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
     except ImportError:
         plain_front(environ)
         return False
-    fast_front(environ, folder, get_haproxy_binary(), host=host)
+    fast_front(environ, folder, speaking_json(get_haproxy_binary(), folder), host=host)
     return True
 
 
@@ -403,21 +431,7 @@ def _shut_down(folder: Path, forks: ForkServer | None, output: Output, *, in_ord
             output.say("notice", level="warning", detail=f"Could not shut down cleanly: {one_line(error)}")
     if forks is not None:
         forks.close()
-    end(descendants(os.getpid()) | naming(str(folder)))
-
-
-def _break_off(output: Output, folder: Path) -> None:
-    """End all that a start has made so far, and this process, whatever it waits for."""
-    began_s = time.monotonic()
-    output.say("broken_off")
-    while below := descendants(os.getpid()) | naming(str(folder)):
-        end(below)
-        time.sleep(POLL_S)
-        reap()
-    shutil.rmtree(folder, ignore_errors=True)
-    output.say("stopped", seconds=round(time.monotonic() - began_s, 3))
-    output.close()
-    os._exit(0)
+    end_all(lambda: descendants(os.getpid()) | processes_of(folder))
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from cobali_ray.core.events import End
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
+FEED = frozenset({"/debug/ticks", "/debug/stream"})
 """The status in the log where the client left before any answer; never sent."""
 
 log = structlog.get_logger("cobali_ray.api")
@@ -178,8 +179,12 @@ class Account:
         }
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
-        # Probes and scrapes come every few seconds for ever: they are news only when they fail.
-        quiet = self.n_prompt is None and status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+        # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks
+        # for an engine's ticks whether it is there or not, and that it is not has been said.
+        expected = {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+        if self.route in FEED:
+            expected.add(HTTPStatus.SERVICE_UNAVAILABLE)
+        quiet = self.n_prompt is None and status in expected
         (log.debug if quiet else log.info)("http_request", **line)
 
     def _span_attributes(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""Ids of requests: which of a client's own are taken over. The front end needs it without anything else."""
+"""What is taken of a client's headers: how much, and which ids. The front end needs only this of the API."""
 
 from __future__ import annotations
 
 import re
 import uuid
 
+HEADER_BYTES = 16 << 10
 SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 

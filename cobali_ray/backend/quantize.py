@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cobali_ray.errors import BackendError
+from cobali_ray.signals import end_with_parent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,7 @@ def quantize_file(source: Path, target: Path, file_type: str, *, n_threads: int 
 
 
 def _quantize_here(source: str, target: str, file_type: str, n_threads: str) -> int:
+    end_with_parent()
     import llama_cpp
 
     params = llama_cpp.llama_model_quantize_default_params()

@@ -157,6 +157,14 @@ def _away(event: Event) -> str:
     return f"{_engine(event)} died and is being restarted; its requests wait and then continue."
 
 
+def _died(event: Event) -> str:
+    how = f"signal {-event['status']}" if event["status"] < 0 else f"exit status {event['status']}"
+    return (
+        f"Ray's {event['part']} ended ({how}), and the server ends with it; start it again. "
+        f"Its log is in {event['logs']}"
+    )
+
+
 def _failed(event: Event) -> str:
     cause = str(event.get("cause") or event.get("exception") or "").strip().splitlines()
     return f"A request failed: {cause[-1] if cause else 'unknown'} (its traceback is in the log)"
@@ -192,6 +200,7 @@ _SENTENCES: Mapping[str, Callable[[Event], str | None]] = MappingProxyType(
         "api_keys_reloaded": lambda e: f"The API keys were read again; there are {e['n_keys']}.",
         "settings_read": _changed,
         "settings_kept": lambda e: f"The settings stay as they were: {e['error']}",
+        "node_died": _died,
         "notice": lambda e: str(e["detail"]),
         "broken_off": lambda _: "Stopping before it was ready.",
         "draining": _draining,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, Annotated, Final
 
 import typer
@@ -18,13 +18,12 @@ from rich.console import Console
 
 from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
-from cobali_ray.signals import ended_in_order
+from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import Asker
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 POLL_S: Final = 0.1
 STOP_TIMEOUT_S: Final = 60.0
-_PR_SET_PDEATHSIG = 1
 
 Url = Annotated[
     str | None,
@@ -89,7 +88,7 @@ def _started(model: str | None, console: Console) -> Iterator[str]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the answer, not for the server
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 no thread of ours runs yet
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 no thread of ours runs yet
         )
         try:
             took_s = _wait_ready(child, url, log, name, console)
@@ -146,12 +145,6 @@ def _stop(child: subprocess.Popen[bytes], console: Console) -> None:
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             child.send_signal(signal.SIGINT)
             child.wait(STOP_TIMEOUT_S)
-
-
-def _end_with_parent() -> None:
-    """Have Linux end the server when this process is killed."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:

@@ -1,6 +1,6 @@
 // All engines of the server side by side: model, place, state, and the tokens of their last ticks.
 import { call } from "./api.js";
-import { feed, show, shown } from "./feed.js";
+import { feed, hasTicks, show, shown } from "./feed.js";
 import { count } from "./format.js";
 import { LOGARITHMIC } from "./plot.js";
 import { html, useEffect, useState } from "./preact.js";
@@ -33,16 +33,15 @@ export function Engines() {
 /** Return the state and the last ticks of each engine, as far as it tells. */
 async function askAll(engines) {
   const states = (await (await call("health")).json()).engines;
+  const stateOf = (id) => states.find((one) => one.engine_id === id);
   const feeds = engines.map(async (engine) => {
+    if (!hasTicks(stateOf(engine))) return null;
     const asked = new URLSearchParams({ last: TICKS, engine });
     return (await call(`debug/ticks?${asked}`, { signal: AbortSignal.timeout(PATIENCE_MS) })).json();
   });
   const answers = await Promise.allSettled(feeds);
   return Object.fromEntries(
-    engines.map((id, i) => [
-      id,
-      { state: states.find((one) => one.engine_id === id), packet: answers[i].value ?? null },
-    ]),
+    engines.map((id, i) => [id, { state: stateOf(id), packet: answers[i].value ?? null }]),
   );
 }
 

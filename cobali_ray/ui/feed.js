@@ -8,7 +8,9 @@ const AT_START = 600;
 export const REMEMBERED = 4096; // ticks that the engine has, at most
 const RETRY_S = [0.5, 1, 2, 4];
 const SILENT_S = 20;
-const WITHOUT_MODEL = ["unloaded", "loading", "failed"]; // no ticks; the stream says how it is, and waits for them
+// Such an engine has no ticks, and is not asked for any; the stream says how it is, and waits for them.
+const WITHOUT_TICKS = ["unloaded", "loading", "failed", "restarting"];
+export const hasTicks = (state) => !WITHOUT_TICKS.includes(state?.status);
 
 /** `status`: connecting, live, gone (no engine), lost (no server), locked (no key), absent, asleep. */
 export const feed = makeStore({
@@ -90,8 +92,7 @@ async function listen() {
     const health = await call("health", { signal: abort.signal });
     const { engines } = await health.json();
     feed.set({ engines: engines.map((engine) => engine.engine_id) });
-    const { status } = engines.find((engine) => engine.engine_id === shown()) ?? {};
-    if (!WITHOUT_MODEL.includes(status)) {
+    if (hasTicks(engines.find((engine) => engine.engine_id === shown()))) {
       const { history } = feed.get();
       const query = history ? { last: REMEMBERED, since: history.next } : { last: AT_START };
       const first = await call(told("debug/ticks", query), { signal: abort.signal });

@@ -1,6 +1,6 @@
 // Which engine the page shows beside answers: one of their model, and of several the one that answers.
 import { call } from "./api.js";
-import { feed, show, shown } from "./feed.js";
+import { feed, hasTicks, show, shown } from "./feed.js";
 import { enginesOf, modelOf, models } from "./models.js";
 import { useEffect } from "./preact.js";
 import { useStore } from "./store.js";
@@ -25,7 +25,8 @@ export function EngineInUse({ model, request, said }) {
   useEffect(() => {
     if (!request || own.length < 2) return undefined;
     const leave = new AbortController();
-    showWhoHas(request, own, leave.signal);
+    const asked = own.filter((id) => hasTicks({ status: states[id] }));
+    showWhoHas(request, asked, leave.signal);
     return () => leave.abort();
   }, [request, own.join()]);
   return null;

@@ -90,8 +90,8 @@ export function Notices() {
     ${
       back &&
       html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
-      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. What ran on the
-      old one has ended, and its ticks are gone.<//>`
+      Connected to the new one at ${clockTime(restarted.atUnixS, { milliseconds: false })}. Answers that the
+      old one was writing go on; its ticks are gone.<//>`
     }
   </div>`;
 }

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from fake_client import FakeApiClock, Wire, until
+from structlog.testing import capture_logs
 
 from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
 from cobali_ray.core.life import Life
@@ -134,8 +135,10 @@ async def test_wrong_parameters_are_named(app, client, query, param):
 
 async def test_an_engine_that_is_not_there_is_503(get, client):
     client.incarnation_id = LoadingError()
-    wire = await get("/debug/ticks")
+    with capture_logs() as logs:
+        wire = await get("/debug/ticks")
     assert (wire.status, wire.json["error"]["code"]) == (503, "loading")
+    assert [line["log_level"] for line in logs] == ["debug"], "a page that looks on is no news"
 
 
 @pytest.mark.parametrize("path", ["/debug/ticks", "/debug/stream"])

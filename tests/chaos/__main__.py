@@ -89,7 +89,7 @@ def die(folder: Path, options: argparse.Namespace) -> list[str]:
     values = SCRIPTED | {"n_slots": 2 * options.streams, "n_ingress": 2}
     wrong = []
     with cobali_server(values, folder, os.environ) as server:
-        for part in PARTS:  # GCS is the last, as all ends a minute after it
+        for part in PARTS:
             kill_part = partial(kill_one, server.pid, part)
             fate = asyncio.run(witness(server.url, kill_part, n_streams=options.streams, n_tokens=200))
             print(f"died: {part}: {fate}", flush=True)

@@ -20,7 +20,6 @@ PARTS = {
     "Serve's controller": "ray::ServeController",
     "HAProxy": "haproxy",
     "Serve's proxy": "ray::ProxyActor",
-    "GCS": "gcs_server",
 }
 """What Ray calls their processes."""
 

@@ -3,6 +3,9 @@
 import ctypes
 import itertools
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import llama_cpp as lc
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from cobali_ray.actors.processes import descendants, has_ended
 from cobali_ray.backend.quantize import quantize_file
 from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.errors import BackendError
@@ -237,3 +241,21 @@ def test_quantising_that_fails_says_so(tmp_path, file_type, content, says):
     (tmp_path / "in.gguf").write_bytes(content)
     with pytest.raises(BackendError, match=says):
         quantize_file(tmp_path / "in.gguf", tmp_path / "out.gguf", file_type)
+
+
+def test_a_quantiser_ends_with_the_process_that_is_killed(tmp_path):
+    """Or it would go on for minutes, on all cores, for nobody."""
+    os.mkfifo(source := tmp_path / "in.gguf")  # nobody writes: it waits for ever
+    call = f"quantize_file(Path({str(source)!r}), Path({str(tmp_path / 'out.gguf')!r}), 'Q8_0')"
+    program = f"from pathlib import Path; from cobali_ray.backend.quantize import quantize_file; {call}"
+    until_s = time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", program]) as caller:
+        while not (below := descendants(caller.pid)) or not has_loaded_llama(*below):
+            assert time.monotonic() < until_s
+        caller.kill()
+    while not has_ended(*below):
+        assert time.monotonic() < until_s
+
+
+def has_loaded_llama(pid):
+    return "libllama" in Path(f"/proc/{pid}/maps").read_text()

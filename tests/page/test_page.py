@@ -172,7 +172,9 @@ def test_a_restart_of_the_engine_is_told_and_survived(make_page):
         expect(page.get_by_role("status").first).to_contain_text("The engine is being restarted")
         expect(page.locator(".pill")).to_contain_text("restarting")
         site.revive_engine()
-        expect(page.get_by_role("status").first).to_contain_text("The engine was restarted")
+        notice = page.get_by_role("status").first
+        expect(notice).to_contain_text("The engine was restarted")
+        expect(notice).to_contain_text("Answers that the old one was writing go on; its ticks are gone.")
         expect(page.locator(".pill")).to_contain_text("1 of 8 slots busy")  # the answer goes on
         row = page.get_by_role("region", name="Table of requests").get_by_role("row").nth(1)
         row.get_by_role("button").click()

@@ -94,6 +94,8 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
     monkeypatch.setattr(EngineServer, "_check_room", lambda _: may_load.wait(60))
     with Site(engines=("a", "b"), on_demand=("b",)) as site:
         page = make_page(site, "chat", allow=["ERR_"])
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
         choose(page, "model-b")
         settings = page.get_by_role("complementary", name="Settings")
         expect(settings).to_contain_text("Not loaded: a message to it loads it.")
@@ -101,6 +103,9 @@ def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it
         expect(page.locator(".notice")).to_have_count(0)
         page.get_by_role("link", name="Live ticks").click()
         expect(page.get_by_role("heading", name="The model is not loaded")).to_be_visible()
+        expect(page.get_by_role("group", name="Engines")).to_contain_text("unloaded")
+        assert any("debug/ticks" in url and "engine=a" in url for url in asked)
+        assert not any("debug/ticks" in url and "engine=b" in url for url in asked), "it has none"
         page.get_by_role("link", name="Chat").click()
         say(page, "hello", max_tokens=20)
         expect(page.locator("p.waiting")).to_have_text("loading the model …")

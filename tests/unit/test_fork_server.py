@@ -3,9 +3,12 @@
 import json
 import os
 import resource
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +97,21 @@ def test_it_ends_with_its_parent_and_leaves_no_worker_waiting(server):
     process.stdin.close()
     assert process.wait(WAIT_S) == 0
     assert not fork_worker.ask(path, ["script"])
+
+
+def test_what_belongs_to_a_killed_parent_ends_too_and_its_folder_is_gone(server):
+    path, process = server
+    cat = shutil.which("cat")
+    with (
+        subprocess.Popen([cat], stdin=subprocess.PIPE, env={fork_worker.SOCKET: path}) as theirs,
+        subprocess.Popen([cat, "-", path], stdin=subprocess.PIPE) as other,  # it only names the folder
+    ):
+        process.stdin.close()
+        assert theirs.wait(WAIT_S) == -signal.SIGKILL
+        assert process.wait(WAIT_S) == 0
+        assert other.poll() is None
+        other.kill()
+    assert not Path(path).parent.exists()
 
 
 def test_who_forks_is_one_thread_that_has_loaded_nothing_with_threads_of_its_own():

@@ -142,6 +142,11 @@ def test_what_a_line_says(facts, words):
         pytest.param(
             {"event": "draining", "n_requests": 0}, "Stopping ... (Ctrl-C again to skip)", id="idle"
         ),
+        pytest.param(
+            {"event": "node_died", "level": "error", "part": "raylet", "status": -9, "logs": "/logs"},
+            "Ray's raylet ended (signal 9), and the server ends with it; start it again. Its log is in /logs",
+            id="ray-died",
+        ),
         pytest.param({"event": "stopped", "seconds": 1.23}, "Stopped in 1.2 s.", id="stopped"),
     ],
 )

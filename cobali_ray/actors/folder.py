@@ -1,0 +1,75 @@
+"""A server's own folder, of its sockets and of HAProxy's files, and what a server that was killed left there.
+
+A server holds a lock on a file in its folder. Linux lets go of it when the server ends, however it ends: a
+lock that can be had proves that nobody is there any more. Whose processes are left, their environment proves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from stat import S_ISDIR
+from typing import Final
+
+from cobali_ray.actors.fork_worker import SOCKET
+from cobali_ray.actors.ports import FOLDER, socket_dir
+from cobali_ray.actors.processes import end_all, started_with
+
+LOCK: Final = "lock"
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a private folder, and have it for this process alone while inside."""
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=socket_dir()))
+    new = folder / f"{LOCK}.new"
+    with new.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(folder / LOCK)  # whoever finds it finds it locked
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def fork_socket(folder: Path) -> Path:
+    """Where the fork server of a folder's server listens: the value of `SOCKET` in all of its processes."""
+    return folder / "forks"
+
+
+def processes_of(folder: Path) -> set[int]:
+    """Return the processes of the server that has this folder, but for the server itself."""
+    return started_with(f"{SOCKET}={fork_socket(folder)}")
+
+
+def clear(folder: Path) -> set[int]:
+    """End the processes of a folder's server, remove the folder, and return which these were."""
+    ended = end_all(partial(processes_of, folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    return ended
+
+
+def take_over() -> set[int]:
+    """Clear the folders of this user's servers that were killed; return the processes that were left."""
+    ended = set[int]()
+    for folder in Path(socket_dir()).glob(f"{FOLDER}*"):
+        with contextlib.suppress(OSError), _lock_of_the_dead(folder):
+            ended |= clear(folder)
+    return ended
+
+
+@contextlib.contextmanager
+def _lock_of_the_dead(folder: Path) -> Iterator[None]:
+    """Have the lock of a server of this user that has ended; raises OSError if it runs, or is not ours."""
+    found = folder.lstat()
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(folder)
+    with (folder / LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
