@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
@@ -38,9 +38,14 @@ ESCAPES = 'nrbtf\\"'
 MAX_BEGUN = 1_000
 """Bytes of an answer after which it has begun otherwise than with a head."""
 N_CACHED = 64
-"""Compiled grammars that are kept."""
+"""Grammars of which is remembered what llguidance said."""
 N_SHORT, SHORT_CHARS = 2048, 4096
-"""Short grammars, one for every tool, of which is remembered what llguidance said; of others, `N_CACHED`."""
+"""The same of short ones: there is one for every tool."""
+
+REFUEL_EVERY = 16
+"""Tokens between two masks. Whatever a lexer explores costs fuel, and only a mask refills it."""
+LIMITS = LLParserLimits(step_lexer_fuel=1_000_000, max_lexer_states=50_000, verbose_errors=False)
+"""Of one answer: fuel for a mask and the tokens behind it, some 50 ms; states of a lexer, 2 kB each."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
@@ -185,6 +190,7 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
+        param: str,
         end_token: int,
         triggers: Sequence[str] = (),
         heads: tuple[str, ...] = (),
@@ -192,8 +198,13 @@ class Matcher:
         spell: Callable[[bytes], list[int] | None] = lambda _: None,
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
     ) -> None:
-        """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
-        self._matcher, self.end_token = matcher, end_token
+        """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens.
+
+        `param` is where in the body the grammar stands.
+        """
+        self._matcher, self._param, self.end_token = matcher, param, end_token
+        self._n_since_mask = 0
+        """Tokens that the grammar took since it was last asked for a mask."""
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
         self._beginning = Beginning(heads) if heads else None
@@ -210,6 +221,7 @@ class Matcher:
 
     def mask(self) -> NDArray[np.uint8]:
         """Return which tokens may come next, where the grammar holds: a bit each, the first one lowest."""
+        self._n_since_mask = 0
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if spelt := [token for token in self._spellings if self._takes_spelt(token)]:
             bits = bits.copy()
@@ -231,6 +243,10 @@ class Matcher:
         else:
             self._matcher.consume_tokens(spelling)
         self.complete = self._matcher.is_stopped()
+        self._n_since_mask += 1
+        if self._n_since_mask >= REFUEL_EVERY and not self.complete:
+            self._n_since_mask = 0
+            self._matcher.compute_bitmask()
 
     def _listen(self, piece: bytes) -> None:
         """Begin behind the first trigger after which the grammar takes the rest of the token."""
@@ -268,11 +284,14 @@ class Matcher:
         return self._matcher.is_accepting()
 
     @property
-    def problem(self) -> str | None:
-        """Why the grammar cannot be followed any further, if so; it is too costly to match, for example."""
+    def problem(self) -> InvalidParameterError | None:
+        """Why the grammar cannot be followed any further, if so: it is too costly to match."""
         if not self._matcher.is_error():
             return None
-        return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
+        said = self._matcher.get_error().split("\n", 1)[0]
+        return InvalidParameterError(
+            self._param, f"{self._param} is too costly to hold this answer to any further: {said}"
+        )
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
@@ -282,7 +301,10 @@ def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. Any thread may call it."""
+    """Compiles grammars for one vocabulary. Any thread may call it.
+
+    Each answer has a lexer of its own. Copies of a matcher share theirs, with its fuel and what breaks it.
+    """
 
     def __init__(
         self,
@@ -292,7 +314,6 @@ class Grammars:
         tokenize: Callable[[str], list[int]],
     ) -> None:
         self._n_vocab, self._pieces, self._tokenize = n_vocab, pieces, tokenize
-        self._compiled = lru_cache(maxsize=N_CACHED)(self._compile)
 
     def warm(self) -> None:
         """Make what all grammars need, which takes a second for a large vocabulary."""
@@ -303,13 +324,13 @@ class Grammars:
 
         Raises InvalidParameterError where the grammar cannot be used.
         """
-        copy = self._compiled(grammar.text, grammar.param).deep_copy()
         pieces, spell, spellings = self._pieces, partial(_spell, self._by_byte), {}
         for token in shown:
             if (piece := pieces.of(token, shown)) and (spelling := spell(piece)):
                 spellings[token] = spelling
         matcher = Matcher(
-            copy,
+            self._compile(grammar),
+            param=grammar.param,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             heads=grammar.heads,
@@ -321,11 +342,11 @@ class Grammars:
             matcher.take(token)
         return matcher
 
-    def _compile(self, text: str, param: str) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> LLMatcher:
         tokenizer = self._tokenizer
-        matcher = _deeply(lambda: LLMatcher(tokenizer, text, log_level=0))
+        matcher = _deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
         if matcher.is_error():
-            raise _refusal(param, matcher.get_error())
+            raise _refusal(grammar.param, matcher.get_error())
         return matcher
 
     @cached_property
