@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -37,11 +37,9 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 MAX_BEGUN = 1_000
 """Bytes of an answer after which it has begun otherwise than with a head."""
-N_CACHED = 64
-"""Grammars of which is remembered what llguidance said."""
-N_SHORT, SHORT_CHARS = 2048, 4096
-"""The same of short ones: there is one for every tool."""
 
+N_BEGUN = 16
+"""Bytes with which answers are begun on trial."""
 REFUEL_EVERY = 16
 """Tokens between two masks. Whatever a lexer explores costs fuel, and only a mask refills it."""
 LIMITS = LLParserLimits(step_lexer_fuel=1_000_000, max_lexer_states=50_000, verbose_errors=False)
@@ -49,11 +47,28 @@ LIMITS = LLParserLimits(step_lexer_fuel=1_000_000, max_lexer_states=50_000, verb
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
+_CONTROL, _ANY_CONTROL = re.compile(r"<\[[^\]]*\]>"), 257
+"""A control token in a grammar, and the one that stands for all where only bytes are known."""
 _KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
 _KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
 
 _ResultT = TypeVar("_ResultT")
 _making_thread = threading.Lock()
+
+
+class Case(NamedTuple):
+    """A client's text, and how it is meant."""
+
+    kind: Kind
+    text: str
+    strict: bool = False
+    """Of a schema: refuse keys that cannot be honoured, which are ignored otherwise."""
+    compact: bool = False
+    """Of a schema: allow no white space between the tokens of JSON."""
+
+
+Verdict: TypeAlias = tuple[str, tuple[str, ...]] | str
+"""The grammar, and the keys of a schema that it ignores; or why the text cannot be used."""
 
 
 class Checked(NamedTuple):
@@ -64,42 +79,48 @@ class Checked(NamedTuple):
     """Keys of a schema that it does not hold answers to."""
 
 
-def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: bool = False) -> Checked:
-    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`.
+def judge(case: Case) -> Verdict:
+    """Judge a client's text, on a deep stack. What that takes is bounded by `backend/judge.py`, not here.
 
-    Of a schema, `strict` refuses keys that cannot be honoured, which are ignored otherwise; `compact` allows
-    no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
+    Special tokens are known to the engine alone, which compiles again.
     """
-    if len(text) > MAX_CHARS:
-        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
-        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
-        raise InvalidParameterError(param, f"{problem}; {shorter}")
-    judge = _judged_short if len(text) <= SHORT_CHARS else _judged
-    judged = judge(kind, text, strict=strict, compact=compact)
-    if isinstance(judged, str):
-        raise _refusal(param, judged)
-    grammar, ignored = judged
-    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
-
-
-def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
-    """Return the grammar and the keys that it ignores, or why llguidance refuses it.
-
-    Clients send the same schema with every request, and to check it takes a thread of its own.
-    """
+    kind, text, strict, compact = case
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
     except ValueError as error:
         return f"#: {error}" if kind == "json_schema" else str(error)
-    failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
         return (
             _placed(text, messages[0], strict=strict, compact=compact)
             if kind == "json_schema"
             else messages[0]
         )
+    if problem := _tried(grammar):
+        return f"#: {problem}" if kind == "json_schema" else problem
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+def check(
+    param: str,
+    kind: Kind,
+    text: str,
+    *,
+    strict: bool = False,
+    compact: bool = False,
+    judge: Callable[[Case], Verdict] = lambda case: deeply(lambda: judge(case)),
+) -> Checked:
+    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`."""
+    if len(text) > MAX_CHARS:
+        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
+        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(param, f"{problem}; {shorter}")
+    verdict = judge(Case(kind, text, strict, compact))
+    if isinstance(verdict, str):
+        raise _refusal(param, verdict)
+    grammar, ignored = verdict
+    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
 
 
 def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
@@ -110,11 +131,41 @@ def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
         return messages[0] if failed else ""
 
-    return f"{_deeply(lambda: place_of(json.loads(text), refusal))}: {message}"
+    return f"{place_of(json.loads(text), refusal)}: {message}"
 
 
-_judged = lru_cache(maxsize=N_CACHED)(_judge)
-_judged_short = lru_cache(maxsize=N_SHORT)(_judge)
+def _tried(grammar: str) -> str:
+    """Return why answers cannot be begun under a grammar, "" if they can. Each byte is a token here.
+
+    To compile takes as long as for any other vocabulary. `validate_grammar` builds no lexer, and that is
+    where a few characters can come to minutes.
+    """
+    matcher = LLMatcher(_of_bytes(), _CONTROL.sub(f"<[{_ANY_CONTROL}]>", grammar), log_level=0, limits=LIMITS)
+    allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    if (problem := matcher.get_error()).startswith("NoExtension"):
+        return "no answer can fit it"
+    for byte in np.flatnonzero(allowed[:256])[:N_BEGUN].tolist():
+        if problem:
+            break
+        begun = matcher.deep_copy()
+        begun.consume_token(byte)
+        begun.compute_bitmask()
+        problem = begun.get_error()
+    return "" if "special token" in problem else problem.partition("\n")[0]
+
+
+@cache
+def _of_bytes() -> LLTokenizer:
+    pieces = Pieces(lambda token: bytes([token]) if token < 256 else b"", lambda _: "", frozenset({256}))
+    return _tokenizer_of(_ANY_CONTROL + 1, pieces, lambda text: list(text.encode()))
+
+
+def schema_grammar(case: Case) -> str:
+    """Return the grammar of a schema without judging it; "" where there is none."""
+    try:
+        return _from("json_schema", case.text, strict=case.strict, compact=case.compact)
+    except ValueError:
+        return ""
 
 
 def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
@@ -165,7 +216,7 @@ def _keys_of(message: str) -> list[str]:
     return [found[1]] if found else []
 
 
-def _deeply(work: Callable[[], _ResultT]) -> _ResultT:
+def deeply(work: Callable[[], _ResultT]) -> _ResultT:
     """Do what may call itself tens of thousands of times: where the stack ends, the process dies."""
     with ThreadPoolExecutor(1, thread_name_prefix="deep") as pool:
         with _making_thread:
@@ -344,7 +395,7 @@ class Grammars:
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         tokenizer = self._tokenizer
-        matcher = _deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
+        matcher = deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
         if matcher.is_error():
             raise _refusal(grammar.param, matcher.get_error())
         return matcher
@@ -360,9 +411,13 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        ends = sorted(self._pieces.end_tokens)
-        wrapper = TokenizerWrapper(_Tokens(self._n_vocab, self._pieces, self._tokenize))
-        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=ends or None)
+        return _tokenizer_of(self._n_vocab, self._pieces, self._tokenize)
+
+
+def _tokenizer_of(n_vocab: int, pieces: Pieces, tokenize: Callable[[str], list[int]]) -> LLTokenizer:
+    """Return a vocabulary for llguidance."""
+    wrapper = TokenizerWrapper(_Tokens(n_vocab, pieces, tokenize))
+    return LLTokenizer(wrapper, n_vocab=n_vocab, eos_token=sorted(pieces.end_tokens) or None)
 
 
 class _Tokens:
