@@ -136,10 +136,6 @@ NEUTRAL = {
     "tool_choice": "auto",
     "function_call": "none",
     "response_format": {"type": "text"},
-    "structured_outputs": {},
-    "grammar": "",
-    "regex": "",
-    "guided_choice": [],
     "guided_decoding_backend": "auto",
     "modalities": ["text"],
     "logprobs": False,
@@ -248,7 +244,7 @@ async def test_bans_and_ends_reach_the_engine(post, client):
 
 
 async def test_what_asks_for_nothing_is_nothing(post, client):
-    nothing = {"stop_token_ids": [], "allowed_token_ids": [], "bad_words": [], "top_n_sigma": -1}
+    nothing = {"stop_token_ids": [], "bad_words": [], "top_n_sigma": -1}
     await post(CHAT, ASK | nothing | {"include_stop_str_in_output": False})
     await post(CHAT, ASK)
     asked, plain = client.requests
