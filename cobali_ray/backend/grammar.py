@@ -37,7 +37,6 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 MAX_BEGUN = 1_000
 """Bytes of an answer after which it has begun otherwise than with a head."""
-
 N_BEGUN = 16
 """Bytes with which answers are begun on trial."""
 REFUEL_EVERY = 16
@@ -49,6 +48,10 @@ _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
 _CONTROL, _ANY_CONTROL = re.compile(r"<\[[^\]]*\]>"), 257
 """A control token in a grammar, and the one that stands for all where only bytes are known."""
+_CONTROL_CHARACTER = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""Those for which `ESCAPES` has no letter."""
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+"""Keys of a schema that hold schemas by their names."""
 _KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
 _KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
 
@@ -85,6 +88,8 @@ def judge(case: Case) -> Verdict:
     Special tokens are known to the engine alone, which compiles again.
     """
     kind, text, strict, compact = case
+    if kind == "json_schema" and (place := _unwritten(json.loads(text), "#")):
+        return f"{place}: answers have no control character but \\b, \\f, \\n, \\r and \\t"
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
     except ValueError as error:
@@ -121,6 +126,34 @@ def check(
         raise _refusal(param, verdict)
     grammar, ignored = verdict
     return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
+
+
+def _unwritten(schema: Any, place: str, *, names: bool = False) -> str:
+    """Return where a schema wants a control character that no answer can have; "" if nowhere.
+
+    llguidance would leave it out in silence. Keys may have it. `names`: its keys are the names of schemas.
+    """
+    if isinstance(schema, list):
+        parts = [(str(i), part, False) for i, part in enumerate(schema)]
+    elif isinstance(schema, dict):
+        if not names and any(_has_control(schema.get(key)) for key in ("const", "enum")):
+            return f"{place}/{'const' if _has_control(schema.get('const')) else 'enum'}"
+        values = () if names else ("const", "enum", "default", "examples")
+        parts = [
+            (key.replace("~", "~0").replace("/", "~1"), part, not names and key in _NAMED)
+            for key, part in schema.items()
+            if key not in values
+        ]
+    else:
+        return ""
+    found = (_unwritten(part, f"{place}/{step}", names=named) for step, part, named in parts)
+    return next(filter(None, found), "")
+
+
+def _has_control(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_control, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and _CONTROL_CHARACTER.search(value) is not None
 
 
 def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
