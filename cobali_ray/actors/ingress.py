@@ -16,6 +16,7 @@ from cobali_ray.actors.usage import beside
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.judges import Judges
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.log import configure_logging
@@ -83,7 +84,9 @@ class Ingress:
             min_stream_gap_s=s.min_stream_gap_s,
         )
         ledger = next(iter(self._clients.values())) if s.n_ingress > 1 else None
-        self._app = build_api(self._fleet, api, tracer=self._tracing, ledger=ledger)
+        judges = Judges()
+        judges.warm()
+        self._app = build_api(self._fleet, api, tracer=self._tracing, ledger=ledger, judges=judges)
         self._app.openapi()  # made now and not beside streams
         return self._app
 

@@ -23,6 +23,7 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.frame import METHODS, Frame, Lock, fault_response, is_open
 from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
+from cobali_ray.api.judges import Judges
 from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.ledger import Counting
 from cobali_ray.api.llama_server.routes import LlamaServer
@@ -46,11 +47,15 @@ def build_api(
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
     ledger: Counting | None = None,
+    judges: Judges | None = None,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over a fleet. `ledger` counts requests of all ingresses."""
+    """Build the OpenAI-compatible ASGI app over a fleet.
+
+    `ledger` counts requests of all ingresses; `judges` may be shared by several apps.
+    """
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
-    intake = Intake(settings.max_body_bytes)
+    intake = Intake(settings.max_body_bytes, judges or Judges())
     app.state.streams = Streams(clock)
     generation = Generation(fleet, settings, clock, intake, app.state.streams)
     app.include_router(generation.router())

@@ -48,12 +48,12 @@ def _constraints(body: GenerationBody) -> Iterator[Constraint]:
         if (schema := getattr(body, param)) is not None:
             yield _schema(param, schema)
     for param in ("grammar", "guided_grammar", "ebnf"):
-        if text := getattr(body, param):
-            yield Constraint(param, "grammar", text)
+        if (text := getattr(body, param)) is not None:
+            yield _text(param, "grammar", text)
     for param in ("regex", "guided_regex"):
-        if text := getattr(body, param):
-            yield Constraint(param, "regex", text)
-    if body.guided_choice:
+        if (text := getattr(body, param)) is not None:
+            yield _text(param, "regex", text)
+    if body.guided_choice is not None:
         yield _choice("guided_choice", body.guided_choice)
 
 
@@ -85,6 +85,7 @@ def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
     yield _schema(f"{where}.schema", schema, strict=bool(strict))
 
 
+_SAYS_WHAT = ("json", "regex", "choice", "grammar", "json_object")
 _CHOOSES_HOW = ("disable_fallback",)
 """Say how, and not what."""
 
@@ -93,21 +94,23 @@ def _structured_outputs(value: Mapping[str, Any]) -> Iterator[Constraint]:
     """Return what vLLM's object asks for."""
     where = "structured_outputs"
     compact = value.get("disable_any_whitespace") is True
-    known = {"json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", *_CHOOSES_HOW}
+    known = {*_SAYS_WHAT, "disable_any_whitespace", *_CHOOSES_HOW}
     for name, one in value.items():
         if name not in known and one not in (None, False):
             param = f"{where}.{name[:64]}"
             raise UnsupportedParameterError(param, f"{param} is not supported by this server")
+    if not any(value.get(name) not in (None, False) for name in _SAYS_WHAT):
+        raise InvalidParameterError(
+            where, f"{where} must have one of {', '.join(_SAYS_WHAT)}, or be left out"
+        )
     if (schema := value.get("json")) is not None:
         yield _schema(f"{where}.json", schema, compact=compact)
     if value.get("json_object"):
         yield Constraint(f"{where}.json_object", "json_schema", ANY_OBJECT, compact=compact)
     for name, kind in _TEXTS.items():
-        if text := value.get(name):
-            if not isinstance(text, str):
-                raise InvalidParameterError(f"{where}.{name}", f"{where}.{name} must be a string")
-            yield Constraint(f"{where}.{name}", kind, text)
-    if choices := value.get("choice"):
+        if (text := value.get(name)) is not None:
+            yield _text(f"{where}.{name}", kind, text)
+    if (choices := value.get("choice")) is not None:
         yield _choice(f"{where}.choice", choices)
 
 
@@ -130,7 +133,19 @@ def _schema(param: str, schema: Any, *, strict: bool = False, compact: bool = Fa
     return Constraint(param, "json_schema", text, strict, compact)
 
 
+def _text(param: str, kind: Kind, text: Any) -> Constraint:
+    if not isinstance(text, str):
+        raise InvalidParameterError(param, f"{param} must be a string")
+    if not (text.strip() if kind == "grammar" else text):
+        raise InvalidParameterError(param, f"{param} is empty; leave it out for an answer without it")
+    return Constraint(param, kind, text)
+
+
 def _choice(param: str, choices: Any) -> Constraint:
-    if not isinstance(choices, list) or not all(isinstance(one, str) and one for one in choices):
-        raise InvalidParameterError(param, f"{param} must be a list of texts, none of them empty")
+    if (
+        not isinstance(choices, list)
+        or not choices
+        or not all(isinstance(one, str) and one for one in choices)
+    ):
+        raise InvalidParameterError(param, f"{param} must be a list of one or more texts, none of them empty")
     return Constraint(param, "choice", orjson.dumps(choices).decode())

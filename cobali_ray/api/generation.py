@@ -23,6 +23,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.images import in_order, shown, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
+from cobali_ray.api.judges import Hearing
 from cobali_ray.api.openapi import content, errors, generation_responses, takes
 from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
@@ -270,18 +271,30 @@ class Generation:
         return PromptTooLongError(n_least, max(asked_max_tokens(body) or 1, 1), card.n_ctx_slot, True)
 
     def _grammar(self, body: GenerationBody, source: Source) -> Grammar | None:
-        """Return what the answer must look like. What of it is not held is refused or named to the client."""
+        """Return what the answer must look like. What of it is not held is refused or named to the client.
+
+        Raises Unjudged if nobody knows yet whether it can be used.
+        """
+        hearing = Hearing(self._intake.judges.known)
+        found = self._asked_grammar(body, source, hearing)
+        hearing.close()
+        return found
+
+    def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Hearing) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
             return None
         param, kind, text, strict, compact = constraint
-        grammar, ignored = check(param, kind, text, strict=strict or self._settings.strict, compact=compact)
+        strict = strict or self._settings.strict
+        grammar, ignored = check(param, kind, text, strict=strict, compact=compact, judge=hearing.judge)
         source.account.ignore(ignored)
         return grammar
 
     def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
         """Do the same for an answer that may reason before it, or call tools."""
-        answer, offer, words = self._grammar(body, source), found.offer, source.words
+        hearing = Hearing(self._intake.judges.known)
+        answer, offer, words = self._asked_grammar(body, source, hearing), found.offer, source.words
         if not offer.callable:
+            hearing.close()
             if answer is None or words.form.plain:
                 return answer
             text = after_reasoning(words.form, found.end, answer.text, special=words.markers)
@@ -289,20 +302,23 @@ class Generation:
         held = call_grammar(
             words.form,
             offer.callable,
-            check=self._check_schema,
+            check=partial(self._check_schema, hearing),
             special=words.markers,
             prompt=found.end,
             required=offer.required,
             parallel=offer.parallel,
             answer=None if answer is None else answer.text,
         )
+        hearing.close()
         if held is None:
             return None
         source.account.ignore(held.ignored)
         return Grammar(held.text, "tools", held.triggers, held.heads)
 
-    def _check_schema(self, param: str, kind: Kind, text: str, *, strict: bool = False) -> Checked:
-        return check(param, kind, text, strict=strict or self._settings.strict)
+    def _check_schema(
+        self, hearing: Hearing, param: str, kind: Kind, text: str, *, strict: bool = False
+    ) -> Checked:
+        return check(param, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
 
     def _origin(self, operation: str, dialect: Dialect, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span

@@ -4,7 +4,7 @@ Reading JSON, checking it, applying a chat template and tokenising take millisec
 seconds for what they can send, and the event loop belongs to all streams. So this work runs in threads: there
 Python changes hands every few milliseconds, and llama.cpp holds nobody up. What would hold the interpreter
 longer in one piece is refused by counting first (`body.py`, `schema.py`). Small bodies have threads of their
-own, so that none waits behind a large one.
+own, so that none waits behind a large one. Grammars are judged elsewhere (`judges.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.body import mended, read_body
 from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.judges import Judges, Unjudged
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.stats import ModelCard
@@ -89,8 +90,8 @@ def source_of(fleet: Fleet, asked: str | None, account: Account) -> Source:
 class Intake:
     """One per process. Call it on the event loop."""
 
-    def __init__(self, max_body_bytes: int) -> None:
-        self._max_body_bytes = max_body_bytes
+    def __init__(self, max_body_bytes: int, judges: Judges) -> None:
+        self._max_body_bytes, self.judges = max_body_bytes, judges
         self._n_held_bytes = 0
         self._small = ThreadPoolExecutor(N_SMALL, thread_name_prefix="intake")
         self._large = ThreadPoolExecutor(N_LARGE, thread_name_prefix="intake-large")
@@ -124,14 +125,18 @@ class Intake:
                 return work(body, gone)
 
             pool = self._small if len(body) <= SMALL_BYTES else self._large
-            try:
-                return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
-            except _Wanted as wanted:
-                await unless_gone(http.receive, wanted.model.load())
-            try:
-                return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
-            except _Wanted:  # it is gone again
-                raise UnloadedError from None
+            loaded = False
+            while True:
+                try:
+                    return await unless_gone(http.receive, self._off_the_loop(pool, body, mend_and_work))
+                except _Wanted as wanted:
+                    if loaded:  # it is gone again
+                        raise UnloadedError from None
+                    loaded = True
+                    await unless_gone(http.receive, wanted.model.load())
+                except Unjudged as unjudged:
+                    tenant = account.holder.tenant
+                    await unless_gone(http.receive, self.judges.judge(tenant, unjudged.cases))
         finally:
             self._n_held_bytes -= n_mine
 

@@ -7,12 +7,12 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
@@ -37,18 +37,41 @@ ESCAPES = 'nrbtf\\"'
 """What may follow a backslash in JSON. Not `u`: with it a key could be spelt so that no rule for it holds."""
 MAX_BEGUN = 1_000
 """Bytes of an answer after which it has begun otherwise than with a head."""
-N_CACHED = 64
-"""Compiled grammars that are kept."""
-N_SHORT, SHORT_CHARS = 2048, 4096
-"""Short grammars, one for every tool, of which is remembered what llguidance said; of others, `N_CACHED`."""
+N_BEGUN = 16
+"""Bytes with which answers are begun on trial."""
+REFUEL_EVERY = 16
+"""Tokens between two masks. Whatever a lexer explores costs fuel, and only a mask refills it."""
+LIMITS = LLParserLimits(step_lexer_fuel=1_000_000, max_lexer_states=50_000, verbose_errors=False)
+"""Of one answer: fuel for a mask and the tokens behind it, some 50 ms; states of a lexer, 2 kB each."""
 
 _SPECIAL = b"\xff"
 """In front of a name, it tells llguidance that a token is no text."""
+_CONTROL, _ANY_CONTROL = re.compile(r"<\[[^\]]*\]>"), 257
+"""A control token in a grammar, and the one that stands for all where only bytes are known."""
+_CONTROL_CHARACTER = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f]")
+"""Those for which `ESCAPES` has no letter."""
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+"""Keys of a schema that hold schemas by their names."""
 _KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
 _KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
 
 _ResultT = TypeVar("_ResultT")
 _making_thread = threading.Lock()
+
+
+class Case(NamedTuple):
+    """A client's text, and how it is meant."""
+
+    kind: Kind
+    text: str
+    strict: bool = False
+    """Of a schema: refuse keys that cannot be honoured, which are ignored otherwise."""
+    compact: bool = False
+    """Of a schema: allow no white space between the tokens of JSON."""
+
+
+Verdict: TypeAlias = tuple[str, tuple[str, ...]] | str
+"""The grammar, and the keys of a schema that it ignores; or why the text cannot be used."""
 
 
 class Checked(NamedTuple):
@@ -59,42 +82,78 @@ class Checked(NamedTuple):
     """Keys of a schema that it does not hold answers to."""
 
 
-def check(param: str, kind: Kind, text: str, *, strict: bool = False, compact: bool = False) -> Checked:
-    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`.
+def judge(case: Case) -> Verdict:
+    """Judge a client's text, on a deep stack. What that takes is bounded by `backend/judge.py`, not here.
 
-    Of a schema, `strict` refuses keys that cannot be honoured, which are ignored otherwise; `compact` allows
-    no white space between its tokens. Special tokens are known to the engine alone, which compiles again.
+    Special tokens are known to the engine alone, which compiles again.
     """
-    if len(text) > MAX_CHARS:
-        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
-        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
-        raise InvalidParameterError(param, f"{problem}; {shorter}")
-    judge = _judged_short if len(text) <= SHORT_CHARS else _judged
-    judged = judge(kind, text, strict=strict, compact=compact)
-    if isinstance(judged, str):
-        raise _refusal(param, judged)
-    grammar, ignored = judged
-    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
-
-
-def _judge(kind: Kind, text: str, *, strict: bool, compact: bool) -> tuple[str, tuple[str, ...]] | str:
-    """Return the grammar and the keys that it ignores, or why llguidance refuses it.
-
-    Clients send the same schema with every request, and to check it takes a thread of its own.
-    """
+    kind, text, strict, compact = case
+    if kind == "json_schema" and (place := _unwritten(json.loads(text), "#")):
+        return f"{place}: answers have no control character but \\b, \\f, \\n, \\r and \\t"
     try:
         grammar = _from(kind, text, strict=strict, compact=compact)
     except ValueError as error:
         return f"#: {error}" if kind == "json_schema" else str(error)
-    failed, messages = _deeply(lambda: LLMatcher.validate_grammar_with_warnings(grammar))
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
         return (
             _placed(text, messages[0], strict=strict, compact=compact)
             if kind == "json_schema"
             else messages[0]
         )
+    if problem := _tried(grammar):
+        return f"#: {problem}" if kind == "json_schema" else problem
     ignored = [key for message in messages for key in _keys_of(message)] if kind == "json_schema" else []
     return grammar, tuple(dict.fromkeys(ignored))
+
+
+def check(
+    param: str,
+    kind: Kind,
+    text: str,
+    *,
+    strict: bool = False,
+    compact: bool = False,
+    judge: Callable[[Case], Verdict] = lambda case: deeply(lambda: judge(case)),
+) -> Checked:
+    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`."""
+    if len(text) > MAX_CHARS:
+        shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
+        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(param, f"{problem}; {shorter}")
+    verdict = judge(Case(kind, text, strict, compact))
+    if isinstance(verdict, str):
+        raise _refusal(param, verdict)
+    grammar, ignored = verdict
+    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
+
+
+def _unwritten(schema: Any, place: str, *, names: bool = False) -> str:
+    """Return where a schema wants a control character that no answer can have; "" if nowhere.
+
+    llguidance would leave it out in silence. Keys may have it. `names`: its keys are the names of schemas.
+    """
+    if isinstance(schema, list):
+        parts = [(str(i), part, False) for i, part in enumerate(schema)]
+    elif isinstance(schema, dict):
+        if not names and any(_has_control(schema.get(key)) for key in ("const", "enum")):
+            return f"{place}/{'const' if _has_control(schema.get('const')) else 'enum'}"
+        values = () if names else ("const", "enum", "default", "examples")
+        parts = [
+            (key.replace("~", "~0").replace("/", "~1"), part, not names and key in _NAMED)
+            for key, part in schema.items()
+            if key not in values
+        ]
+    else:
+        return ""
+    found = (_unwritten(part, f"{place}/{step}", names=named) for step, part, named in parts)
+    return next(filter(None, found), "")
+
+
+def _has_control(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_control, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and _CONTROL_CHARACTER.search(value) is not None
 
 
 def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
@@ -105,11 +164,41 @@ def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
         return messages[0] if failed else ""
 
-    return f"{_deeply(lambda: place_of(json.loads(text), refusal))}: {message}"
+    return f"{place_of(json.loads(text), refusal)}: {message}"
 
 
-_judged = lru_cache(maxsize=N_CACHED)(_judge)
-_judged_short = lru_cache(maxsize=N_SHORT)(_judge)
+def _tried(grammar: str) -> str:
+    """Return why answers cannot be begun under a grammar, "" if they can. Each byte is a token here.
+
+    To compile takes as long as for any other vocabulary. `validate_grammar` builds no lexer, and that is
+    where a few characters can come to minutes.
+    """
+    matcher = LLMatcher(_of_bytes(), _CONTROL.sub(f"<[{_ANY_CONTROL}]>", grammar), log_level=0, limits=LIMITS)
+    allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+    if (problem := matcher.get_error()).startswith("NoExtension"):
+        return "no answer can fit it"
+    for byte in np.flatnonzero(allowed[:256])[:N_BEGUN].tolist():
+        if problem:
+            break
+        begun = matcher.deep_copy()
+        begun.consume_token(byte)
+        begun.compute_bitmask()
+        problem = begun.get_error()
+    return "" if "special token" in problem else problem.partition("\n")[0]
+
+
+@cache
+def _of_bytes() -> LLTokenizer:
+    pieces = Pieces(lambda token: bytes([token]) if token < 256 else b"", lambda _: "", frozenset({256}))
+    return _tokenizer_of(_ANY_CONTROL + 1, pieces, lambda text: list(text.encode()))
+
+
+def schema_grammar(case: Case) -> str:
+    """Return the grammar of a schema without judging it; "" where there is none."""
+    try:
+        return _from("json_schema", case.text, strict=case.strict, compact=case.compact)
+    except ValueError:
+        return ""
 
 
 def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
@@ -160,7 +249,7 @@ def _keys_of(message: str) -> list[str]:
     return [found[1]] if found else []
 
 
-def _deeply(work: Callable[[], _ResultT]) -> _ResultT:
+def deeply(work: Callable[[], _ResultT]) -> _ResultT:
     """Do what may call itself tens of thousands of times: where the stack ends, the process dies."""
     with ThreadPoolExecutor(1, thread_name_prefix="deep") as pool:
         with _making_thread:
@@ -185,6 +274,7 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
+        param: str,
         end_token: int,
         triggers: Sequence[str] = (),
         heads: tuple[str, ...] = (),
@@ -192,8 +282,13 @@ class Matcher:
         spell: Callable[[bytes], list[int] | None] = lambda _: None,
         spellings: Mapping[int, list[int]] = MappingProxyType({}),
     ) -> None:
-        """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens."""
-        self._matcher, self.end_token = matcher, end_token
+        """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens.
+
+        `param` is where in the body the grammar stands.
+        """
+        self._matcher, self._param, self.end_token = matcher, param, end_token
+        self._n_since_mask = 0
+        """Tokens that the grammar took since it was last asked for a mask."""
         self._piece, self._spell, self._spellings = piece, spell, spellings
         self._searches = [Search(chars(trigger.encode())) for trigger in triggers]
         self._beginning = Beginning(heads) if heads else None
@@ -210,6 +305,7 @@ class Matcher:
 
     def mask(self) -> NDArray[np.uint8]:
         """Return which tokens may come next, where the grammar holds: a bit each, the first one lowest."""
+        self._n_since_mask = 0
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if spelt := [token for token in self._spellings if self._takes_spelt(token)]:
             bits = bits.copy()
@@ -231,6 +327,10 @@ class Matcher:
         else:
             self._matcher.consume_tokens(spelling)
         self.complete = self._matcher.is_stopped()
+        self._n_since_mask += 1
+        if self._n_since_mask >= REFUEL_EVERY and not self.complete:
+            self._n_since_mask = 0
+            self._matcher.compute_bitmask()
 
     def _listen(self, piece: bytes) -> None:
         """Begin behind the first trigger after which the grammar takes the rest of the token."""
@@ -268,11 +368,14 @@ class Matcher:
         return self._matcher.is_accepting()
 
     @property
-    def problem(self) -> str | None:
-        """Why the grammar cannot be followed any further, if so; it is too costly to match, for example."""
+    def problem(self) -> InvalidParameterError | None:
+        """Why the grammar cannot be followed any further, if so: it is too costly to match."""
         if not self._matcher.is_error():
             return None
-        return "the grammar cannot be followed any further: " + self._matcher.get_error().split("\n", 1)[0]
+        said = self._matcher.get_error().split("\n", 1)[0]
+        return InvalidParameterError(
+            self._param, f"{self._param} is too costly to hold this answer to any further: {said}"
+        )
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
@@ -282,7 +385,10 @@ def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. Any thread may call it."""
+    """Compiles grammars for one vocabulary. Any thread may call it.
+
+    Each answer has a lexer of its own. Copies of a matcher share theirs, with its fuel and what breaks it.
+    """
 
     def __init__(
         self,
@@ -292,7 +398,6 @@ class Grammars:
         tokenize: Callable[[str], list[int]],
     ) -> None:
         self._n_vocab, self._pieces, self._tokenize = n_vocab, pieces, tokenize
-        self._compiled = lru_cache(maxsize=N_CACHED)(self._compile)
 
     def warm(self) -> None:
         """Make what all grammars need, which takes a second for a large vocabulary."""
@@ -303,13 +408,13 @@ class Grammars:
 
         Raises InvalidParameterError where the grammar cannot be used.
         """
-        copy = self._compiled(grammar.text, grammar.param).deep_copy()
         pieces, spell, spellings = self._pieces, partial(_spell, self._by_byte), {}
         for token in shown:
             if (piece := pieces.of(token, shown)) and (spelling := spell(piece)):
                 spellings[token] = spelling
         matcher = Matcher(
-            copy,
+            self._compile(grammar),
+            param=grammar.param,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             heads=grammar.heads,
@@ -321,11 +426,11 @@ class Grammars:
             matcher.take(token)
         return matcher
 
-    def _compile(self, text: str, param: str) -> LLMatcher:
+    def _compile(self, grammar: Grammar) -> LLMatcher:
         tokenizer = self._tokenizer
-        matcher = _deeply(lambda: LLMatcher(tokenizer, text, log_level=0))
+        matcher = deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
         if matcher.is_error():
-            raise _refusal(param, matcher.get_error())
+            raise _refusal(grammar.param, matcher.get_error())
         return matcher
 
     @cached_property
@@ -339,9 +444,13 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        ends = sorted(self._pieces.end_tokens)
-        wrapper = TokenizerWrapper(_Tokens(self._n_vocab, self._pieces, self._tokenize))
-        return LLTokenizer(wrapper, n_vocab=self._n_vocab, eos_token=ends or None)
+        return _tokenizer_of(self._n_vocab, self._pieces, self._tokenize)
+
+
+def _tokenizer_of(n_vocab: int, pieces: Pieces, tokenize: Callable[[str], list[int]]) -> LLTokenizer:
+    """Return a vocabulary for llguidance."""
+    wrapper = TokenizerWrapper(_Tokens(n_vocab, pieces, tokenize))
+    return LLTokenizer(wrapper, n_vocab=n_vocab, eos_token=sorted(pieces.end_tokens) or None)
 
 
 class _Tokens:

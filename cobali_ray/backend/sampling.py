@@ -20,7 +20,7 @@ from cobali_ray.backend.whole_row import (
     open_candidates,
     stack,
 )
-from cobali_ray.errors import InvariantError
+from cobali_ray.errors import CobaliError, InternalError, InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Sampled:
     """One per row; -1 where the row failed."""
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     """For the rows whose `n_logprobs` is not None."""
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, CobaliError] = field(default_factory=dict)
     """Rows that have no token to give, and why; their samplers are unchanged."""
     complete: list[int] = field(default_factory=list)
     """Rows whose token completes what their grammar allows."""
@@ -58,9 +58,9 @@ class Sampled:
     """How likely the tokens of each prompt are that was asked about; None: its logits are broken."""
 
 
-def why_failed(peak: float) -> str:
-    """Say why a row whose largest logit is not finite gives no token."""
-    return _MASKED if peak == -math.inf else BROKEN
+def why_failed(peak: float) -> InternalError:
+    """Return why a row whose largest logit is not finite gives no token."""
+    return InternalError(_MASKED if peak == -math.inf else BROKEN)
 
 
 def restrict(row: NDArray[np.float32], mask: NDArray[np.uint8]) -> None:
@@ -164,12 +164,18 @@ class _Tick:
     def _draw_allowed(self, refused: list[tuple[int, Matcher]]) -> None:
         """Draw again for rows whose grammar refused their token, from what it allows."""
         tokens, failed = self._sampled.tokens, self._sampled.failed
+        sound = []
         for i, matcher in refused:
             tokens[i] = -1
-            restrict(self._logits[i], matcher.mask())
-        self._draw([i for i, _ in refused])
-        for i, matcher in refused:
-            if failed.get(i) == _MASKED and matcher.may_end:
+            mask = matcher.mask()
+            if (problem := matcher.problem) is not None:
+                failed[i] = problem
+                continue
+            restrict(self._logits[i], mask)
+            sound.append((i, matcher))
+        self._draw([i for i, _ in sound])
+        for i, matcher in sound:
+            if str(failed.get(i)) == _MASKED and matcher.may_end:
                 # Only an end may follow, and the request has banned it: there is no more to say all the same.
                 del failed[i]
                 tokens[i] = matcher.end_token

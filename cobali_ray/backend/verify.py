@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cobali_ray.backend.sampling import RowSampler, Sampled, TokenLogprobs, sample_rows
+from cobali_ray.errors import CobaliError
 
 
 def verify_rows(
@@ -47,7 +48,7 @@ def _joined(n_rows: int, steps: Sequence[tuple[list[int], Sampled]]) -> Sampled:
             by_row[i].append((sampled, place))
     flat = [drawn for of_row in by_row for drawn in of_row]
     logprobs: dict[int, TokenLogprobs] = {}
-    failed: dict[int, str] = {}
+    failed: dict[int, CobaliError] = {}
     complete: list[int] = []
     for number, (sampled, place) in enumerate(flat):
         if place in sampled.logprobs:

@@ -1,23 +1,27 @@
 """ChatTemplate: a model's own Jinja template, rendered as transformers renders it.
 
-The template is code that came with the model. The sandbox keeps it from everything but its own values; how
-long it runs and how much it writes is not bounded, so callers keep it off the event loop.
+The template is code that came with the model. The sandbox keeps it from everything but its own values. Its
+loops and calls end once it has taken `MOST_S` of processor time, so callers keep it off the event loop.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, pass_context
 from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
+from jinja2.nodes import Add, Concat, Filter, For, Node
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from cobali_ray.errors import InvalidParameterError
 
@@ -29,6 +33,11 @@ CHATML = (
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """The names under which reasoning of earlier turns is given, the usual one first."""
+
+MOST_S = 2.0
+"""Of processor time, for one rendering."""
+MOST_CHARS = 1 << 26
+"""Of a text that a template puts together, which could double itself."""
 
 _OPEN = "<-open-end->"
 _STRANGER = "qzxvk"
@@ -47,13 +56,20 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, *, bos: str = "", eos: str = "", clock: Callable[[], datetime] = datetime.now
+        self,
+        source: str,
+        *,
+        bos: str = "",
+        eos: str = "",
+        clock: Callable[[], datetime] = datetime.now,
+        most_s: float = MOST_S,
     ) -> None:
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
         self._names = {"bos_token": bos, "eos_token": eos}
-        environment = _environment(clock)
+        self._bounds = _Bounds(most_s)
+        environment = _environment(clock, self._bounds)
         try:
-            self._template = environment.from_string(source)
+            self._template = environment.from_string(_Bounded().visit(environment.parse(source)))
         except Exception as error:  # the model's code, and whatever it does to the compiler
             self.unreadable = str(error) or type(error).__name__
             self._template = environment.from_string("")
@@ -139,6 +155,7 @@ class ChatTemplate:
         return [] if self._wants_list else None
 
     def _raw(self, chat: list[dict[str, Any]], /, **variables: Any) -> str:
+        self._bounds.begin()
         return self._template.render(self._names | {"messages": chat} | variables)
 
     def _tried(self, *chat: dict[str, Any], tools: list[Any] | None) -> str | None:
@@ -186,11 +203,76 @@ class ChatTemplate:
         return strange is None or known.lower() != strange.lower().replace(_STRANGER, "developer")
 
 
-def _environment(clock: Callable[[], datetime]) -> SandboxedEnvironment:
-    # Some templates append to lists. The immutable sandbox forbids that; here they get copies instead.
-    environment = SandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
-    )
+class _Bounds:
+    """How long the rendering of each thread may go on."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s, self._of_thread = most_s, threading.local()
+
+    def begin(self) -> None:
+        """Begin to count."""
+        self._of_thread.end_s = time.thread_time() + self._most_s
+
+    def check(self) -> None:
+        """Raise TemplateError once it is too much."""
+        if time.thread_time() > self._of_thread.end_s:
+            raise TemplateError(
+                f"it takes more than {self._most_s:g} s to render; send fewer or shorter ones"
+            )
+
+    @pass_context  # or a constant is filtered once and for all
+    def paced(self, context: Context, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield what a loop runs over."""
+        del context
+        for item in items:
+            self.check()
+            yield item
+
+
+@pass_context
+def _sized(context: Context, value: Any) -> Any:
+    del context
+    if isinstance(value, str | list) and len(value) > MOST_CHARS:
+        raise TemplateError(f"it puts together a text of more than {MOST_CHARS:,} characters")
+    return value
+
+
+class _Bounded(NodeTransformer):
+    """Puts filters that raise around whatever can go on or grow without end."""
+
+    def visit_For(self, node: For) -> Node:  # noqa: N802 - jinja2's own name
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "paced")
+        return node
+
+    def visit_Concat(self, node: Concat | Add) -> Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, "sized")
+
+    visit_Add = visit_Concat  # noqa: N815
+
+
+def _filtered(node: Any, name: str) -> Filter:
+    return Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Sandbox(SandboxedEnvironment):
+    """The sandbox, which also looks at the time whenever a macro or anything else is called."""
+
+    def __init__(self, bounds: _Bounds) -> None:
+        # Some templates append to lists. The immutable sandbox forbids that; here they get copies instead.
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols])
+        self._bounds = bounds
+        self.filters["paced"], self.filters["sized"] = bounds.paced, _sized
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what a template calls."""
+        self._bounds.check()
+        return super().call(*args, **kwargs)
+
+
+def _environment(clock: Callable[[], datetime], bounds: _Bounds) -> SandboxedEnvironment:
+    environment = _Sandbox(bounds)
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: clock().strftime(form)

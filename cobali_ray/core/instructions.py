@@ -68,7 +68,7 @@ class Sampled(NamedTuple):
 
     tokens: Seq[int]
     """One per row of the plan."""
-    failed: Mapping[int, str]
+    failed: Mapping[int, CobaliError]
     """Rows that could not be drawn, and why."""
     now_s: float
     complete: Collection[int] = ()

@@ -591,7 +591,7 @@ class Scheduler:
             rows = [s for s, n in zip(rows, event.n_each, strict=True) for _ in range(n)]
         for row, problem in event.failed.items():
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
-                self._end(failed, now_s, InternalError(problem))
+                self._end(failed, now_s, problem)
         plan = self._take_pass()
         self.slots.n_cells_running += plan.n_tokens
         self.n_drafted = self.n_accepted = 0

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -26,6 +27,7 @@ from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.stats import EngineState, EngineStatus, TickStats
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.engine.images import RowsOf
+from cobali_ray.engine.turns import TurnThreads
 from cobali_ray.errors import (
     BadRequestError,
     CobaliError,
@@ -41,8 +43,8 @@ from cobali_ray.errors import (
 _log = structlog.get_logger(__name__)
 
 _MAX_FAILURES = 3
-_N_COMPILERS = 2
-"""Threads that compile grammars, so that a costly one does not hold up all others."""
+_N_COMPILERS = 4
+"""Threads that compile grammars, each for another tenant, so that costly ones hold up nobody else."""
 _N_READERS = 2
 """Threads that find out what images come to."""
 _T = TypeVar("_T")
@@ -97,7 +99,7 @@ class EngineLoop:
         """Requests for vectors that went in through the door, and their tokens."""
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
-        self._compilers = ThreadPoolExecutor(_N_COMPILERS, thread_name_prefix="grammar", initializer=give_way)
+        self._compilers = TurnThreads(_N_COMPILERS, "grammar")
         self._readers = ThreadPoolExecutor(_N_READERS, thread_name_prefix="read", initializer=give_way)
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="images", initializer=give_way)
         self._thread = threading.Thread(target=self._run, name="tick", daemon=True)
@@ -170,7 +172,7 @@ class EngineLoop:
         if request.rows:
             self._encoder.submit(self._prepare, engine, sequence, images)
         elif request.grammar is not None:
-            self._compilers.submit(self._prepare, engine, sequence)
+            self._compilers.submit(request.tenant, partial(self._prepare, engine, sequence))
 
     def _prepare(self, engine: Engine, sequence: Sequence, images: Seq[Image] = ()) -> None:
         """Encode a request's images and compile its grammar, in a thread for that, and send word of it."""
@@ -290,7 +292,7 @@ class EngineLoop:
         self._engine, self._observer = engine, observer
         engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
-        self._compilers.submit(engine.grammars.warm)
+        self._compilers.submit("", engine.grammars.warm)
         while self._failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)
@@ -371,7 +373,7 @@ class EngineLoop:
                 stopped = True
             else:
                 self._guard(engine, mail)
-        self._compilers.shutdown(cancel_futures=True)  # they may still read the vocabulary
+        self._compilers.shutdown()  # they may still read the vocabulary
         for pool in (self._readers, self._encoder):
             pool.shutdown(cancel_futures=True)  # they use the projector
         engine.close()

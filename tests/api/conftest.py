@@ -7,6 +7,7 @@ from openai import AsyncOpenAI
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
+from cobali_ray.api.judges import Judges
 from cobali_ray.api.settings import ApiSettings
 
 
@@ -25,10 +26,17 @@ def clock():
     return FakeApiClock()
 
 
+@pytest.fixture(scope="session")
+def judges():
+    """The processes that judge grammars, which take half a second to start."""
+    return Judges()
+
+
 @pytest.fixture
-def make_app(client, clock):
+def make_app(client, clock, judges):
     def make(*, names=(), **settings):
-        return build_api(Fleet([Model({"0": client}, names)]), ApiSettings(**settings), clock=clock)
+        fleet = Fleet([Model({"0": client}, names)])
+        return build_api(fleet, ApiSettings(**settings), clock=clock, judges=judges)
 
     return make
 

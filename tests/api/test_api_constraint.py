@@ -166,6 +166,26 @@ REFUSED = [
         {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not", id="tag"
     ),
     pytest.param({"structured_outputs": {"regex": 5}}, "structured_outputs.regex", "string", id="kind"),
+    pytest.param({"guided_choice": []}, "guided_choice", "one or more", id="no-choice"),
+    pytest.param({"structured_outputs": {}}, "structured_outputs", "one of json", id="no-kind"),
+    pytest.param(
+        {"structured_outputs": {"json_object": False, "disable_any_whitespace": True}},
+        "structured_outputs",
+        "one of json",
+        id="no-kind-switched-off",
+    ),
+    pytest.param(
+        {"structured_outputs": {"choice": []}}, "structured_outputs.choice", "one or more", id="no-choice-in"
+    ),
+    pytest.param(
+        {"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "empty", id="no-regex-in"
+    ),
+    pytest.param({"regex": ""}, "regex", "empty", id="no-regex"),
+    pytest.param({"guided_regex": ""}, "guided_regex", "empty", id="no-guided-regex"),
+    pytest.param({"grammar": ""}, "grammar", "empty", id="no-grammar"),
+    pytest.param({"guided_grammar": " \n"}, "guided_grammar", "empty", id="no-guided-grammar"),
+    pytest.param({"ebnf": ""}, "ebnf", "empty", id="no-ebnf"),
+    pytest.param({"allowed_token_ids": []}, "allowed_token_ids", "empty", id="no-tokens"),
     pytest.param({"regex": "a", "json_schema": SCHEMA}, "regex", "json_schema", id="two"),
     pytest.param(
         {"structured_outputs": {"regex": "a", "choice": ["b"]}},

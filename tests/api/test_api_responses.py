@@ -643,7 +643,7 @@ async def test_a_loop_as_codex_has_it(post, client):
     client.script = says("Done.")
     codex = Codex((await post(PATH, CODEX | {"input": [*CODEX["input"], *codex.items, *results]})).body)
     assert (codex.error, codex.text) == (None, "Done.")
-    system, *users, turn, weather, patch = client.messages[1]
+    system, *users, turn, weather, patch = client.messages[-1]
     assert (system["content"], len(users)) == ("You are Codex.\n\n<permissions>", 2)
     assert (turn["reasoning_content"], turn["content"], len(turn["tool_calls"])) == ("hm", "Let me.", 2)
     assert [(one["name"], one["content"]) for one in (weather, patch)] == [

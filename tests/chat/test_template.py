@@ -283,3 +283,46 @@ def test_arguments_that_are_no_json_object_are_left_alone(arguments):
 def test_reasoning_is_found_under_both_names(name):
     template = ChatTemplate("{{ messages[0].reasoning_content }} {{ messages[0].thinking }}")
     assert template.render([says("assistant", "x", **{name: "why"})]) == "why why"
+
+
+LONG = [{"role": "user", "content": str(i)} for i in range(400)]
+ENDLESS = [
+    pytest.param("{% for a in messages %}" * 4 + "x" + "{% endfor %}" * 4, "more than 0.1 s", id="loops"),
+    pytest.param(
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+        "{{ f(messages|length // 10) }}",
+        "more than 0.1 s",
+        id="macro",
+    ),
+    pytest.param(
+        "{% set ns = namespace(s='x') %}{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "67,108,864 characters",
+        id="doubled-text",
+    ),
+    pytest.param(
+        "{% set ns = namespace(s='x') %}{% for m in messages %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "67,108,864 characters",
+        id="added-text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "says"), ENDLESS)
+def test_a_template_that_would_go_on_for_ever_is_refused(source, says):
+    """For the number of messages that a client sent; a few are rendered."""
+    template = ChatTemplate(source, most_s=0.1)
+    template.render(LONG[:3])
+    with pytest.raises(InvalidParameterError, match=says) as caught:
+        template.render(LONG)
+    assert caught.value.param == "messages"
+    template.render(LONG[:3])
+
+
+def test_loops_know_their_place_all_the_same():
+    source = (
+        "{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}"
+        "{{ loop.nextitem is defined }} {% else %}none{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert template.render(LONG[:2]) == "1/2FalseTrue 2/2TrueFalse "
+    assert template.render([{"role": "system", "content": "x"}]) == "none"

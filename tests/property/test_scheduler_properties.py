@@ -309,7 +309,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.plan is None:  # nothing is left of it
             return
         self.plan = None
-        failed = {0: "nothing to draw"} if plan.rows and data.draw(st.integers(0, 9)) == 0 else {}
+        fails = plan.rows and data.draw(st.integers(0, 9)) == 0
+        failed = {0: InternalError("nothing to draw")} if fails else {}
         self.computed(
             plan,
             lambda draft: [*draft[: data.draw(st.integers(0, len(draft)))], data.draw(st.integers(3, 9))],

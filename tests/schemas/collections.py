@@ -1,4 +1,4 @@
-"""Collections of schemas: Iglu Central's, which lie beside this file, made ones, and folders of others."""
+"""Collections of schemas: Iglu Central's and a test suite's, which lie here, made ones, folders of others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from typing import Any
 
 from tests.schemas.made import make
 
-IGLU = Path(__file__).with_name("iglu-central") / "schemas.jsonl.gz"
+HERE = Path(__file__).parent
+IGLU = HERE / "iglu-central" / "schemas.jsonl.gz"
+SUITE = HERE / "json-schema-test-suite" / "draft2020-12.jsonl.gz"
 
 
 def iglu_central() -> list[Any]:
     """Return the schemas of Iglu Central that JSONSchemaBench has word for word."""
-    with gzip.open(IGLU, "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["schema"] for line in lines]
+    return [one["schema"] for one in _lines(IGLU)]
+
+
+def json_schema_test_suite() -> list[dict[str, Any]]:
+    """Return the cases of the JSON Schema Test Suite: a schema, and tests with data, valid or not."""
+    return list(_lines(SUITE))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
 
 
 def made(n: int) -> list[Any]:

@@ -362,8 +362,54 @@ def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
     s.engine.tick()
     broken.row.matcher.take(ord("!"))  # what no draw would give
     s.run()
-    assert "cannot be followed" in str(s.answer("broken")[1].error)
+    error = s.answer("broken")[1].error
+    assert isinstance(error, InvalidParameterError)
+    assert (error.param, "p is too costly" in str(error)) == ("p", True)
     assert s.answer("sound")[1].finish_reason == "stop"
+
+
+DEAR_BEHIND_YY = "xxx|yy(a?){1000}a{1000}"
+"""Behind two y llguidance gives up: too many expressions."""
+
+
+def test_an_answer_that_llguidance_gives_up_on_ends_alone():
+    """Whoever has the same grammar goes on, and so does whoever comes later."""
+    asked = grammar("regex", DEAR_BEHIND_YY)
+    s = Setup()
+    first = GRAMMARS.matcher(asked)
+    first.take(ord("x"))
+    sampling = SamplingParams(temperature=0, logit_bias=((ord("y"), 100.0),))
+    s.submit("broken", asked, sampling=sampling)
+    s.run()
+    error = s.answer("broken")[1].error
+    assert isinstance(error, InvalidParameterError)
+    assert "too many expressions" in str(error)
+    assert first.allows(ord("x"))
+    first.take(ord("x"))
+    first.take(ord("x"))
+    assert (first.complete, first.problem) == (True, None)
+    sampling = SamplingParams(temperature=0, logit_bias=((ord("x"), 100.0),))
+    s.submit("sound", asked, sampling=sampling)
+    s.run()
+    assert s.answer("sound")[1].finish_reason == "stop"
+
+
+def test_long_answers_under_a_costly_pattern_are_followed_to_their_end():
+    """Each token costs fuel, which a lexer has for a few hundred of them: it is filled up in between."""
+    schema = {
+        "type": "array",
+        "maxItems": 20,
+        "items": {"type": "string", "pattern": r"^(?:\S+\s+){0,29}\S+$", "maxLength": 300},
+    }
+    asked, rng = grammar("json_schema", schema, strict=True), random.Random(0)
+    for _ in range(3):
+        words = ["".join(rng.choices("abcdefghijk", k=rng.randint(1, 9))) for _ in range(400)]
+        items = [" ".join(rng.choices(words, k=rng.randint(5, 29)))[:299].strip() for _ in range(12)]
+        matcher = GRAMMARS.matcher(asked)
+        for token in json.dumps(items).encode():
+            assert matcher.allows(token)
+            matcher.take(token)
+        assert (matcher.complete, matcher.problem) == (True, None)
 
 
 # -- what is refused ------------------------------------------------------------------------------------
@@ -418,30 +464,6 @@ def test_a_long_chain_of_rules_ends_no_process(capital):
     matcher = GRAMMARS.matcher(asked)
     assert matcher.allows(ord("x"))
     assert len(allowed(matcher)) == 1
-
-
-def test_grammars_are_compiled_once(monkeypatch):
-    asked, grammars = grammar("regex", "once"), byte_grammars()
-    first = grammars.matcher(asked)
-    monkeypatch.setattr(grammar_module, "LLMatcher", None)
-    second = grammars.matcher(asked)
-    first.take(ord("o"))
-    assert second.allows(ord("o")), "each stands where it stands"
-
-
-def test_what_was_judged_is_not_judged_again(monkeypatch):
-    """A verdict holds for a text and how it is meant, not for where it stands in a body."""
-    sound = json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True})
-    first = check("p", "json_schema", sound)
-    with pytest.raises(InvalidParameterError):
-        check("p", "json_schema", sound, strict=True)
-    monkeypatch.setattr(grammar_module, "LLMatcher", None)
-    again = check("elsewhere", "json_schema", sound)
-    assert again.grammar == Grammar(first.grammar.text, "elsewhere")
-    assert (first.ignored, again.ignored) == (("p.uniqueItems",), ("elsewhere.uniqueItems",))
-    with pytest.raises(InvalidParameterError, match=r"elsewhere cannot be used: .*uniqueItems") as caught:
-        check("elsewhere", "json_schema", sound, strict=True)
-    assert caught.value.param == "elsewhere"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -538,6 +560,27 @@ def test_who_waits_for_a_grammar_stops_nobody(loop):
     loop.gated.may_go.set()
     assert loop.end("bound").finish_reason == "stop"
     assert loop.text("bound") in {"yes", "no"}
+
+
+def test_a_tenants_grammars_are_compiled_one_after_the_other_and_hold_up_nobody_else(loop):
+    gate, compiled = threading.Event(), threading.Event()
+
+    class Slow(Gated):
+        def matcher(self, asked, shown=(), said=()):
+            if asked.param == "slow":
+                compiled.set()
+                assert gate.wait(WAIT_S)
+            return self.grammars.matcher(asked, shown, said)
+
+    loop.engine.grammars = Slow(loop.engine.grammars.grammars)
+    for i in range(9):
+        loop.submit(f"slow{i}", grammar("choice", ["yes"])._replace(param="slow"), tenant="left")
+    assert compiled.wait(WAIT_S)
+    loop.submit("quick", grammar("choice", ["yes"]), tenant="right")
+    assert loop.end("quick").finish_reason == "stop"
+    gate.set()
+    for i in range(9):
+        assert loop.end(f"slow{i}").finish_reason == "stop"
 
 
 @pytest.mark.parametrize("text", ["no grammar at all", "raise"])

@@ -480,7 +480,7 @@ def test_a_row_that_cannot_be_drawn_ends_alone():
     s = Setup()
     s.submit(request("bad"), request("good"))
     s.begin()
-    out = s.do(Sampled, [-1, 7], failed={0: "all logits are -inf"})
+    out = s.do(Sampled, [-1, 7], failed={0: InternalError("all logits are -inf")})
     assert ends(out) == {"bad": InternalError}
     assert [sequence.request_id for one in out if isinstance(one, Emit) for sequence, _, _ in one.fresh] == [
         "good"

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from cobali_ray.backend.grammar import check
+from cobali_ray.errors import InvalidParameterError
 from tests.schemas.answers import Judge, problem_of
-from tests.schemas.collections import iglu_central, made
+from tests.schemas.collections import iglu_central, json_schema_test_suite, made
 
 N_ANSWERS = 1
 N_MADE = 100
@@ -29,6 +30,71 @@ def test_finished_answers_are_valid_and_keys_that_are_not_held_are_named(judge, 
     taken = [verdict for verdict in verdicts if verdict.n_answers]
     assert len(taken) >= 0.98 * len(verdicts)
     assert sum(verdict.n_finished for verdict in taken) >= 0.9 * N_ANSWERS * len(taken)
+
+
+def test_no_answer_is_wrong_by_the_json_schema_test_suite(judge):
+    """Under each schema that `strict` takes: what the suite calls invalid cannot be written, nor drawn."""
+    wrong, n_taken = [], 0
+    for i, case in enumerate(json_schema_test_suite()):
+        schema, invalid = case["schema"], [test for test in case["tests"] if not test["valid"]]
+        try:
+            grammar = check("p", "json_schema", json.dumps(schema), strict=True).grammar
+        except InvalidParameterError:
+            continue
+        n_taken += 1
+        said = f"{case['file']}: {case['description']}"
+        for test in invalid:
+            spelt = {json.dumps(test["data"]), json.dumps(test["data"], ensure_ascii=False)}
+            if any(takes_whole(judge.matcher(grammar), text) for text in spelt):
+                wrong.append(f"{said}: {test['description']}")
+        if "\\p{" in str(
+            schema
+        ):  # Python's expressions, by which answers are validated, have no such classes
+            continue
+        answers = filter(None, judge.answers(grammar, seed=i, n_answers=1))
+        problems = ((answer, problem_of(schema, answer, ())) for answer in answers)
+        wrong += [f"{said}: {problem} in {answer!r}" for answer, problem in problems if problem]
+    assert wrong == []
+    assert n_taken >= 160
+
+
+def takes_whole(matcher, text):
+    for token in text.encode("utf-8", "surrogatepass"):
+        if not matcher.allows(token):
+            return False
+        matcher.take(token)
+    return matcher.may_end
+
+
+CONTROLS = [
+    pytest.param({"const": "a\u0001b"}, "#/const", id="const"),
+    pytest.param({"enum": ["a", "\u0000"]}, "#/enum", id="enum"),
+    pytest.param({"properties": {"const": {"enum": ["\u001f"]}}}, "#/properties/const/enum", id="property"),
+    pytest.param({"anyOf": [{"type": "null"}, {"const": [{"k": "\u007f"}]}]}, "#/anyOf/1/const", id="nested"),
+    pytest.param(
+        {"$defs": {"a": {"const": "\u0002"}}, "$ref": "#/$defs/a"}, "#/$defs/a/const", id="definition"
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "place"), CONTROLS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_control_character_that_no_answer_can_have_is_refused_where_it_stands(schema, place, strict):
+    with pytest.raises(InvalidParameterError, match="control character") as caught:
+        check("p", "json_schema", json.dumps(schema), strict=strict)
+    assert f"p cannot be used: {place}: " in str(caught.value)
+
+
+def test_other_control_characters_are_written(judge):
+    schema = {
+        "type": "object",
+        "properties": {"enum": {"const": "\n\t\b\f\r"}, "k\u0001": {"const": {"v\u0001": 1}}},
+        "required": ["enum", "k\u0001"],
+        "additionalProperties": False,
+    }
+    grammar = check("p", "json_schema", json.dumps(schema), strict=True, compact=True).grammar
+    whole = {"enum": "\n\t\b\f\r", "k\u0001": {"v\u0001": 1}}
+    assert takes_whole(judge.matcher(grammar), json.dumps(whole, separators=(",", ":")))
 
 
 def test_the_collections_are_large_enough():

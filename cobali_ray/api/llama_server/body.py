@@ -193,6 +193,7 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
         values["max_completion_tokens"] = None
     values["logit_bias"] = reader.biases(body.logit_bias)
     values["seed"] = None if body.seed == -1 else body.seed
+    values["grammar"] = body.grammar or None  # llama-server's default is an empty one
     values["n"] = n
     values["logprobs"] = n_probs or None
     # All texts, or all tokens: a body has no third kind of list.

@@ -1,0 +1,192 @@
+"""Judges: grammars are judged in processes that can be given up, one at a time for each tenant.
+
+What a reading of a body needs to know of its grammars and nobody knows yet, it asks for all at once
+(`Unjudged`); the intake waits for the verdicts, holds no thread meanwhile, and has the body read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from cobali_ray.backend.grammar import Case, Verdict, schema_grammar
+from cobali_ray.backend.judge import CPU_S, HEAP_BYTES, READY
+from cobali_ray.errors import InternalError
+
+N_PROCESSES = 4
+"""Of one ingress, started as they are needed; tenants take turns."""
+WALL_S = 60.0
+"""After which a process is given up that has used up neither its time nor its memory."""
+MAX_CHARS = 16_000_000
+"""Of the texts whose verdicts are remembered, and of the verdicts."""
+ENDS_S = 5.0
+"""A process without work ends in far less when it is to."""
+_SMALLER = "use smaller counts, bounds and multiples, or fewer alternatives"
+_NOT_YET: Verdict = (json.dumps({"grammars": [{"lark_grammar": 'start: "x"'}]}), ())
+
+
+class Unjudged(Exception):  # noqa: N818 it asks for something, and nothing is wrong
+    """A body cannot be read before these cases are judged."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        super().__init__(cases)
+        self.cases = cases
+
+
+class Hearing:
+    """The verdicts that one reading of a body needs."""
+
+    def __init__(self, known: Callable[[Case], Verdict | None]) -> None:
+        self._known = known
+        self._open: list[Case] = []
+
+    def judge(self, case: Case) -> Verdict:
+        """Return the verdict, or a stand-in until `close`.
+
+        Schemas are offered together with a grammar made of theirs, which is to be judged at once too.
+        """
+        if (verdict := self._known(case)) is not None:
+            return verdict
+        self._open.append(case)
+        return (schema_grammar(case), ()) if case.kind == "json_schema" else _NOT_YET
+
+    def close(self) -> None:
+        """Raise Unjudged if a verdict is missing."""
+        if self._open:
+            raise Unjudged(tuple(dict.fromkeys(self._open)))
+
+
+class Judges:
+    """The verdicts, and the processes that reach them. Closes with its owner."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[Case, Verdict] = {}
+        self._n_chars, self._lock = 0, threading.Lock()
+        self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        self._threads = ThreadPoolExecutor(N_PROCESSES, thread_name_prefix="judge")
+        self._idle: list[_Process] = []
+        weakref.finalize(self, _end_all, self._idle)
+
+    def warm(self) -> None:
+        """Start a process, so that the first schema does not wait for it."""
+        self._threads.submit(lambda: self._idle.append(_Process()))
+
+    def known(self, case: Case) -> Verdict | None:
+        """Return the verdict, if it is remembered. Any thread may call it."""
+        with self._lock:
+            if (verdict := self._verdicts.pop(case, None)) is not None:
+                self._verdicts[case] = verdict  # the first ones are those that nobody asks for
+            return verdict
+
+    async def judge(self, tenant: str, cases: Sequence[Case]) -> None:
+        """Have these cases judged. Others of the same tenant wait meanwhile, also if the client leaves."""
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        await turn.acquire()
+        cases = [case for case in cases if self.known(case) is None]
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._judge, cases)
+        work.add_done_callback(lambda _: turn.release())
+        await asyncio.shield(work)
+
+    def _judge(self, cases: Sequence[Case]) -> None:
+        """Judge them one after the other, in a thread; after one that was given up the rest need not be."""
+        if not cases:
+            return
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            process = _Process()
+        for case in cases:
+            if (verdict := process.judge(case)) is None:
+                self._remember(case, _why(process.end()))
+                return
+            self._remember(case, verdict)
+        self._idle.append(process)
+
+    def _remember(self, case: Case, verdict: Verdict) -> None:
+        with self._lock:
+            self._verdicts[case] = verdict
+            self._n_chars += _n_chars(case, verdict)
+            while self._n_chars > MAX_CHARS:
+                oldest = next(iter(self._verdicts))
+                self._n_chars -= _n_chars(oldest, self._verdicts.pop(oldest))
+
+
+def _n_chars(case: Case, verdict: Verdict) -> int:
+    return len(case.text) + len(verdict if isinstance(verdict, str) else verdict[0])
+
+
+class _Process:
+    """One process that judges. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cobali_ray.backend.judge"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        )
+        if self._read() != READY:
+            self.end()
+            raise InternalError("the process that judges grammars does not start")
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    def judge(self, case: Case) -> Verdict | None:
+        """Return a verdict; None if the process ended over it. Then `end` says why."""
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(case).encode() + b"\n")  # type: ignore[union-attr]
+        if not (line := self._read()):
+            return None
+        found = json.loads(line)
+        return found if isinstance(found, str) else (found[0], tuple(found[1]))
+
+    def end(self) -> int:
+        """End it if it has not ended, and return its exit code."""
+        with self._process as process:  # closes the pipes, at whose end it ends
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                return process.wait(ENDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
+
+    def _read(self) -> bytes:
+        """Return a line, or nothing if the process has ended or says nothing for too long."""
+        pipe, found = self._process.stdout, b""
+        while pipe is not None and not found.endswith(b"\n"):
+            readable, _, _ = select.select([pipe], [], [], WALL_S)
+            part = os.read(pipe.fileno(), 1 << 20) if readable else b""
+            if not part:
+                return b""
+            found += part
+        return found
+
+
+def _why(exit_code: int) -> Verdict:
+    """Say why a process ended over a case."""
+    if exit_code in (-signal.SIGPROF, -signal.SIGKILL):  # by itself, and by `end`
+        return f"it takes more than {CPU_S:g} s to compile: {_SMALLER}"
+    if exit_code in (-signal.SIGABRT, -signal.SIGSEGV):
+        return f"it takes more than {HEAP_BYTES >> 20} MiB to compile: {_SMALLER}"
+    raise InternalError(f"the process that judges grammars ended with {exit_code}")
+
+
+def _end_all(processes: list[_Process]) -> None:
+    while processes:
+        processes.pop().end()

@@ -1,0 +1,116 @@
+"""Schemas and grammars that take too much: a 400 that says so, and nobody else waits."""
+
+import asyncio
+import json
+import resource
+
+import pytest
+from fake_client import Wire
+
+from cobali_ray.api.judges import Judges
+from cobali_ray.backend.grammar import Case
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+WAIT_S = 60
+
+
+def mutual(n):
+    """Return definitions, each of which may be any two others."""
+    defs = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{(i * 7 + k) % n}"} for k in range(1, 4)]} for i in range(n)
+    }
+    return {"$defs": defs, "$ref": "#/$defs/d0"}
+
+
+def lists(n):
+    """Return the same, where each may be a list, too."""
+    schema = mutual(n)
+    for i, one in enumerate(schema["$defs"].values()):
+        one["anyOf"].append({"type": "array", "items": {"$ref": f"#/$defs/d{(i + 1) % n}"}})
+    return schema
+
+
+def dear(n):
+    """Return a schema that takes minutes, another one for each number."""
+    return {"type": "integer", "multipleOf": 1_999_993 + 2 * n}
+
+
+BOMBS = [
+    pytest.param({"json_schema": dear(0)}, "more than 2 s", id="multiple-of"),
+    pytest.param({"regex": "(a?){1000}a{1000}"}, "too many expressions", id="optional-repeats"),
+    pytest.param({"json_schema": {"$ref": "#"}}, "#: no answer can fit it", id="ref-to-itself"),
+    pytest.param(
+        {
+            "json_schema": {
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                "$ref": "#/$defs/a",
+            }
+        },
+        "#: no answer can fit it",
+        id="ref-cycle",
+    ),
+    pytest.param({"json_schema": mutual(300)}, "#: no answer can fit it", id="mutual"),
+    pytest.param({"json_schema": lists(300)}, "#: Parser Error: Current row has", id="mutual-lists"),
+    pytest.param({"grammar": "start: A\nA: /[^\\s\\S]/"}, "no answer can fit it", id="nothing-matches"),
+    pytest.param(
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#"}}}]},
+        "circular references",
+        id="tool",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "says"), BOMBS)
+async def test_what_takes_too_much_is_refused_by_name(post, client, fields, says):
+    wire = await post(CHAT, ASK | fields)
+    error = wire.json["error"]
+    assert (wire.status, error["param"].split("[")[0]) == (400, next(iter(fields)))
+    assert says in error["message"]
+    assert client.requests == []
+    assert (await post(CHAT, ASK | {"json_schema": {"type": "null"}})).status == 200
+    assert len(client.requests) == 1
+
+
+async def test_nobody_waits_for_what_another_tenant_has_judged(make_app):
+    """A bomb takes seconds of a processor; four of one key come before a schema of another."""
+    app = make_app(api_keys=("left", "right"))
+
+    def sent(schema, key):
+        wire = Wire(app, CHAT, ASK | {"json_schema": schema}, headers=[("authorization", f"Bearer {key}")])
+        return asyncio.ensure_future(wire.run())
+
+    bombs = [sent(dear(1 + i), "left") for i in range(3)]
+    await asyncio.sleep(0)
+    small = [await asyncio.wait_for(sent({"const": i}, "right"), WAIT_S) for i in range(3)]
+    assert [wire.status for wire in small] == [200] * 3
+    assert not bombs[-1].done(), "it has its turn after the others of its tenant"
+    for bomb in bombs:
+        bomb.cancel()
+    await asyncio.gather(*bombs, return_exceptions=True)
+
+
+async def test_a_verdict_is_remembered_and_its_field_is_not():
+    judges = Judges()
+    case = Case("json_schema", json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True}))
+    strict, broken = case._replace(strict=True), Case("regex", "(?=a)b")
+    cases = (case, strict, broken)
+    assert [judges.known(one) for one in cases] == [None] * 3
+    await judges.judge("", cases)
+    grammar, ignored = judges.known(case)
+    assert (ignored, "array" in grammar) == (("uniqueItems",), True)
+    assert judges.known(strict).startswith("#/uniqueItems: ")
+    assert "look-around" in judges.known(broken)
+
+
+async def test_what_takes_too_much_memory_is_refused_for_that():
+    judges = Judges()
+    await judges.judge("", [Case("regex", "a")])
+    (process,) = judges._idle
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    await judges.judge("", [case := Case("regex", "a" * 15_000_000)])
+    assert "more than 1024 MiB to compile" in judges.known(case)
+    await judges.judge("", [other := Case("regex", "b")])
+    assert judges.known(other)[1] == ()
