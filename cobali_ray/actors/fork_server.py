@@ -30,7 +30,6 @@ from typing import Any, Final
 
 from cobali_ray.actors import fork_worker
 from cobali_ray.actors.folder import clear, fork_socket
-from cobali_ray.actors.front import plain_front_in_json
 
 MODULES: Final = (
     "ray._private.workers.default_worker",
@@ -95,7 +94,6 @@ def preload() -> None:
             except ImportError:
                 traceback.print_exc()
         keep_sessions_private()
-        plain_front_in_json()
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
 
 from cobali_ray.actors.ports import free_blocks
 from cobali_ray.api.ids import HEADER_BYTES, SANE_ID
@@ -31,9 +30,15 @@ REQUEST_TIMEOUT_S = 10
 CLIENT_TIMEOUT_S = 60
 """How long a client may stop in the middle of a longer body, or leave a full stream unread. Waiting for an
 answer is neither, however long it takes."""
+LONGEST_S = 86_400
+"""How long an answer may still take once HAProxy was replaced by one with another configuration. Serve does
+that whenever a replica comes or goes, and would cut all answers two minutes later."""
+QUARANTINE_S = 150
+"""How long a replica's port is left alone after its end. Serve would add half a minute to the above, and all
+replicas that listen are of one application."""
 BUFFER_BYTES = 32 << 10
 """HAProxy's buffer: of longer headers it only says that they are no HTTP that it can read."""
-UNCHUNKED = "cobali_ray.actors.unchunked:send_no_chunks_to_http_1_0"
+MEND_UVICORN = "cobali_ray.actors.http_server:mend_uvicorn"
 """What Serve calls wherever it starts uvicorn: in replicas and in its own proxy."""
 N_HEADERS = HEADER_BYTES // len("a:\r\n")
 """More lines than this are longer than allowed; HAProxy's own limit is 101."""
@@ -119,7 +124,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": UNCHUNKED,
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
@@ -132,6 +137,8 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(CLIENT_TIMEOUT_S),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_S),
+        "RAY_SERVE_PORT_QUARANTINE_S": str(QUARANTINE_S),
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         # Serve binds these with SO_REUSEPORT: two clusters on the same ones get each other's requests.
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http[0]),
@@ -189,25 +196,11 @@ def plain_front(environ: MutableMapping[str, str]) -> None:
     flags = {
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": UNCHUNKED,
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
     }
     for name, value in flags.items():
         environ.setdefault(name, value)
-
-
-def plain_front_in_json() -> None:
-    """Have Serve's own proxy, and replicas, say in JSON what they cannot read; their words are plain text."""
-    from uvicorn.protocols.http import h11_impl, httptools_impl
-
-    answer = raw_answer(400, *ERRORS[400])
-
-    def send_400(protocol: Any, _message: str) -> None:
-        protocol.transport.write(answer)
-        protocol.transport.close()
-
-    for server in (h11_impl.H11Protocol, httptools_impl.HttpToolsProtocol):
-        server.send_400_response = send_400  # type: ignore[method-assign,assignment]
 
 
 def launch(binary: str, folder: str, host: str, *words: str) -> None:

@@ -24,7 +24,7 @@ import yaml
 
 from cobali_ray.actors import node, serving
 from cobali_ray.actors.cluster import cluster_environment
-from cobali_ray.actors.front import UNCHUNKED
+from cobali_ray.actors.front import MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import descendants
@@ -188,7 +188,7 @@ def test_without_haproxy_serve_has_its_own_front(monkeypatch, tmp_path):
     assert not serving.set_environment(environ, tmp_path)
     assert not [name for name in environ if "HAPROXY" in name and name not in node.RAY_FLAGS]
     assert environ["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0", "or its replicas listen, and nobody in front"
-    assert environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] == UNCHUNKED
+    assert environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] == MEND_UVICORN
 
 
 def test_every_flag_is_one_that_ray_reads(tmp_path):

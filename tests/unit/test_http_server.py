@@ -1,13 +1,14 @@
 """What uvicorn sends to clients that do not know chunks, over a real connection."""
 
 import asyncio
+import json
 from importlib import import_module
 
 import pytest
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
 
-from cobali_ray.actors.front import UNCHUNKED
+from cobali_ray.actors.front import MEND_UVICORN
 
 pytestmark = pytest.mark.anyio
 PARTS = [b"data: a\n\n", b"", b"data: b\n\n"]
@@ -21,8 +22,10 @@ def anyio_backend():
 @pytest.fixture
 async def ask(monkeypatch):
     """Ask in a version of HTTP and return the reader; `go` is set for what comes behind the first part."""
+    theirs = httptools_impl.HttpToolsProtocol.send_400_response
     monkeypatch.setattr(httptools_impl, "RequestResponseCycle", httptools_impl.RequestResponseCycle)
-    module, _, name = UNCHUNKED.partition(":")
+    monkeypatch.setattr(httptools_impl.HttpToolsProtocol, "send_400_response", theirs)
+    module, _, name = MEND_UVICORN.partition(":")
     assert getattr(import_module(module), name)() == [], "Serve asks for middlewares"
     go = asyncio.Event()
 
@@ -82,3 +85,9 @@ async def test_http_1_1_gets_chunks(ask):
     head, reader = await ask("1.1")
     assert b"transfer-encoding: chunked" in head
     assert await reader.readexactly(5) == b"9\r\nda"
+
+
+async def test_what_is_no_http_is_refused_in_json(ask):
+    head, reader = await ask("1.1 and more")
+    assert head.startswith(b"http/1.1 400")
+    assert json.loads(await reader.read())["error"]["code"] == "invalid_http"

@@ -1,7 +1,8 @@
-"""Streams for HTTP/1.0, which knows no chunks: they end with their connection.
+"""What uvicorn does otherwise here, in replicas and in Serve's own proxy.
 
-Proxies such as nginx ask in HTTP/1.0 unless told otherwise. uvicorn sends chunks to everybody, and HAProxy
-passes them on.
+Streams for HTTP/1.0, which knows no chunks, end with their connection: proxies such as nginx ask in HTTP/1.0
+unless told otherwise, uvicorn sends chunks to everybody, and HAProxy passes them on. And what uvicorn cannot
+read it refuses in JSON instead of plain text.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http import httptools_impl
+
+from cobali_ray.actors.front import ERRORS, raw_answer
 
 if TYPE_CHECKING:  # uvicorn's name for what an application sends
     from uvicorn._types import ASGISendEvent
@@ -31,7 +34,14 @@ class Cycle(httptools_impl.RequestResponseCycle):
         await super().send(message)
 
 
-def send_no_chunks_to_http_1_0() -> list[Any]:
-    """Have uvicorn in this process send them none; return the middlewares that Serve asks for, none."""
+def refuse(connection: httptools_impl.HttpToolsProtocol, _: str) -> None:
+    """Answer what is no HTTP."""
+    connection.transport.write(raw_answer(400, *ERRORS[400]))
+    connection.transport.close()
+
+
+def mend_uvicorn() -> list[Any]:
+    """Have uvicorn in this process do so; return the middlewares that Serve asks for, none."""
     httptools_impl.RequestResponseCycle = Cycle  # type: ignore[misc]
+    httptools_impl.HttpToolsProtocol.send_400_response = refuse  # type: ignore[method-assign,assignment]
     return []
