@@ -58,7 +58,8 @@ class Hearing:
         if (verdict := self._known(case)) is not None:
             return verdict
         self._open.append(case)
-        return (schema_grammar(case), ()) if case.kind == "json_schema" else _NOT_YET
+        made = schema_grammar(case) if case.kind == "json_schema" else ""
+        return (made, ()) if made else _NOT_YET
 
     def close(self) -> None:
         """Raise Unjudged if a verdict is missing."""

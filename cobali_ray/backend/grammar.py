@@ -52,6 +52,8 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x07\x0b\x0e-\x1f\x7f]")
 """Those for which `ESCAPES` has no letter."""
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 """Keys of a schema that hold schemas by their names."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keys of a schema that hold values."""
 _KEYS = re.compile(r'Unimplemented keys: (\["[^\]]*"\])')
 _KEYWORD = re.compile(r"\b(format|oneOf|min/maxProperties|patternProperties|additionalProperties|pattern)\b")
 
@@ -88,12 +90,14 @@ def judge(case: Case) -> Verdict:
     Special tokens are known to the engine alone, which compiles again.
     """
     kind, text, strict, compact = case
-    if kind == "json_schema" and (place := _unwritten(json.loads(text), "#")):
-        return f"{place}: answers have no control character but \\b, \\f, \\n, \\r and \\t"
     try:
+        if kind == "json_schema" and (place := _unwritten(json.loads(text))):
+            return f"{place}: answers have no control character but \\b, \\f, \\n, \\r and \\t"
         grammar = _from(kind, text, strict=strict, compact=compact)
     except ValueError as error:
         return f"#: {error}" if kind == "json_schema" else str(error)
+    except RecursionError:
+        return "#: it is nested too deeply"
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
         return (
@@ -128,32 +132,35 @@ def check(
     return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
 
 
-def _unwritten(schema: Any, place: str, *, names: bool = False) -> str:
+def _unwritten(schema: Any) -> str:
     """Return where a schema wants a control character that no answer can have; "" if nowhere.
 
-    llguidance would leave it out in silence. Keys may have it. `names`: its keys are the names of schemas.
+    llguidance would leave it out in silence. Keys may have it.
     """
-    if isinstance(schema, list):
-        parts = [(str(i), part, False) for i, part in enumerate(schema)]
-    elif isinstance(schema, dict):
-        if not names and any(_has_control(schema.get(key)) for key in ("const", "enum")):
-            return f"{place}/{'const' if _has_control(schema.get('const')) else 'enum'}"
-        values = () if names else ("const", "enum", "default", "examples")
-        parts = [
-            (key.replace("~", "~0").replace("/", "~1"), part, not names and key in _NAMED)
-            for key, part in schema.items()
-            if key not in values
-        ]
-    else:
-        return ""
-    found = (_unwritten(part, f"{place}/{step}", names=named) for step, part, named in parts)
-    return next(filter(None, found), "")
+    open_ = [(schema, "#", False)]
+    while open_:
+        node, place, names = open_.pop()  # `names`: its keys are the names of schemas
+        parts = dict(enumerate(node)) if isinstance(node, list) else node
+        if not isinstance(parts, dict):
+            continue
+        for key, part in parts.items():
+            there = f"{place}/{str(key).replace('~', '~0').replace('/', '~1')}"
+            if names or key not in _VALUES:
+                open_.append((part, there, not names and key in _NAMED))
+            elif key in ("const", "enum") and _has_control(part):
+                return there
+    return ""
 
 
 def _has_control(value: Any) -> bool:
-    if isinstance(value, dict | list):
-        return any(map(_has_control, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str) and _CONTROL_CHARACTER.search(value) is not None
+    open_ = [value]
+    while open_:
+        node = open_.pop()
+        if isinstance(node, dict | list):
+            open_ += node.values() if isinstance(node, dict) else node
+        elif isinstance(node, str) and _CONTROL_CHARACTER.search(node):
+            return True
+    return False
 
 
 def _placed(text: str, message: str, *, strict: bool, compact: bool) -> str:

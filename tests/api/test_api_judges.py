@@ -33,6 +33,14 @@ def lists(n):
     return schema
 
 
+def nested(depth):
+    """Return an object of objects."""
+    schema = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 def dear(n):
     """Return a schema that takes minutes, another one for each number."""
     return {"type": "integer", "multipleOf": 1_999_993 + 2 * n}
@@ -59,6 +67,11 @@ BOMBS = [
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#"}}}]},
         "circular references",
         id="tool",
+    ),
+    pytest.param(
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": nested(70)}}]},
+        "recursion limit",
+        id="nested-tool",
     ),
 ]
 

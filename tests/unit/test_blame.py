@@ -71,6 +71,8 @@ def test_what_is_nested_too_deeply_is_refused_in_the_whole():
         schema = properties(a=schema)
     with pytest.raises(InvalidParameterError, match="p cannot be used: #: recursion limit"):
         check("p", "json_schema", json.dumps(schema))
+    with pytest.raises(InvalidParameterError, match="p cannot be used: #: it is nested too deeply"):
+        check("p", "json_schema", '{"not":' * 5000 + "{}" + "}" * 5000)
 
 
 class Refusal:
