@@ -21,7 +21,7 @@ def site():
 
 def test_what_it_was_taught_of_the_server_is_true_of_the_server(site):
     assert observed_at(site.url) == server_facts.known(), (
-        "builtin:tiny states what is no longer so: see `python -m training facts` in training/README.md"
+        "the tables state what is no longer so: see `python -m training facts` in training/README.md"
     )
 
 

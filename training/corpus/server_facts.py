@@ -1,4 +1,4 @@
-"""What the tables' statements about the server rest on, and what the server said of it when the model learned them.
+"""What the tables' statements about the server rest on, and what was true of it when they were written.
 
 A claim is one line of text, typed in a table after `@`:
 
