@@ -424,3 +424,21 @@ def test_a_statement_that_lost_its_ground_is_an_error(tmp_path, monkeypatch):
 
 def test_a_setting_that_no_entry_explains_is_named():
     assert server.unexplained(["n_slots", "brand_new"]) == ["brand_new"]
+
+
+def test_what_is_named_is_asked_more_often():
+    named = [
+        example.source.startswith("server.tools") for example in training_examples(600, 3, ("server.tools",))
+    ]
+    assert 0.3 < sum(named) / len(named) < 0.5
+    with pytest.raises(KeyError):
+        next(training_examples(1, 3, ("server.unheard_of",)))
+
+
+def test_the_page_of_an_agent_stays_the_beginning_of_its_own_conversation():
+    agents = [example for example in training_examples(1500, 4) if example.kind == "agents"]
+    assert len(agents) > 15
+    for example in agents:
+        assert example.alone
+        assert example.turns[0].role == "system"
+        assert [turn.role for turn in example.turns].count("system") == 1
