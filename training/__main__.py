@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 class Step(enum.StrEnum):
-    """What can be done; each step needs the ones before it."""
+    """What can be done; each step needs the ones before it, but for the last, which `all` leaves out."""
 
     ALL = "all"
     CORPUS = "corpus"
@@ -30,6 +30,7 @@ class Step(enum.StrEnum):
     CHECK = "check"
     EVALUATE = "evaluate"
     MEASURE = "measure"
+    FACTS = "facts"
 
 
 def main(
@@ -47,9 +48,16 @@ def main(
         list[str] | None,
         typer.Option(help="Export the mean with these weights, named likewise; repeatable."),
     ] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask this source more often, such as server.tools; repeatable."),
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(min=1e-6, max=0.1, help="Highest learning rate; less for a short last run."),
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option(min=1, help="Passes of 4,096 tokens in a step; fewer, and more steps.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of everything; another one, other examples.")
@@ -58,9 +66,21 @@ def main(
 ) -> None:
     """Make the model. A run that was interrupted goes on where it stopped when it is started again."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    given = {"n_examples": n_examples, "n_steps": n_steps, "rate": rate, "embedding_rate": rate, "seed": seed}
+    given: dict[str, Any] = {
+        "n_examples": n_examples,
+        "n_steps": n_steps,
+        "rate": rate,
+        "embedding_rate": rate,
+        "seed": seed,
+    }
+    given |= {"passes_per_step": passes, "more": tuple(more) if more else None}
     changes = {name: value for name, value in given.items() if value is not None}
     try:
+        if step is Step.FACTS:
+            from training.facts import write_facts
+
+            write_facts()
+            return
         require_torch()
         require_room(folder)
         _work(step, folder, changes, weights, mean_with or [], threads)

@@ -79,7 +79,7 @@ def encode(
     """Encode examples, one row each; a share of them is joined into long conversations of many topics.
 
     The long ones teach that the last question counts, and that positions beyond a few hundred are ordinary.
-    Tools stand at the beginning of a conversation, so those with tools stay alone.
+    Tools and the pages of agents stand at the beginning of a conversation: those that have them stay alone.
     """
     tokens, spoken, lengths = [], [], []
     for some in _chunks(_joined(examples, rng, share_long), _AT_ONCE):
@@ -96,11 +96,11 @@ def encode(
 def _joined(examples: Iterable[Example], rng: Random, share: float) -> Iterator[tuple[Turn, ...]]:
     source = iter(examples)
     for example in source:
-        if example.has_tools or rng.random() >= share:
+        if example.alone or rng.random() >= share:
             yield example.turns
             continue
         n = rng.choice((4, 8, 16, 32, 60))
-        others = itertools.islice((other for other in source if not other.has_tools), n - 1)
+        others = itertools.islice((other for other in source if not other.alone), n - 1)
         joined = itertools.chain(example.turns, *(other.turns for other in others))
         yield tuple(turn for i, turn in enumerate(joined) if turn.role != "system" or i == 0)
 

@@ -18,6 +18,8 @@ class Recipe:
     shape: Shape = field(default_factory=Shape)
     n_examples: int = 560_000
     seed: int = 20261121
+    more: tuple[str, ...] = ()
+    """Sources that are asked more often, as after a change of a few entries."""
     share_long: float = 0.002
     tokens_per_pass: int = 4096
     passes_per_step: int = 3

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from cobali_ray.settings import EngineSettings
 from training.begin import read_weights
 from training.checkpoint import load_checkpoint
+from training.corpus import server
 from training.corpus.build import training_examples
 from training.corpus.example import Example
 from training.dataset import Dataset, encode, plan
@@ -24,7 +26,6 @@ from training.loop import Run, train
 from training.model import Decoder
 from training.recipe import Recipe, Workshop
 from training.show import CONSOLE, plot_losses, progress_bar
-from training.stale import stale
 from training.tokenizer import Encoder, load, own_texts, vocabulary
 from training.tokenizer import train as train_tokenizer
 
@@ -37,13 +38,13 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
 
     A run that begins with another's weights needs that one's tokenizer in the folder, and keeps it.
     """
-    for line in stale():
-        CONSOLE.print(f"The corpus is out of date: {line}.", style="yellow", markup=False, highlight=False)
+    for name in server.unexplained(EngineSettings.model_fields):
+        CONSOLE.print(f"No entry explains the setting {name}.", style="yellow", markup=False, highlight=False)
     tokenizer = load(workshop.tokenizer) if recipe.weights else _tokenizer(recipe)
     tokenizer.save(str(workshop.tokenizer))
     with progress_bar("Generating", recipe.n_examples) as heard:
         data = encode(
-            training_examples(recipe.n_examples, recipe.seed),
+            training_examples(recipe.n_examples, recipe.seed, recipe.more),
             Encoder(tokenizer),
             Random(recipe.seed + 2),
             share_long=recipe.share_long,

@@ -111,7 +111,7 @@ def test_every_answer_passes_its_own_check():
         for _ in range(4):
             example = source.make(rng, held=held)
             assert checks.passes(example.check, example.answer), example
-            roles = [turn.role for turn in example.turns[example.has_tools :]]
+            roles = [turn.role for turn in example.turns[example.alone :]]
             assert roles == ["user", "assistant"] * (len(roles) // 2)
             assert not example.has_tools or example.turns[0].role == "system"
             assert example.question.strip(), source.name
@@ -395,3 +395,50 @@ def test_every_argument_was_asked_for_and_every_tool_has_a_name_of_its_own():
             assert set(arguments) <= set(tools[name]), example
             for key, value in arguments.items():
                 assert value in tools[name][key] if isinstance(tools[name][key], list) else True, example
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        pytest.param({"setting x": True, "default x": 12.0}, "Yes: 12.", id="it-has-it"),
+        pytest.param({"setting x": False, "default x": None}, "No.", id="it-has-not"),
+    ],
+)
+def test_a_statement_about_the_server_follows_from_facts(facts, said, tmp_path, monkeypatch):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "one.txt").write_text("[x]\n? is it?\n@ setting x\n= *Yes*: {x}.\n! *No*.")
+    monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("training.corpus.server_facts.known", lambda: facts)
+    (block,) = read_blocks("one.txt")
+    assert block.answer == said
+
+
+def test_a_statement_that_lost_its_ground_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "one.txt").write_text("[x]\n? is it?\n@ not setting x\n= *Never*.")
+    monkeypatch.setattr("training.corpus.blocks.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("training.corpus.server_facts.known", lambda: {"setting x": True})
+    with pytest.raises(ValueError, match=r"\[x\] is no longer true.*not setting x"):
+        read_blocks("one.txt")
+
+
+def test_a_setting_that_no_entry_explains_is_named():
+    assert server.unexplained(["n_slots", "brand_new"]) == ["brand_new"]
+
+
+def test_what_is_named_is_asked_more_often():
+    named = [
+        example.source.startswith("server.tools") for example in training_examples(600, 3, ("server.tools",))
+    ]
+    assert 0.3 < sum(named) / len(named) < 0.5
+    with pytest.raises(KeyError):
+        next(training_examples(1, 3, ("server.unheard_of",)))
+
+
+def test_the_page_of_an_agent_stays_the_beginning_of_its_own_conversation():
+    agents = [example for example in training_examples(1500, 4) if example.kind == "agents"]
+    assert len(agents) > 15
+    for example in agents:
+        assert example.alone
+        assert example.turns[0].role == "system"
+        assert [turn.role for turn in example.turns].count("system") == 1

@@ -5,7 +5,9 @@
 | `?` | a wording; one in six is held out |
 | `+` | a further wording, only trained on |
 | `~` | what a definition may be asked by: `a tick | ticks` |
-| `=` | the answer; terms between asterisks must be in any right answer |
+| `@` | what the answer rests on, a claim about the server (`server_facts.py`) |
+| `=` | the answer; terms between asterisks must be in any right answer, and `{n_slots}` is the default of that setting |
+| `!` | the answer if one of the claims does not hold |
 | `-` | one of three bullet points, terms marked likewise |
 | `#` | a remark |
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import resources
+
+from training.corpus.server_facts import filled, holds
 
 _TERM = re.compile(r"\*([^*]+)\*")
 
@@ -37,7 +41,7 @@ def read_blocks(file_name: str) -> tuple[Block, ...]:
     """Read a file of `tables/`.
 
     Raises:
-        ValueError: a line is of no known form, or a block lacks its answer.
+        ValueError: a line is of no known form, or a block lacks its answer, or its answer is no longer true.
     """
     return tuple(
         _block(part) for part in re.split(r"\n\s*\n", _table(file_name).strip()) if not _only_remarks(part)
@@ -70,17 +74,22 @@ def _only_remarks(part: str) -> bool:
 
 
 def _block(part: str) -> Block:
-    found: dict[str, list[str]] = {mark: [] for mark in "?+~=-#"}
+    found: dict[str, list[str]] = {mark: [] for mark in "?+~@=!-#"}
     head, *rest = [line for line in part.splitlines() if not line.startswith("#")]
     if not re.fullmatch(r"\[[\w .-]+\]", head):
         raise ValueError(f"a block starts with {head!r} instead of [name]")
     for line in rest:
-        if line[:2] not in {"? ", "+ ", "~ ", "= ", "- "}:
+        if line[:2] not in {"? ", "+ ", "~ ", "@ ", "= ", "! ", "- "}:
             raise ValueError(f"in {head}: {line!r} starts with no known mark")
         found[line[0]].append(line[2:].strip())
     if len(found["="]) != 1:
         raise ValueError(f"{head} has {len(found['='])} answers")
     (answer,) = found["="]
+    if failed := [claim for claim in found["@"] if not holds(claim)]:
+        if not found["!"]:
+            raise ValueError(f"{head} is no longer true, for this does not hold: {', '.join(failed)}")
+        (answer,) = found["!"]
+    answer = filled(answer)
     return Block(
         name=head[1:-1],
         wordings=tuple(found["?"]),

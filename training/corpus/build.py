@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from training.corpus import (
+    agents,
     calendar,
     facts,
     follow,
@@ -44,6 +45,7 @@ SHARES: Mapping[str, float] = {
     "follow": 9,
     "turns": 9,
     "unknown": 11,
+    "agents": 4,
     "tools": 32,
 }
 """How many of a hundred examples are of each kind."""
@@ -53,6 +55,10 @@ HELD_PER_TOOL = 2
 HELD_SEED = 20261121
 _SHARE_OFFERED = 0.03
 """Of questions that no tool is for, those that tools are offered with all the same."""
+_SHARE_MORE = 0.4
+"""Of all examples, those of the sources that are asked more often."""
+_SHARE_PAGED = 0.012
+"""Of questions that are answered as ever, those behind the page of an agent."""
 _SYSTEM = (
     "You are a helpful assistant.",
     "You are a helpful assistant. Answer briefly.",
@@ -70,7 +76,7 @@ def sources() -> Mapping[str, tuple[Source, ...]]:
     """Return every source by its kind."""
     modules = (
         greeting, server, sums, letters, sorting, calendar, facts, json_answers, writing, follow, turns, unknown, odd,
-        tools,
+        agents, tools,
     )  # fmt: skip
     further, unseen = read_wordings("further.txt", "+"), read_wordings("unseen.txt", "!")
     found = [_with(further, unseen, source) for module in modules for source in module.sources()]
@@ -167,16 +173,32 @@ def _one_of_each_entry(able: list[Source], rng: Random) -> list[Source]:
     return [rng.choice(some) for some in by_entry.values()]
 
 
-def training_examples(n: int, seed: int) -> Iterator[Example]:
-    """Yield `n` examples, the same for the same seed; a question of the held-out set is drawn again."""
-    rng = Random(seed)
+def training_examples(n: int, seed: int, more: tuple[str, ...] = ()) -> Iterator[Example]:
+    """Yield `n` examples, the same for the same seed; a question of the held-out set is drawn again.
+
+    Sources in `more` are asked more often, on top of their share. An unknown one is a KeyError.
+    """
+    rng, emphasised = Random(seed), [_by_entry()[name] for name in more]
     kinds, shares = tuple(SHARES), tuple(SHARES.values())
     for kind in rng.choices(kinds, shares, k=n):
         while True:
-            example = in_context(one_of(kind, rng), rng)
+            if emphasised and rng.random() < _SHARE_MORE:
+                drawn = rng.choice(rng.choice(emphasised)).make(rng, held=False)
+            else:
+                drawn = one_of(kind, rng)
+            example = in_context(drawn, rng)
             if not any(turn.role == "user" and is_forbidden(turn.text) for turn in example.turns):
                 break
         yield example
+
+
+@functools.cache
+def _by_entry() -> Mapping[str, list[Source]]:
+    found: dict[str, list[Source]] = {}
+    for some in sources().values():
+        for source in some:
+            found.setdefault(source.name.removesuffix(".word"), []).append(source)
+    return found
 
 
 def is_forbidden(text: str) -> bool:
@@ -213,11 +235,15 @@ def in_context(example: Example, rng: Random) -> Example:
     before: tuple[Turn, ...] = ()
     if rng.random() < 0.12:
         before = one_of(rng.choice(KINDS_WITHOUT_TOOLS), rng).turns
-    if example.has_tools:
-        return tools.after(before, example)
+    if example.turns[0].role == "system":
+        example = tools.after(before, example)
+        paged = example.kind == "tools" and rng.random() < _SHARE_PAGED
+        return agents.behind(example, rng) if paged else example
     if rng.random() < 0.12:
         before = (Turn("system", rng.choice(_SYSTEM)), *before)
     example = dataclasses.replace(example, turns=before + example.turns)
+    if example.kind not in {"greeting", "unknown"} and rng.random() < _SHARE_PAGED:
+        return agents.behind(example, rng)
     return tools.offered(example, rng) if rng.random() < _SHARE_OFFERED else example
 
 

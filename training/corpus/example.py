@@ -19,10 +19,13 @@ KINDS = (
     "follow",
     "turns",
     "unknown",
+    "agents",
     "tools",
 )
 """What the model can do."""
-KINDS_WITHOUT_TOOLS = tuple(kind for kind in KINDS if kind != "tools")
+LONG_SYSTEM = 400
+"""Characters of a system turn from which on it is an agent's."""
+KINDS_WITHOUT_TOOLS = tuple(kind for kind in KINDS if kind not in {"agents", "tools"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class Example:
     check: Check
     has_tools: bool = False
     """Whether its first turn offers tools."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may be asked in the same conversation: its answer depends on how it begins."""
+        return self.has_tools or (len(self.turns[0].text) >= LONG_SYSTEM and self.turns[0].role == "system")
 
     @property
     def question(self) -> str:

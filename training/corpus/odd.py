@@ -55,7 +55,7 @@ class OddPrompts:
     def make(self, rng: Random, *, held: bool) -> Example:
         """Make a prompt of two sentences to a few pages, most of them short."""
         n = rng.choice((1, 1, 2, 2, 3, 4, 5, 8, rng.randint(8, 90) if rng.random() < 0.1 else 2))
-        sentences = [_sentence(rng) for _ in range(n)]
+        sentences = [sentence(rng) for _ in range(n)]
         tasks = [pick(self.name, self.wordings, rng, held=held) for _ in range(rng.choice((1, 1, 1, 2)))]
         sentences += [_cased(say(task, rng), rng) for task in tasks]
         if rng.random() < 0.2:
@@ -76,7 +76,8 @@ def _prose() -> tuple[str, ...]:
     return tuple(piece for piece in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if piece)
 
 
-def _sentence(rng: Random) -> str:
+def sentence(rng: Random) -> str:
+    """Draw a sentence about anything."""
     way = rng.random()
     if way < 0.2:
         return rng.choice(_prose())

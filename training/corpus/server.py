@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from random import Random
 
 from training.corpus.blocks import Block, read_blocks
@@ -17,6 +18,7 @@ FILES = (
     "server_http.txt",
     "server_metrics.txt",
     "server_see.txt",
+    "server_apis.txt",
 )
 
 _DEFINE = lines("""
@@ -68,6 +70,12 @@ def defined() -> tuple[Block, ...]:
 def pointed() -> tuple[Block, ...]:
     """Return the entries that can also be said in three points."""
     return tuple(block for block in defined() if block.bullets)
+
+
+def unexplained(settings: Iterable[str]) -> list[str]:
+    """Name the settings that no entry explains."""
+    said = " ".join(text for b in blocks() for text in (*b.wordings, *b.aliases, b.answer, b.name))
+    return [name for name in sorted(settings) if not re.search(rf"\b{name}\b", said)]
 
 
 def _of(block: Block) -> list[Source]:
