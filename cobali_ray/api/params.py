@@ -33,9 +33,6 @@ def sampling_of(
     asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
     if (penalty := _repetition_penalty(body)) is not None:
         asked["repetition_penalty"] = penalty
-    if body.allowed_token_ids is not None and not body.allowed_token_ids:
-        param = "allowed_token_ids"
-        raise InvalidParameterError(param, f"{param} is empty; leave it out to allow all tokens")
     params = replace(
         tuned(card.sampling, asked),
         logit_bias=_logit_bias(body.logit_bias or {}, card.n_vocab),

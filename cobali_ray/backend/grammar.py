@@ -224,7 +224,8 @@ def _from(kind: Kind, text: str, *, strict: bool, compact: bool) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
     if kind == "choice":
-        return _listed("start: " + " | ".join(map(json.dumps, json.loads(text))))
+        # One lexeme, of which llguidance takes any number; of rules it takes 2,000 beside each other.
+        return _listed("start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, json.loads(text))))
     if kind == "llguidance":
         return text
     if text.count("::=") > MAX_GBNF_RULES:

@@ -185,7 +185,7 @@ REFUSED = [
     pytest.param({"grammar": ""}, "grammar", "empty", id="no-grammar"),
     pytest.param({"guided_grammar": " \n"}, "guided_grammar", "empty", id="no-guided-grammar"),
     pytest.param({"ebnf": ""}, "ebnf", "empty", id="no-ebnf"),
-    pytest.param({"allowed_token_ids": []}, "allowed_token_ids", "empty", id="no-tokens"),
+    pytest.param({"allowed_token_ids": []}, "allowed_token_ids", "at least 1", id="no-tokens"),
     pytest.param({"regex": "a", "json_schema": SCHEMA}, "regex", "json_schema", id="two"),
     pytest.param(
         {"structured_outputs": {"regex": "a", "choice": ["b"]}},

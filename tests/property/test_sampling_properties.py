@@ -181,7 +181,7 @@ def play(places, n_vocab, order):
         logits = np.stack([places[at][1][tick] for at in order])
         sampled = sample_rows(logits, [made[at] for at in order])
         for i, at in enumerate(order):
-            seen[at].append((sampled.tokens[i], sampled.logprobs.get(i), sampled.failed.get(i)))
+            seen[at].append((sampled.tokens[i], sampled.logprobs.get(i), str(sampled.failed.get(i))))
     state = {at: made[at]._random.getstate() if made[at]._random else None for at in order}
     return {at: (seen[at], made[at].n_sampled, state[at]) for at in order}
 
