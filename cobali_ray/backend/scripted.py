@@ -321,7 +321,7 @@ class ByteVocab:
     @cached_property
     def chat(self) -> ChatTemplate:
         """The messages one below the other, unless a template was given."""
-        return ChatTemplate(self._chat_template or _ONE_BELOW_THE_OTHER)
+        return ChatTemplate(self._chat_template or _ONE_BELOW_THE_OTHER, spent_s=time.thread_time)
 
     @cached_property
     def form(self) -> Format:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +65,7 @@ class Vocab:
         bos, eos = lc.llama_vocab_bos(self._vocab), lc.llama_vocab_eos(self._vocab)
         own = template.decode("utf-8", "replace") if template else CHATML
         source = own if chat_template is None else chat_template
-        self.chat = ChatTemplate(source, bos=self._name(bos), eos=self._name(eos))
+        self.chat = ChatTemplate(source, bos=self._name(bos), eos=self._name(eos), spent_s=time.thread_time)
         if self.chat.unreadable:  # plain completions need no template, so the model is served
             _log.warning("chat_template", detail=f"it cannot be read: {self.chat.unreadable}")
 

@@ -7,10 +7,9 @@ loops and calls end once it has taken `MOST_S` of processor time, so callers kee
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn
@@ -39,6 +38,7 @@ MOST_S = 2.0
 MOST_CHARS = 1 << 26
 """Of a text that a template puts together, which could double itself."""
 
+_END_S: ContextVar[float] = ContextVar("end_s")
 _OPEN = "<-open-end->"
 _STRANGER = "qzxvk"
 _TEXT = "be brief"
@@ -62,11 +62,13 @@ class ChatTemplate:
         bos: str = "",
         eos: str = "",
         clock: Callable[[], datetime] = datetime.now,
+        spent_s: Callable[[], float] = lambda: 0.0,
         most_s: float = MOST_S,
     ) -> None:
+        """`spent_s` says how much of the processor's time the calling thread has used; without it nothing ends."""
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
         self._names = {"bos_token": bos, "eos_token": eos}
-        self._bounds = _Bounds(most_s)
+        self._bounds = _Bounds(spent_s, most_s)
         environment = _environment(clock, self._bounds)
         try:
             self._template = environment.from_string(_Bounded().visit(environment.parse(source)))
@@ -206,16 +208,16 @@ class ChatTemplate:
 class _Bounds:
     """How long the rendering of each thread may go on."""
 
-    def __init__(self, most_s: float) -> None:
-        self._most_s, self._of_thread = most_s, threading.local()
+    def __init__(self, spent_s: Callable[[], float], most_s: float) -> None:
+        self._spent_s, self._most_s = spent_s, most_s
 
     def begin(self) -> None:
         """Begin to count."""
-        self._of_thread.end_s = time.thread_time() + self._most_s
+        _END_S.set(self._spent_s() + self._most_s)
 
     def check(self) -> None:
         """Raise TemplateError once it is too much."""
-        if time.thread_time() > self._of_thread.end_s:
+        if self._spent_s() > _END_S.get():
             raise TemplateError(
                 f"it takes more than {self._most_s:g} s to render; send fewer or shorter ones"
             )

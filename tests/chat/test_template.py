@@ -1,5 +1,6 @@
 """ChatTemplate: what templates are given, what they may do, how a prompt ends."""
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -310,7 +311,7 @@ ENDLESS = [
 @pytest.mark.parametrize(("source", "says"), ENDLESS)
 def test_a_template_that_would_go_on_for_ever_is_refused(source, says):
     """For the number of messages that a client sent; a few are rendered."""
-    template = ChatTemplate(source, most_s=0.1)
+    template = ChatTemplate(source, spent_s=time.thread_time, most_s=0.1)
     template.render(LONG[:3])
     with pytest.raises(InvalidParameterError, match=says) as caught:
         template.render(LONG)

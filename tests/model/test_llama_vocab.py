@@ -1,5 +1,6 @@
 """Vocab, the log and the thread policy on real llama.cpp."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_control_tokens_are_read_only_when_asked_and_show_nothing(vocab):
     assert vocab.detokenize(parsed, special=False) == "user"
     assert vocab.end_tokens
     assert all(vocab.piece(token) == b"" for token in vocab.end_tokens)
+
+
+def test_a_template_that_goes_on_for_ever_ends_with_the_processors_time(tiny):
+    endless = "{% for i in range(10 ** 5) %}{% for j in range(10 ** 5) %}{% endfor %}{% endfor %}"
+    with contextlib.closing(Vocab.load(tiny, chat_template=endless)) as vocab:
+        began_s = time.thread_time()
+        with pytest.raises(InvalidParameterError, match="more than 2 s"):
+            vocab.chat.render([{"role": "user", "content": "hi"}])
+        assert time.thread_time() - began_s < 10
 
 
 def test_the_chat_template_ends_with_the_assistants_turn(vocab):
