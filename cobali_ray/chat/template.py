@@ -65,7 +65,7 @@ class ChatTemplate:
         spent_s: Callable[[], float] = lambda: 0.0,
         most_s: float = MOST_S,
     ) -> None:
-        """`spent_s` says how much of the processor's time the calling thread has used; without it nothing ends."""
+        """`spent_s` says how much processor time the calling thread has used; without it nothing ends."""
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
         self._names = {"bos_token": bos, "eos_token": eos}
         self._bounds = _Bounds(spent_s, most_s)
