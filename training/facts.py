@@ -11,7 +11,6 @@ from typing import Any
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
 from training.corpus.server_facts import TABLE, observed
-from training.evaluate import served
 from training.show import CONSOLE
 
 PLACE = Path(__file__).parent / "corpus" / "tables" / TABLE
@@ -23,6 +22,8 @@ def write_facts() -> None:
     Raises:
         TrainingError: the server does not start.
     """
+    from training.evaluate import served  # which needs PyTorch; who only compares does not
+
     with (
         tempfile.TemporaryDirectory() as folder,
         served(resolve("builtin:tiny"), Path(folder) / "server.log") as url,
