@@ -102,16 +102,23 @@ class Judges:
         """Judge them one after the other, in a thread; after one that was given up the rest need not be."""
         if not cases:
             return
-        try:
-            process = self._idle.pop()
-        except IndexError:
-            process = _Process()
+        process = self._process()
         for case in cases:
             if (verdict := process.judge(case)) is None:
                 self._remember(case, _why(process.end()))
                 return
             self._remember(case, verdict)
         self._idle.append(process)
+
+    def _process(self) -> _Process:
+        """Return a process without work. One that ended while it had none says nothing of the next case."""
+        with suppress(IndexError):
+            while True:
+                process = self._idle.pop()
+                if process.runs:
+                    return process
+                process.end()
+        return _Process()
 
     def _remember(self, case: Case, verdict: Verdict) -> None:
         with self._lock:
@@ -146,6 +153,11 @@ class _Process:
     def pid(self) -> int:
         """Its id."""
         return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def judge(self, case: Case) -> Verdict | None:
         """Return a verdict; None if the process ended over it. Then `end` says why."""

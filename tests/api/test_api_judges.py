@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import resource
+import signal
 
 import pytest
 from fake_client import Wire
@@ -127,3 +129,14 @@ async def test_what_takes_too_much_memory_is_refused_for_that():
     assert "more than 1024 MiB to compile" in judges.known(case)
     await judges.judge("", [other := Case("regex", "b")])
     assert judges.known(other)[1] == ()
+
+
+async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_next():
+    judges, first, second = Judges(), Case("regex", "a+"), Case("regex", "b+")
+    await judges.judge("a", [first])
+    (process,) = judges._idle
+    os.kill(process.pid, signal.SIGKILL)
+    process._process.wait(WAIT_S)
+    await judges.judge("a", [second])
+    assert not isinstance(judges.known(second), str)
+    assert judges.known(second) is not None
