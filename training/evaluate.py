@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 
+from cobali_ray.ports import free_port
 from training.check import note
 from training.corpus.build import drawn_set, plain_set, typed_set
 from training.corpus.checks import passes
@@ -157,7 +157,7 @@ def served(model: Path, log: Path) -> Iterator[str]:
     Raises:
         TrainingError: it ended, or was not ready in time.
     """
-    port = _free_port()
+    port = free_port()
     command = [
         str(Path(sys.executable).with_name("cobali")),
         "serve",
@@ -193,12 +193,6 @@ def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
     raise TrainingError(f"the server was not ready in {_START_S:.0f} s; its log is {log}")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _as_text(answered: Answered) -> str:

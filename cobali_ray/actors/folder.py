@@ -18,8 +18,8 @@ from stat import S_ISDIR
 from typing import Final
 
 from cobali_ray.actors.fork_worker import SOCKET
-from cobali_ray.actors.ports import FOLDER, socket_dir
 from cobali_ray.actors.processes import end_all, started_with
+from cobali_ray.ports import FOLDER, socket_dir
 
 LOCK: Final = "lock"
 

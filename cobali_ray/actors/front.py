@@ -19,9 +19,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-from cobali_ray.actors.ports import free_blocks
 from cobali_ray.api.ids import HEADER_BYTES, SANE_ID
 from cobali_ray.errors import FrontEndError, HeadersTooLargeError, StartError
+from cobali_ray.ports import free_blocks
 from cobali_ray.signals import end_with_parent
 
 LOOPBACK = "127.0.0.1"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from cobali_ray.actors.ports import FIRST, LAST
+from cobali_ray.ports import FIRST, LAST
 
 ROOTS: Final = re.compile(r"cobali serve|/raylet/raylet |/gcs/gcs_server |/ray start ")
 """Commands below which everything belongs to a server, or to Ray's node that it runs on."""

@@ -25,9 +25,9 @@ from typing import Any
 from cobali_ray.actors import fork_worker
 from cobali_ray.actors.fork_server import keep_sessions_private
 from cobali_ray.actors.output import Output
-from cobali_ray.actors.ports import free_port, socket_dir
 from cobali_ray.actors.processes import descendants, end
 from cobali_ray.errors import StartError
+from cobali_ray.ports import free_port, socket_dir
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05

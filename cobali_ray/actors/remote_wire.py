@@ -25,7 +25,7 @@ from zmq.utils import z85
 
 from cobali_ray.actors.address import Address
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES
-from cobali_ray.actors.ports import FIRST, LAST
+from cobali_ray.ports import FIRST, LAST
 
 _log = structlog.get_logger(__name__)
 

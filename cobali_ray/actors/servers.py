@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cobali_ray.actors.listening import SERVE, Listener, listeners, name_of, server_processes
-from cobali_ray.actors.ports import authority, reached_at
 from cobali_ray.models.commands import list_console
+from cobali_ray.ports import authority, reached_at
 
 WATCH_S: Final = 0.5
 """How long tokens are counted for a rate."""

@@ -48,13 +48,13 @@ from cobali_ray.actors.node import (
     watching_node,
 )
 from cobali_ray.actors.output import Apart, Output, Workers, open_output
-from cobali_ray.actors.ports import authority, reached_at, require_free
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.models.builtin import Progress
 from cobali_ray.models.registry import describe
+from cobali_ray.ports import authority, reached_at, require_free
 from cobali_ray.settings import EngineSettings
 from cobali_ray.signals import STOPPING, on_signals
 

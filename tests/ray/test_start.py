@@ -26,9 +26,9 @@ from cobali_ray.actors import node, serving
 from cobali_ray.actors.cluster import cluster_environment
 from cobali_ray.actors.front import MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
-from cobali_ray.actors.ports import free_port
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
+from cobali_ray.ports import free_port
 
 pytestmark = pytest.mark.ray
 

@@ -150,7 +150,7 @@ def process(tmp_path, port, program=HTTP):
 
 
 def test_a_server_runs_for_as_long_as_the_block(tmp_path):
-    from cobali_ray.actors.ports import free_port
+    from cobali_ray.ports import free_port
 
     def interrupted(server):
         with server:
@@ -166,7 +166,7 @@ def test_a_server_runs_for_as_long_as_the_block(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_server_too(tmp_path, number):
-    from cobali_ray.actors.ports import free_port
+    from cobali_ray.ports import free_port
 
     server = process(tmp_path, free_port())
     before = signal.getsignal(number)

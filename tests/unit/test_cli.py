@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray import cli
-from cobali_ray.actors.ports import free_port
+from cobali_ray.ports import free_port
 
 HEAVY = ("numpy", "ray", "matplotlib", "llama_cpp", "openai", "fastapi", "structlog", "httpx2")
 

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from cobali_ray.actors import front, serving
-from cobali_ray.actors.ports import free_port
 from cobali_ray.errors import StartError
+from cobali_ray.ports import free_port
 
 ENDED = """[NOTICE]   (31695) : haproxy version is 3.0
 [WARNING]  (31695) : config : missing timeouts

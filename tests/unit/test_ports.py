@@ -4,10 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from cobali_ray.actors import front, ports
+from cobali_ray import ports
+from cobali_ray.actors import front
 from cobali_ray.actors.front import fast_front
 from cobali_ray.errors import ConfigError, StartError
 
@@ -25,6 +27,23 @@ def test_blocks_are_free_and_apart():
     one, two = ports.free_blocks(2)
     assert len(one) == len(two) == 64
     assert not set(one) & set(two)
+
+
+def test_no_outgoing_connection_takes_a_single_port_before_somebody_listens():
+    given = [ports.free_port() for _ in range(50)]
+    assert len(set(given)) == 50
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert max(given) < first
+    assert not {port for port in given if ports.FIRST <= port < ports.LAST}
+
+
+def test_a_single_port_that_somebody_has_is_not_given(monkeypatch):
+    port = ports.free_port()
+    monkeypatch.setattr(ports, "SINGLE", range(port, port + 1))
+    monkeypatch.setattr(ports, "_given", set())
+    with listener(port), pytest.raises(ConfigError, match="no free port"):
+        ports.free_port()
+    assert ports.free_port() == port
 
 
 def test_a_port_that_somebody_would_share_is_not_free(monkeypatch):

@@ -17,7 +17,6 @@ import typer
 import yaml
 from rich.console import Console
 
-from cobali_ray.actors.ports import free_port
 from cobali_ray.backend.threads import ENVIRONMENT, Wait
 from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, check_model
 from cobali_ray.bench.commands.serve import command_line, report_of
@@ -44,6 +43,7 @@ from cobali_ray.bench.servers.process import ServerProcess, our_server
 from cobali_ray.errors import ConfigError, InternalError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.models.registry import resolve
+from cobali_ray.ports import free_port
 from cobali_ray.signals import ended_in_order
 
 IN_PROCESS_NAME = "inprocess"

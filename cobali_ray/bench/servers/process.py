@@ -16,9 +16,9 @@ from typing import Self
 import httpx2
 import yaml
 
-from cobali_ray.actors.ports import free_port
 from cobali_ray.bench.servers.llama_server import PeerSettings
 from cobali_ray.errors import ConfigError
+from cobali_ray.ports import free_port
 
 READY_POLL_S = 0.2
 START_TIMEOUT_S = 300.0

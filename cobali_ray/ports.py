@@ -12,8 +12,11 @@ from ipaddress import ip_address
 from cobali_ray.errors import ConfigError
 
 FIRST, LAST = 20_000, 30_000
-"""Ports are taken from here: below what Linux gives to outgoing connections."""
+"""Blocks of ports are taken from here: below what Linux gives to outgoing connections."""
+SINGLE = range(30_000, 32_768)
+"""And single ones from here, the last that it gives to nobody."""
 _SIZE = 64
+_given: set[int] = set()
 FOLDER = "cobali-serve-"
 """How the name of a server's own folder begins."""
 
@@ -27,10 +30,19 @@ def socket_dir() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on right now, and that this process was not given before.
+
+    The kernel's own choice is one that an outgoing connection may have taken when somebody listens at last: a
+    starting server makes hundreds of connections first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for port in secrets.SystemRandom().sample(SINGLE, len(SINGLE)):
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+    raise ConfigError("port", f"no free port from {SINGLE.start} to {SINGLE.stop - 1}")
 
 
 def free_blocks(n: int) -> list[range]:
