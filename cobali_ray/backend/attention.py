@@ -85,7 +85,7 @@ def measured(
     if found is None:
         found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types)
         if found is not None and file is not None:
-            _write(file, found)
+            write_kept(file, json.dumps(asdict(found)))
     _log.info(
         "flash_attention",
         chosen="off" if found is not None and found.off_wins else "auto",
@@ -109,12 +109,17 @@ def _key(lc: Any, path: Path, n_cells: int, n_threads: int, types: tuple[int, in
     `types` are those of keys and values.
     """
     stat = path.stat()
-    info = cgroup.ROOT / "proc/cpuinfo"
-    lines = info.read_text().splitlines() if info.exists() else []
-    cpu = sorted({line for line in lines if line.startswith(_CPU)})
-    facts = (str(path.resolve()), stat.st_size, stat.st_mtime_ns, n_cells, n_threads, types, N_ROWS, cpu,
+    file = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
+    facts = (*file, n_cells, n_threads, types, N_ROWS, processor(),
              version("llama-cpp-python"), lc.llama_print_system_info().decode())  # fmt: skip
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
+
+
+def processor() -> list[str]:
+    """Return what tells this machine's processor from others."""
+    info = cgroup.ROOT / "proc/cpuinfo"
+    lines = info.read_text().splitlines() if info.exists() else []
+    return sorted({line for line in lines if line.startswith(_CPU)})
 
 
 def _read(file: Path) -> Measured | None:
@@ -133,12 +138,12 @@ def _read(file: Path) -> Measured | None:
     return found if all(0 < t < float("inf") for t in times) else None
 
 
-def _write(file: Path, found: Measured) -> None:
+def write_kept(file: Path, text: str) -> None:
     """Keep a measurement, whole or not at all; without a folder the next start measures again."""
     part = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(file)
     except OSError as error:
         _log.warning("not_kept", file=str(file), error=str(error))

@@ -20,6 +20,7 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.block_files import BlockFiles
+from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import refusal_of_cache, require_servable, settled
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
@@ -205,12 +206,15 @@ def engine_on(
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
     limits, clock = limits_of(backend, settings), clock or MonotonicClock()
+    pacer = settings.pacer(backend.grain)
+    if path is not None and backend.generates:
+        pacer.model.calibrate(calibration(backend, limits, settings, path, _measurements(settings)))
     return Engine(
         backend,
         limits,
         clock,
         sink,
-        pacer=settings.pacer(backend.grain),
+        pacer=pacer,
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=Speculation() if settings.speculation == "auto" else None,
