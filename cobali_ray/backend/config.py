@@ -120,7 +120,7 @@ class LlamaConfig:
         """
         plain = self.flash_attn == "off" or not n_heads
         if pass_cells is not None or self.n_gpu_layers or plain or self.unified:
-            return Grain(pass_cells=pass_cells)
+            return Grain(pass_cells=pass_cells, beside=int(not self.unified))
         pieces = 1 if self.n_threads == 1 else 4 * self.n_threads
         step = _ATTENTION_TILE * max(1 if pieces == 1 else 2, -(-pieces // n_heads))
         return Grain(step=step, least=_ATTENTION_TILE, beside=1)

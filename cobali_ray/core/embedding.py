@@ -18,10 +18,10 @@ from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 from cobali_ray.core.admission import MAX_RETRY_S, MIN_RETRY_S
 from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.instructions import Finish
+from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.queue import AGEING_S
 from cobali_ray.core.request import MAX_PRIORITY, MIN_PRIORITY
-from cobali_ray.core.ticktime import LeastSquares
 from cobali_ray.errors import (
     CobaliError,
     DeadlineExceededError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import exp, inf, sqrt
 from typing import Literal, Protocol
 
 from cobali_ray.core.fair import yields
@@ -19,40 +19,54 @@ from cobali_ray.core.plan import (
     who_is_due,
     within_rows,
 )
-from cobali_ray.core.runs import Row, cells_of, runs_of
+from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 LEAST_CHUNK = 4
-"""Prefill goes on at this pace even where decoding alone is slower than the target."""
+"""Prefill goes on at this pace even where decoding alone takes nearly as long as the target."""
 FIRST_CHUNK = 64
-AUTO_TARGET_S, AUTO_FACTOR = 0.03, 3.0
-"""The automatic target: three decode ticks of a full batch, at least 30 ms; longer for as long as more
-prompts wait than streams are settled, because then the streams' wait is the smaller one in all.
-
-Every gap holds a decode tick of d seconds beside prefill, so that a prompt which takes W alone takes at least
-W / (1 - d / T) with gaps of T: twice as long at two decode ticks, 1.5 times at three, 1.33 times at four."""
-SETTLED = 4
-"""Output tokens from which on a stream counts as settled. One that has just begun came with the prompts
-that still wait: the burst starts together, and its decode ticks are not run half empty meanwhile."""
+_GROWTH = 2
+"""Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
+PATIENCE_S = 4.0
+"""A gap of twice this length costs its reader as much as the gap is long: see `objective_s`."""
+MOST_GAP_S = 2.0
+"""No gap that prefill makes is longer, unless decoding alone takes a third of it."""
 DUE_FACTOR = 3.0
 """How much longer gaps may be for a prompt that is due before others: at nine decode ticks it takes 1.13
 times as long as alone. With 2 a better class's p99 TTFT beside a flood was 1.2 times that alone, with 1 it
 was 1.5."""
-_FULL_STEP = 0.05
-_ROW_SHARE = 0.5
-"""What share of a decode tick is assumed to grow with its rows, until a batch half full was seen."""
-_GROWTH = 2
-_LATE = 1.05
-_ALLOWED_LATE, _ALLOWED_LATE_AUTO = 0.005, 0.02
-"""The share of ticks beside prefill that may take more than 5 % longer than the target. A target that was
-asked for is a promise about the 99th percentile of these very gaps; the automatic one weighs it against the
-prompts' wait, recovers from a disturbance within a hundred ticks instead of some hundreds, and holds the 99th
-percentile of a stream's whole life."""
-_STEP = 0.04
-_LEAST_MARGIN = 0.4
-_NEARLY = 1.4
-_PATIENCE, _MOST_PATIENCE = 4, 256
-"""Ticks of short chunks before a whole step is tried again."""
+_FLAT = 1.5
+"""The objective costs 8 % more with ticks so many times as long as the best, or as short: a prompt is not cut
+for less."""
+_SURE = 3.0
+"""A target that was asked for is a promise about the 99th percentile: predictions and so many times their
+mean error must stay within it."""
+_SPREAD_S, _FIRST_SPREAD, _MOST_SPREAD, _N_FIRST = 5.0, 0.05, 0.2, 4
+"""How fast the mean error forgets, what it is at first, as if from so many ticks, and the most it counts."""
+_ROUND_S, _ROUND = 0.03, 3.0
+"""How long streams wait for what is no prompt, drafts or another adapter's turn: at most so long, or so many
+decode ticks, whichever is longer."""
+_NEARLY, _TRY_S, _MOST_TRY_S = 1.15, 1.0, 64.0
+"""Now and then a whole step is tried that should not quite fit, because short chunks teach nothing about long
+ones: at first once a second, after one that was late half as often, else twice."""
+
+
+def objective_s(decode_s: float, n_streams: int, n_prompts: int) -> float:
+    """Return how long a tick with prefill should be, all in all.
+
+    What is minimised: each second that a prompt waits costs 1, and a gap of x seconds costs its reader
+    x^2 / (2 * PATIENCE_S), for it is noticed the more the longer it is, while how much prefill delays streams
+    in sum does not depend on how it is cut. Prefill that takes W alone, cut into W / g ticks of d + g, has
+    every prompt wait d more per tick, and every stream have so many gaps:
+
+        n_prompts * W * d / g  +  n_streams * W / g * (d + g)^2 / (2 * PATIENCE_S)
+
+    whose least is at g^2 = d^2 + 2 * PATIENCE_S * d * n_prompts / n_streams. One prompt beside 15 streams
+    takes 1.5 times as long as alone where decoding takes 0.16 s a tick, and 1.1 times where it takes 3 ms.
+    Where as many prompts wait as streams go on, it is next to prefill first; the mean is best so, too.
+    """
+    prefill_s = sqrt(decode_s * (decode_s + 2 * PATIENCE_S * n_prompts / max(n_streams, 1)))
+    return decode_s + min(prefill_s, max(MOST_GAP_S - decode_s, 2 * decode_s))
 
 
 class Stream(Protocol):
@@ -63,8 +77,6 @@ class Stream(Protocol):
     @property
     def n_computed(self) -> int: ...
     @property
-    def n_output(self) -> int: ...
-    @property
     def rank(self) -> tuple[int, float]: ...
 
 
@@ -72,20 +84,21 @@ class Pacer:
     """Plans the prefill of ticks within an ITL target and learns from how long they took.
 
     Without a target it plans like `plan_chunks` and only learns. With one, every tick beside decoding streams
-    gets the largest prefill whose predicted time stays within the target times a margin; the margin follows
-    the share of late ticks, so that the 99th percentile of the gaps, not their mean, meets the target.
+    gets the largest prefill whose predicted time, with a margin for the predictions' errors, stays within it.
+    The automatic target is what `objective_s` says, tick by tick, and so is one shorter than a decode tick.
     """
 
     def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
         self._target_s = target_s
-        self._allowed_late = _ALLOWED_LATE_AUTO if target_s == "auto" else _ALLOWED_LATE
         self.model = TickTimeModel(grain)
-        self._margin = 0.9
-        self._n_short, self._patience, self._trying = 0, _PATIENCE, False
-        self._full_s = 0.0
-        """Time of a decode tick with most slots busy; 0 until one was seen."""
+        self._spread = _FIRST_SPREAD
+        """Mean relative error of what was predicted for ticks beside streams."""
+        self._n_errors = 0
+        self._untried_s, self._try_s, self._trying = 0.0, _TRY_S, False
         self.target_s = 0.0
         """The target of the tick planned last; 0 where it had none."""
+        self.unmet_s = 0.0
+        """What decoding alone took, longer than the target that was asked for; 0 while that can be met."""
 
     def plan(
         self,
@@ -105,70 +118,89 @@ class Pacer:
         self.target_s = 0.0
         if not prompts:
             return []
-        first, decode_s = min([p.rank for p in prompts]), 0.0
+        first, decode_s, exact = min([p.rank for p in prompts]), 0.0, False
         due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
-            decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget))
-            n_settled = sum([s.n_output >= SETTLED for s in streams])
-            self.target_s = self._target(decode_s, n_decode, n_settled, len(prompts), limits.n_slots)
-            if due and self._target_s == "auto":
+            runs = run_lengths([s.slot_id for s in streams]) if limits.grain.cuts else ()
+            decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget), runs)
+            self.target_s, exact = self._target(decode_s, n_decode, len(prompts))
+            if due and not exact:
                 self.target_s *= DUE_FACTOR
         if due or not self.target_s:
             prompts = who_is_due(prompts)
-        waits = within_s < inf and self._target_s is not None
-        if waits:
-            self.target_s = min(self.target_s or inf, within_s)
+        if within_s < inf and self._target_s is not None:
+            self.target_s, exact = min(self.target_s or inf, within_s), True
         elif not self.target_s:
             return plan_chunks(prompts, limits, budget)
-        mixed = len(streams) > 0
-        left_s = self.target_s * self._margin - decode_s - self.model.entry_s(mixed=mixed)
-        most = FIRST_CHUNK
-        if self.model.knows_prefill:
-            most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
+        sure = 1 + _SURE * self._spread if exact else 1.0
+        most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
-        return list(self._chunks(order_prefill(prompts, limits, most), left_s, most, limits, mixed=mixed))
+        left_s = self.target_s / sure - decode_s
+        flat_s = 0.0 if exact else (_FLAT - 1) * left_s
+        ordered = order_prefill(prompts, limits, most)
+        return list(self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams)))
 
     def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
-        """Return seconds per prompt token beside so many settled streams, and more per position of its depth.
+        """Return seconds per prompt token beside so many streams, and more per position of its depth.
 
         Ticks are as long as the target allows, or as the token budget, and prefill has what decoding leaves
         of them. None while too little is known.
         """
-        if not self.model.knows_prefill:
+        model = self.model
+        if not model.knows_prefill:
             return None
-        token_s, depth_s = self.model.token_s
-        spent_s = self.model.decode_s(n_decode, context) + self.model.entry_s(mixed=n_decode > 0)
-        left_s = token_s * (limits.token_budget - n_decode)
-        if n_decode and self._target_s is not None:
-            target_s = self._target(spent_s, n_decode, n_decode, 1, limits.n_slots)
-            left_s = min(left_s, target_s - spent_s) if target_s else left_s
-        left_s = max(left_s, token_s * LEAST_CHUNK)
-        stretch = (spent_s + left_s) / left_s if left_s else 1.0
+        token_s, depth_s = model.token_s
+        most = limits.token_budget - n_decode
+        if not n_decode or self._target_s is None:
+            spent_s = model.decode_s(n_decode, context)
+            return (spent_s / most + token_s, depth_s)
+        spent_s = model.decode_s(n_decode, context)
+        target_s, _ = self._target(spent_s, n_decode, 1)
+        left_s = (target_s or inf) - spent_s
+        length = max(model.longest_chunk(0, left_s, mixed=True, n_before=1, most=most), LEAST_CHUNK)
+        stretch = 1 + spent_s / max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
         return token_s * stretch, depth_s * stretch
 
-    def _target(self, decode_s: float, n_decode: int, n_settled: int, n_prefill: int, n_slots: int) -> float:
-        """Return the target; automatic: 0 while nothing is known of decode ticks, and for a burst's start."""
-        if self._target_s != "auto":
-            return self._target_s or 0.0
-        if not n_settled or not self.model.knows_decode:
-            return 0.0
-        full_s = self._full_s or decode_s * (1 + _ROW_SHARE * (n_slots / n_decode - 1))
-        return _auto_s(full_s) * max(1.0, n_prefill / n_settled)
+    def _target(self, decode_s: float, n_decode: int, n_prefill: int) -> tuple[float, bool]:
+        """Return the target, and whether it is a promise; 0 while nothing is known of decode ticks."""
+        if isinstance(self._target_s, float):
+            if decode_s < self._target_s or not self.model.knows_decode:
+                self.unmet_s = 0.0
+                return self._target_s, True
+            self.unmet_s = decode_s
+        if not self.model.knows_decode:
+            return 0.0, False
+        return objective_s(decode_s, n_decode, n_prefill), False
 
     def _chunks(
-        self, prompts: Sequence[Prompt], left_s: float, most: int, limits: EngineLimits, *, mixed: bool
+        self,
+        prompts: Sequence[Prompt],
+        left_s: float,
+        flat_s: float,
+        most: int,
+        limits: EngineLimits,
+        *,
+        n_decode: int,
     ) -> Iterable[Span]:
-        model, grain, n_rows = self.model, limits.grain, limits.n_scored_rows
+        """Yield chunks for `left_s`; a prompt's last one may take `flat_s` longer, all of them together."""
+        model, grain, n_rows, mixed = self.model, limits.grain, limits.n_scored_rows, n_decode > 0
         beside = grain.beside if mixed else 0
+        n_before = 0 if grain.beside else n_decode
         for number, prompt in enumerate(prompts):
             start, scored = prompt.n_computed, prompt.n_unscored is not None
             if number and start and grain.step > 1:
                 return  # company would cut it into pieces that are no whole steps
             fits = most
             if model.knows_prefill:
-                fits = model.longest_chunk(start, left_s, mixed=mixed, scored=scored)
+                limit = min(most, max(prompt.n_pending, grain.step + beside))
+                fits = model.longest_chunk(
+                    start, left_s, mixed=mixed, scored=scored, n_before=n_before, most=limit
+                )
+                whole_s = model.chunk_s(start, prompt.n_pending, mixed=mixed, n_before=n_before)
+                if fits < prompt.n_pending <= most and whole_s <= left_s + flat_s and not scored:
+                    fits = prompt.n_pending
             if number == 0:
                 fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain, mixed=mixed))
             fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
@@ -183,29 +215,19 @@ class Pacer:
             yield chunk
             most -= length
             n_rows -= (rows := n_scored(prompt, chunk))
-            left_s -= model.chunk_s(start, length, mixed=mixed) + model.row_s * rows
-            if start and grain.step > 1:
+            left_s -= model.chunk_s(start, length, mixed=mixed, n_before=n_before) + model.out_s * rows
+            n_before += length
+            if (start and grain.step > 1) or (left_s <= 0 and model.knows_prefill):
                 return
 
     def _retry(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
-        """Return a whole step, or all of a prompt shorter than one, if half the safety margin is enough.
-
-        Short chunks are several times as dear per token and teach nothing about long ones, so that a wrong
-        guess would keep itself alive: now and then a step is tried that should not quite fit. Each try that
-        was late doubles the ticks until the next.
-        """
+        """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
         step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
-        if fits >= step:
+        if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
             return 0
-        step_s = self.model.chunk_s(prompt.n_computed, step, mixed=mixed)
-        if step_s <= left_s + (1 - self._margin) / 2 * self.target_s:
-            return step
-        if step_s > _NEARLY * left_s:
+        if self.model.chunk_s(prompt.n_computed, step, mixed=mixed) > _NEARLY * left_s:
             return 0
-        self._n_short += 1
-        if self._n_short < self._patience:
-            return 0
-        self._n_short, self._trying = 0, True
+        self._untried_s, self._trying = 0.0, True
         return step
 
     def decode_s(self, n_decode: int, context: int) -> float:
@@ -214,33 +236,34 @@ class Pacer:
 
     def round_s(self, decode_s: float) -> float:
         """Return how long streams may wait for their turn, if a token for each of them takes `decode_s`."""
-        return self._target_s if isinstance(self._target_s, float) else _auto_s(decode_s)
+        return self._target_s if isinstance(self._target_s, float) else _round_s(decode_s)
 
     def most_s(self, decode_s: float) -> float:
         """Return how long a tick may take that is given more to compute than the streams' next tokens."""
         if self._target_s == "auto":
-            return _auto_s(decode_s)
+            return _round_s(decode_s)
         return inf if self._target_s is None else self._target_s
 
-    def learn(self, shape: Shape, seconds: float, n_slots: int) -> float:
+    def learn(self, shape: Shape, seconds: float) -> float:
         """Take one finished tick of `seconds`; return what had been predicted (0: nothing known)."""
         knows = self.model.knows_prefill if shape.chunks else self.model.knows_decode
         predicted = self.model.predict(shape) if knows else 0.0
-        if self.target_s and shape.chunks:
-            late = seconds > _LATE * self.target_s
-            if self._trying:
-                self._patience = min(2 * self._patience, _MOST_PATIENCE) if late else _PATIENCE
-                self._trying = False
-            self._margin += _STEP * (self._allowed_late - late)
-            self._margin = min(max(self._margin, _LEAST_MARGIN), 1.0)
+        if predicted and shape.chunks and shape.n_decode:
+            error = min(abs(seconds / predicted - 1), 2 * _MOST_SPREAD)
+            self._n_errors += 1
+            step = max(1 - exp(-seconds / _SPREAD_S), 1 / (self._n_errors + _N_FIRST))
+            self._spread = min(self._spread + step * (error - self._spread), _MOST_SPREAD)
+        if self._trying:
+            factor = 2.0 if seconds > self.target_s else 0.5
+            self._try_s = min(max(factor * self._try_s, _TRY_S), _MOST_TRY_S)
+            self._trying = False
+        self._untried_s += seconds
         self.model.learn(shape, seconds)
-        if not shape.chunks and 2 * shape.n_decode >= n_slots:
-            self._full_s += (_FULL_STEP if self._full_s else 1.0) * (seconds - self._full_s)
         return predicted
 
 
-def _auto_s(decode_s: float) -> float:
-    return max(AUTO_TARGET_S, AUTO_FACTOR * decode_s)
+def _round_s(decode_s: float) -> float:
+    return max(_ROUND_S, _ROUND * decode_s)
 
 
 def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int) -> int:

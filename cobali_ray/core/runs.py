@@ -50,6 +50,13 @@ def cells_of(rows: Sequence[Row], runs: Sequence[Sequence[int]], pass_cells: int
     return cells + max(n_passes - 1, 0) * pass_cells
 
 
+def run_lengths(ids: Sequence[int]) -> tuple[int, ...]:
+    """Return how many of these ids, in the order of the batch, are in each run; () where all are in one."""
+    if not ids or ids[-1] - ids[0] == len(ids) - 1:
+        return ()
+    return tuple([len([*group]) for _, group in groupby(enumerate(ids), lambda item: item[1] - item[0])])
+
+
 def _padded(row: Row) -> int:
     return -(-row.depth // CELL_STEP) * CELL_STEP
 

@@ -58,9 +58,10 @@ from cobali_ray.core.instructions import (
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out, n_scored
+from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
+from cobali_ray.core.runs import run_lengths
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
 from cobali_ray.core.ticktime import Shape
@@ -219,6 +220,11 @@ class Scheduler:
         return self._pacer.target_s
 
     @property
+    def unmet_s(self) -> float:
+        """What decoding alone takes where that is longer than the ITL target that was asked for, else 0."""
+        return self._pacer.unmet_s
+
+    @property
     def drain_rps(self) -> float:
         """Requests that leave the queue per second; 0: too little is known.
 
@@ -234,7 +240,7 @@ class Scheduler:
         if not model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
-            return model.chunk_s(0, request.n_prompt) + model.row_s * request.n_prompt
+            return model.chunk_s(0, request.n_prompt) + model.out_s * request.n_prompt
         n_held = self.tiers.n_held(array("i", request.prompt), request.salt)
         return model.chunk_s(n_held, request.n_prompt - n_held)
 
@@ -477,9 +483,9 @@ class Scheduler:
             alone = len(plan.streams) == len(self.slots.running)
             context = cells if alone else sum([s.n_computed for s in plan.streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
-        by_slot = self.slots.by_slot
-        n_rows = sum([n_scored(s, c) for c in plan.chunks if (s := by_slot[c.slot_id]) is not None])
-        self.shape = Shape(len(plan.streams), context, chunks, n_rows)
+        n_rows = sum([int(c.sample) for c in plan.chunks])
+        runs = run_lengths([s.slot_id for s in plan.streams]) if self.limits.grain.cuts else ()
+        self.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
         self._out.append(Compute(plan))
 
     def _next_plan(self, now_s: float) -> Plan:
@@ -695,7 +701,7 @@ class Scheduler:
         if self.n_drafted:
             self.predicted_s = expected_s
         else:
-            self.predicted_s = self._pacer.learn(self.shape, seconds, self.limits.n_slots)
+            self.predicted_s = self._pacer.learn(self.shape, seconds)
 
     # -- the books ------------------------------------------------------------------------------------
 

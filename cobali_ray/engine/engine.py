@@ -11,6 +11,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import TypeAlias
 
+import structlog
+
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.grammar import Grammars, Matcher
 from cobali_ray.backend.pieces import Pieces
@@ -60,6 +62,7 @@ from cobali_ray.errors import (
 Sink: TypeAlias = Callable[[list[tuple[str, Word]]], None]
 """Takes one tick's events with the address each one goes to."""
 _NO_DRAFT = array("i")
+_log = structlog.get_logger(__name__)
 
 
 class Engine:
@@ -115,6 +118,7 @@ class Engine:
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, Word]] = []
         self._recorder = Recorder()
+        self._told_unmet = False
         self.embedding: Embedding | None = None
         """What embeds texts, where the model does."""
         if backend.embedder is not None:
@@ -358,6 +362,14 @@ class Engine:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
         self._tell(told.TickEnded(ended_s))
+        if self.scheduler.unmet_s and not self._told_unmet:
+            self._told_unmet = True
+            _log.warning(
+                "itl_target_unmet",
+                setting="itl_target_ms",
+                decode_ms=round(1000 * self.scheduler.unmet_s, 1),
+                detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
+            )
         return self._recorder.record(
             self.scheduler,
             times,

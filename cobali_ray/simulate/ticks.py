@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any, NamedTuple
 
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.runs import Row, cells_of, runs_of
-from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
+from cobali_ray.core.ticktime import KNOTS, Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 
 N_QUANTILES = 200
@@ -41,9 +42,8 @@ class TickTimes:
     """What was learned of an engine's ticks, and the bounds of the engine they were learned on."""
 
     limits: EngineLimits
-    decode: Sequence[float]
-    """The weights of core/ticktime.py: of ticks that only decode, and of what prefill adds."""
-    prefill: Sequence[float]
+    table: Mapping[str, Any]
+    """What `TickTimeModel.table` says."""
     scatter: Mapping[str, Sequence[float]] = field(
         default_factory=lambda: {"decode": [1.0], "prefill": [1.0]}
     )
@@ -54,8 +54,21 @@ class TickTimes:
     def model(self) -> TickTimeModel:
         """Return the model that predicts them."""
         model = TickTimeModel(self.limits.grain)
-        model.weights = list(self.decode), list(self.prefill)
+        model.table = self.table
         return model
+
+
+def plain_table(*, pass_s: float, row_s: float, token_s: float, cell_s: float = 0.0) -> dict[str, Any]:
+    """Return a table where a pass takes so long, and more for each stream, prompt token and cell."""
+    rows = [[n, pass_s + n * token_s] for n in KNOTS]
+    return {
+        "rows": rows,
+        "any": 0.0,
+        "out": max(row_s - token_s, 0.0),
+        "cell": cell_s,
+        "short": 0.0,
+        "whole": 0.0,
+    }
 
 
 def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
@@ -70,18 +83,14 @@ def fit(ticks: Iterable[Tick], limits: EngineLimits) -> TickTimes:
             raise ConfigError(
                 "--model-time", f"{len(found)} {kind} ticks are too few: at least {LEAST_TICKS} are needed"
             )
-    model = TickTimeModel(limits.grain, forget=1.0)
-    for tick in [*kinds["decode"], *kinds["prefill"]]:
-        model.learn(tick.shape, tick.seconds)
+    model = TickTimeModel(limits.grain, memory_s=inf)
+    model.calibrate([(tick.shape, tick.seconds) for tick in seen])
     scatter = {
         kind: _quantiles([t.seconds / predicted for t in found if (predicted := model.predict(t.shape)) > 0])
         for kind, found in kinds.items()
     }
-    decode, prefill = model.weights
     between = [t.since_s for t in seen if t.since_s is not None]
-    return TickTimes(
-        limits=limits, decode=decode, prefill=prefill, scatter=scatter, between_s=median(between or [0.0])
-    )
+    return TickTimes(limits=limits, table=model.table, scatter=scatter, between_s=median(between or [0.0]))
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:
@@ -119,6 +128,7 @@ def ticks_of(feed: dict[str, Any], limits: EngineLimits) -> list[Tick]:
 
 def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
     streams = [start for _, start, _, decodes in spans if decodes]
+    ids = [slot_id for slot_id, _, _, decodes in spans if decodes]
     chunks = tuple([(start, length) for _, start, length, decodes in spans if not decodes])
     context = sum(streams)
     if grain.pass_cells is not None:
@@ -126,7 +136,8 @@ def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
             [Row(slot_id, start + length, not decodes) for slot_id, start, length, decodes in spans]
         )
         context = cells_of(rows, runs_of(rows, grain.pass_cells), grain.pass_cells)
-    return Shape(len(streams), context, chunks)
+        return Shape(len(streams), context, chunks)
+    return Shape(len(streams), context, chunks, 0, run_lengths(ids) if grain.cuts else ())
 
 
 def read_times(path: Path) -> TickTimes:

@@ -113,6 +113,9 @@ export function targetNow(engine, last, nRunning) {
   const kind = engine.itl_target ?? (engine.itl_target_s ? "fixed" : "off");
   if (kind === "off") return "off: prompts are read as fast as they can be";
   if (!nRunning) return "nothing is running";
+  if (kind === "fixed" && last?.target_s > engine.itl_target_s) {
+    return `cannot be met: the streams' own tokens take longer, so gaps of ${duration(last.target_s)} are aimed at`;
+  }
   if (last?.target_s) return "prompts are read in chunks that keep token gaps below it";
   if (!engine.itl_target_s) return "automatic: set once a prompt arrives beside streams";
   return "no prompt is being read beside streams";

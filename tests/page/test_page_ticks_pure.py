@@ -220,6 +220,10 @@ def test_what_the_target_is_worth_just_now(told):
     assert told("itl.js", NOW, fixed, 0) == "nothing is running"
     assert told("itl.js", NOW, fixed, 2) == "no prompt is being read beside streams"
     assert told("itl.js", NOW, reads, 2).startswith("prompts are read in chunks")
+    unmet = packet([tick(target_s=0.3)])
+    assert told("itl.js", NOW, unmet, 2).startswith(
+        "cannot be met: the streams' own tokens take longer, so gaps of 300"
+    )
     assert told("itl.js", NOW, auto, 2).startswith("automatic: set once a prompt arrives")
     assert told("itl.js", NOW, off, 2).startswith("off:")
     assert told("itl.js", ABOUT, auto)["legend"] == "ITL target not needed yet"

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.pace import AUTO_TARGET_S, LEAST_CHUNK, SETTLED, Pacer
+from cobali_ray.core.pace import LEAST_CHUNK, MOST_GAP_S, PATIENCE_S, Pacer, objective_s
 from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import LeastSquares, Shape, TickTimeModel
+from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 
 @dataclass
@@ -95,7 +96,7 @@ def simulate(pacer, machine, *, limits=LIMITS, n_streams=15, n_prompt=8000, n_pr
         chunks = tuple((p.start, p.length) for p in plan if not by_slot[p.slot_id].decoding)
         shape = Shape(len(decoding), sum(p.start for p in decoding), chunks)
         seconds = machine.seconds(shape, rng)
-        predicted = pacer.learn(shape, seconds, 16)
+        predicted = pacer.learn(shape, seconds)
         if predicted:
             errors.append(abs(predicted - seconds) / seconds)
         since += seconds
@@ -183,7 +184,7 @@ def test_grain_counts_from_the_tokens_beside_decoding(left, counted, padded, who
 def test_a_prompts_next_piece_has_no_company():
     pacer = Pacer(1.0, GRAIN)
     for _ in range(12):
-        pacer.learn(Shape(15, 1000, ()), 0.01, 16)
+        pacer.learn(Shape(15, 1000, ()), 0.01)
     slots = [View(0, 50, 1, decoding=True), View(1, 300, 4000), View(2, 0, 60), View(3, 0, 40)]
     limits = replace(LIMITS, grain=GRAIN)
     assert [s.slot_id for s in planned(pacer, slots, limits)] == [0, 2, 3]
@@ -201,72 +202,94 @@ def test_the_first_chunks_are_careful_and_grow():
         (chunk,) = [p.length for p in plan if p.slot_id == 1]
         shape = Shape(1, 50, ((prompt.n_computed, chunk),))
         for _ in range(8 if not sizes else 0):
-            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng), 16)
-        pacer.learn(shape, Machine().seconds(shape, rng), 16)
+            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng))
+        pacer.learn(shape, Machine().seconds(shape, rng))
         prompt.n_computed += chunk
         sizes.append(chunk)
     assert sizes[0] <= 64
-    assert all(b <= 2 * max(a, 64) for a, b in pairwise(sizes))
+    assert all(b <= 2 * (max(a, 64) + 1) for a, b in pairwise(sizes))
     assert sizes[-1] >= 512
 
 
-def test_a_target_below_the_decode_tick_still_moves_prompts():
-    pacer = Pacer(0.001)
-    _, _, n_prefilled, _ = simulate(pacer, Machine(), n_prompts=1, n_prompt=400)
-    assert n_prefilled == 400
-    plan = planned(pacer, [View(0, 50, 1, decoding=True), View(1, 0, 400)], LIMITS)
+def test_a_target_just_above_the_decode_tick_still_moves_prompts():
+    plan = planned(known(0.1, target=0.056), beside(1, 400), LIMITS)
     assert [p.length for p in plan] == [1, LEAST_CHUNK]
 
 
-def test_auto_target_is_three_decode_ticks_of_a_full_batch():
-    pacer = Pacer("auto")
-    for i in range(20):
-        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
-    slots = [View(i, 10, 1, decoding=True) for i in range(10)] + [View(11, 0, 5000)]
-    planned(pacer, slots, LIMITS)
-    assert pacer.target_s == pytest.approx(0.3, rel=0.05)
-    assert AUTO_TARGET_S == 0.03
+def known(decode_s, target="auto"):
+    """A pacer that knows what 10 streams take, and that a prompt token takes a hundredth of it."""
+
+    def measured(n_decode, chunk):
+        seconds = decode_s * (0.5 + 0.05 * n_decode + 0.01 * chunk)
+        return Shape(n_decode, 0, ((0, chunk),) if chunk else ()), seconds
+
+    pacer = Pacer(target)
+    pacer.model.calibrate(
+        [measured(n, 0) for n in (1, 2, 4, 10, 16)] + [measured(0, n) for n in (8, 32, 64, 256, 512)]
+    )
+    return pacer
 
 
-def test_auto_lets_streams_wait_where_more_prompts_wait():
-    pacer = Pacer("auto")
-    for i in range(20):
-        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
-    slots = [View(i, 10, 1, decoding=True) for i in range(2)] + [View(2 + i, 0, 60) for i in range(8)]
-    planned(pacer, slots, LIMITS)
-    assert pacer.target_s == pytest.approx(4 * 0.3, rel=0.05)
+def beside(n_streams, *pending):
+    """Streams, and prompts of which so many tokens are left."""
+    prompts = [View(n_streams + i, 0, n) for i, n in enumerate(pending)]
+    return [View(i, 10, 1, decoding=True) for i in range(n_streams)] + prompts
 
 
-@pytest.mark.parametrize(("n_output", "paced"), [(SETTLED - 1, False), (SETTLED, True)])
-def test_auto_starts_a_burst_together(n_output, paced):
-    pacer = Pacer("auto")
-    for i in range(20):
-        pacer.learn(Shape(10, 100 + i, ()), 0.1, 16)
-    slots = [View(i, 70, 1, decoding=True, n_output=n_output) for i in range(8)]
-    slots += [View(8 + i, 0, 60) for i in range(8)]
-    plan = planned(pacer, slots, LIMITS)
-    assert (sum(span.length for span in plan) < 8 + 8 * 60) == paced
+@pytest.mark.parametrize("decode_s", [0.002, 0.2])
+def test_auto_minimises_what_its_objective_says(decode_s):
+    def cost(prefill_s, n_streams, n_prompts):
+        ticks = 1 / prefill_s
+        gap_s = decode_s + prefill_s
+        return n_prompts * decode_s * ticks + n_streams * ticks * gap_s**2 / (2 * PATIENCE_S)
+
+    for n_streams, n_prompts in ((15, 1), (8, 1), (4, 2), (10, 5)):
+        chosen = objective_s(decode_s, n_streams, n_prompts) - decode_s
+        best = min((cost(decode_s * k / 10, n_streams, n_prompts), decode_s * k / 10) for k in range(1, 4000))
+        if decode_s + best[1] <= MOST_GAP_S:
+            assert cost(chosen, n_streams, n_prompts) <= 1.001 * best[0]
+
+
+def test_no_gap_is_longer_than_two_seconds_unless_decoding_is_slow():
+    assert objective_s(0.1, 1, 15) == MOST_GAP_S
+    assert objective_s(1.0, 1, 15) == 3.0
+
+
+def test_auto_cuts_a_prompt_beside_many_streams_and_not_beside_few():
+    pacer = known(0.1)
+    assert sum(span.length for span in planned(pacer, beside(15, 5000), LIMITS)) - 15 == pytest.approx(
+        287, rel=0.03
+    )
+    assert pacer.target_s == objective_s(pacer.model.decode_s(15, 150), 15, 1)
+    few = sum(span.length for span in planned(pacer, beside(1, 5000), LIMITS)) - 1
+    assert few == pytest.approx(660, rel=0.03)
+
+
+def test_auto_does_not_cut_what_little_would_be_left():
+    pacer = known(0.1)
+    most = planned(pacer, beside(15, 5000), LIMITS)[-1].length
+    assert planned(pacer, beside(15, int(1.4 * most)), LIMITS)[-1].length == int(1.4 * most)
+    assert planned(pacer, beside(15, int(1.7 * most)), LIMITS)[-1].length == most
 
 
 def test_a_target_that_was_asked_for_holds_in_bursts_too():
-    pacer = Pacer(0.05)
-    for i in range(20):
-        pacer.learn(Shape(10, 100 + i, ()), 0.04, 16)
-    slots = [View(0, 70, 1, decoding=True, n_output=1), *(View(1 + i, 0, 600) for i in range(8))]
+    pacer = known(0.04, target=0.05)
+    slots = [View(0, 70, 1, decoding=True), *(View(1 + i, 0, 600) for i in range(8))]
     assert sum(span.length for span in planned(pacer, slots, LIMITS)) <= 1 + 64
+
+
+def test_a_target_that_decoding_alone_exceeds_is_told_and_starves_nobody():
+    pacer = known(0.1, target=0.05)
+    chunk = planned(pacer, beside(10, 5000), LIMITS)[-1].length
+    assert chunk == planned(known(0.1), beside(10, 5000), LIMITS)[-1].length
+    assert pacer.unmet_s == pytest.approx(0.1, rel=0.05)
+    planned(pacer, beside(1, 5000), LIMITS)
+    assert pacer.unmet_s == pytest.approx(0.055, rel=0.05)
 
 
 def test_auto_does_not_hold_prompts_back_before_it_knows_a_decode_tick():
     slots = [View(0, 10, 1, decoding=True), View(1, 0, 5000)]
     assert [p.length for p in planned(Pacer("auto"), slots, LIMITS)] == [1, 1024]
-
-
-def test_auto_expects_a_full_batch_to_take_longer_than_one_stream():
-    pacer = Pacer("auto")
-    for i in range(20):
-        pacer.learn(Shape(1, 100 + i, ()), 0.04, 16)
-    planned(pacer, [View(0, 10, 1, decoding=True), View(1, 0, 5000)], LIMITS)
-    assert pacer.target_s == pytest.approx(3 * 0.04 * 8.5, rel=0.05)
 
 
 def test_least_squares_finds_the_line_and_ignores_a_burst():

@@ -206,7 +206,7 @@ def test_what_rows_take_is_learned_apart_from_what_tokens_take():
         model.learn(Shape(0, 0, ((0, 50 + i),)), 1e-3 * (50 + i))
     for i in range(60):
         model.learn(Shape(0, 0, ((0, 30 + i % 7),), 30 + i % 7), 3e-3 * (30 + i % 7))
-    assert model.row_s == pytest.approx(2e-3, rel=0.15)
+    assert model.out_s == pytest.approx(2e-3, rel=0.15)
     assert model.predict(Shape(0, 0, ((0, 64),))) == pytest.approx(0.064, rel=0.05)
     assert model.longest_chunk(0, 0.3, scored=True) == pytest.approx(model.longest_chunk(0, 0.1), rel=0.1)
 
@@ -215,10 +215,10 @@ def test_beside_streams_their_chunks_are_shorter():
     def chunks(n_top, short=()):
         pacer = Pacer(0.05)
         for i in range(20):
-            pacer.learn(Shape(1, 10, ()), 0.005, 2)
-            pacer.learn(Shape(0, 0, ((0, 20 + i),)), 1e-3 * (20 + i), 2)
+            pacer.learn(Shape(1, 10, ()), 0.005)
+            pacer.learn(Shape(0, 0, ((0, 20 + i),)), 1e-3 * (20 + i))
         for i in range(60):
-            pacer.learn(Shape(0, 0, ((0, 20 + i % 5),), 20 + i % 5), 3e-3 * (20 + i % 5), 2)
+            pacer.learn(Shape(0, 0, ((0, 20 + i % 5),), 20 + i % 5), 3e-3 * (20 + i % 5))
         run = Run()
         stream = run.engine.submit(request("s", prompt=PROMPT[:4], max_tokens=50, n_prompt_logprobs=None))
         run.engine.tick()

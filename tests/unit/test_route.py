@@ -243,9 +243,9 @@ def test_an_engine_publishes_what_it_has_to_do():
     now_s = 0.0
     for i in range(8):  # it learns that a prompt token takes 0.1 ms beside 2 ms for each tick
         scheduler.handle(
-            Submitted(Request(request_id=f"{i}", prompt=text(200 + i, 300 * i), max_tokens=4), now_s)
+            Submitted(Request(request_id=f"{i}", prompt=text(256, 300 * i), max_tokens=4), now_s)
         )
-        for n in (200 + i, 1, 1, 1):
+        for n in (256, 1, 1, 1):
             seconds = 0.002 + 0.0001 * n
             tick(scheduler, now_s, seconds)
             now_s += seconds

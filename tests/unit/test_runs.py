@@ -108,11 +108,11 @@ def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
                           grain=grain)  # fmt: skip
     lengths = {}
     for deep in (200, 8000):
-        pacer = Pacer(0.05, grain)
+        pacer = Pacer(0.2, grain)
         for n in range(40):
             cells = 2000 + 1000 * n
             pacer.model.learn(pacer_shape(15, cells), 0.01 + 1e-6 * cells)
-            pacer.model.learn(pacer_shape(15, 2000, (0, 50 + n)), 0.012 + 1e-4 * (50 + n))
+            pacer.model.learn(pacer_shape(15, 2000, (0, 50 + n)), 0.012 + 1e-3 * (50 + n))
         running = [sequence(i, 200) for i in range(14)] + [sequence(14, deep)]
         (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits)
         lengths[deep] = chunk.length

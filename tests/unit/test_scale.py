@@ -11,7 +11,7 @@ from cobali_ray.core.route import Router
 from cobali_ray.core.scale import AGAIN_S, Demand, handicaps
 from cobali_ray.simulate.engine import SimulatedEngine
 from cobali_ray.simulate.fleet import Ask, Fleet, Routed
-from cobali_ray.simulate.ticks import TickTimes
+from cobali_ray.simulate.ticks import TickTimes, plain_table
 
 
 def grows_at(requests, demand=None):
@@ -72,7 +72,7 @@ LOADS_S, KEEP_ALIVE_S = 2.0, 30.0
 LIMITS = EngineLimits(
     n_slots=8, n_ctx_slot=4096, n_cells=32768, token_budget=520, prefill_chunk=512, prefill_order="shortest"
 )
-TIMES = TickTimes(limits=LIMITS, decode=[0.02, 0.008, 0.0], prefill=[0.002, 0.002, 0.25, 0.0, 0.0])
+TIMES = TickTimes(limits=LIMITS, table=plain_table(pass_s=0.02, row_s=0.001, token_s=0.001))
 
 
 class Elastic(Routed):

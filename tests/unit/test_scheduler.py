@@ -417,7 +417,7 @@ def test_without_prefix_reuse_nothing_is_moved():
 def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
     s = Tiered(s_per_token=0.05)
     learnt = []
-    s.scheduler._pacer.learn = lambda _shape, seconds, _n: learnt.append(seconds) or 0.0
+    s.scheduler._pacer.learn = lambda _shape, seconds: learnt.append(seconds) or 0.0
     s.submit(numbers("a", 0), numbers("b", 100))
     s.tick()
     s.tick()

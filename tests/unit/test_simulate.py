@@ -24,14 +24,23 @@ from cobali_ray.core.ticktime import Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.simulate.fleet import Ask, Routed
-from cobali_ray.simulate.ticks import Dice, Tick, TickTimes, fit, read_times, ticks_of, write_times
+from cobali_ray.simulate.ticks import (
+    Dice,
+    Tick,
+    TickTimes,
+    fit,
+    plain_table,
+    read_times,
+    ticks_of,
+    write_times,
+)
 from cobali_ray.testing import FakeClock
 
 LIMITS = EngineLimits(
     n_slots=8, n_ctx_slot=4096, n_cells=32768, token_budget=264, prefill_chunk=256, prefill_order="shortest",
     n_host_cells=65536, cell_bytes=1024, copies=True, shares=True,
 )  # fmt: skip
-TIMES = TickTimes(limits=LIMITS, decode=[0.01, 0.008, 0.0], prefill=[0.002, 0.002, 0.05, 0.0, 0.0])
+TIMES = TickTimes(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0002))
 
 
 class Passes(ScriptedBackend):
@@ -144,8 +153,8 @@ def test_every_request_of_a_fleet_ends_once_with_its_own_answer():
 
 def test_time_passes_as_the_ticks_say():
     (story,) = play(TIMES, 1, POLICIES["router"], [Ask("a", 1.0, bytes(100), bytes(3))]).stories
-    first_s = 0.002 + 0.05 / 256 * 100
-    assert [t - 1.0 for t in story.tokens_s] == pytest.approx([first_s, first_s + 0.0105, first_s + 0.021])
+    first_s = 0.004 + 0.0002 * 100
+    assert [t - 1.0 for t in story.tokens_s] == pytest.approx([first_s, first_s + 0.0055, first_s + 0.011])
 
 
 def test_a_turn_comes_after_the_answer_and_finds_what_was_said():
@@ -187,7 +196,7 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
 def test_the_router_is_best_in_short(share):
     limits = {"n_slots": 16, "n_cells": 65536}
     times = with_limits(
-        TickTimes(limits=LIMITS, decode=[0.02, 0.008, 0.0], prefill=[0.004, 0.004, 0.128, 0, 0]), limits
+        TickTimes(limits=LIMITS, table=plain_table(pass_s=0.004, row_s=0.0015, token_s=0.0005)), limits
     )
     one = chatting(60, 0, 1.0)
     rps = len([a for first in one for a in chain_of(first)]) / 60

@@ -47,12 +47,12 @@ def play(
     settings: EngineSettings | None = None,
     seed: int = 0,
 ) -> Played:
-    """Play a load on equal engines, each with the pacer that the settings ask for."""
+    """Play a load on equal engines, each with the pacer that the settings ask for; it knows the times."""
     settings = settings or EngineSettings()
-    engines = {
-        f"{i}": SimulatedEngine(times, settings.pacer(times.limits.grain), seed=seed + i)
-        for i in range(n_engines)
-    }
+    pacers = [settings.pacer(times.limits.grain) for _ in range(n_engines)]
+    for pacer in pacers:
+        pacer.model.table = times.table
+    engines = {f"{i}": SimulatedEngine(times, pacer, seed=seed + i) for i, pacer in enumerate(pacers)}
     fleet = Fleet(engines, policy(), between_s=times.between_s)
     fleet.play(warmup)
     started, before = time.perf_counter(), (fleet.now_s, sum(e.n_ticks for e in engines.values()))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cobali_ray.bench.inside.simulated import play
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.simulate.fleet import Ask, Routed, Story
-from cobali_ray.simulate.ticks import TickTimes
+from cobali_ray.simulate.ticks import TickTimes, plain_table
 
 TIMES = TickTimes(
     limits=EngineLimits(
@@ -21,8 +21,7 @@ TIMES = TickTimes(
         prefill_order="shortest", max_queue=128, max_queue_tokens=262_144, n_host_cells=65_536,
         cell_bytes=4096,
     ),
-    decode=[0.015, 16 * 0.0003, 0.0],
-    prefill=[0.0, 0.015, 256 * 0.00025, 0.0, 0.0],
+    table=plain_table(pass_s=0.015, row_s=0.0003, token_s=0.00025),
 )  # fmt: skip
 """A tick takes 15 ms, 0.3 ms for every stream and 0.25 ms for every prompt token."""
 
