@@ -59,7 +59,7 @@ class Stream(Protocol):
     """What pacing needs of a sequence that decodes."""
 
     @property
-    def slot_id(self) -> int: ...
+    def seq_id(self) -> int: ...
     @property
     def n_computed(self) -> int: ...
     @property
@@ -249,6 +249,6 @@ def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: Engin
     if pass_cells is None:
         return sum([s.n_computed for s in streams])
     first = order_prefill(prompts, limits, budget)[0]
-    rows = [Row(s.slot_id, s.n_computed + 1) for s in streams]
-    rows = sorted([*rows, Row(first.slot_id, first.n_computed + 1, chunk=True)])
+    rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
+    rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
     return cells_of(rows, runs_of(rows, pass_cells), pass_cells)

@@ -162,6 +162,10 @@ class TickTimeModel:
         """Return the time of a tick that only decodes."""
         return self._decode.predict(_decode_row(n_decode, context)) if n_decode else 0.0
 
+    def runs_s(self, rows: Sequence[int]) -> float:
+        """Return the time of decode passes with so many rows each; 0: too little is known."""
+        return sum([self.decode_s(n, 0) for n in rows]) if self.knows_decode else 0.0
+
     def entry_s(self, *, mixed: bool) -> float:
         """Return what prefill costs before its first token, beside decode tokens or alone."""
         return self._prefill.weights[0 if mixed else 1]

@@ -122,9 +122,10 @@ def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
     chunks = tuple([(start, length) for _, start, length, decodes in spans if not decodes])
     context = sum(streams)
     if grain.pass_cells is not None:
-        rows = sorted(
-            [Row(slot_id, start + length, not decodes) for slot_id, start, length, decodes in spans]
-        )
+        rows = [  # slots are not told apart from the ids they computed under, which mostly were neighbours
+            Row(number, start + length, not decodes)
+            for number, (_, start, length, decodes) in enumerate(sorted(map(tuple, spans)))
+        ]
         context = cells_of(rows, runs_of(rows, grain.pass_cells), grain.pass_cells)
     return Shape(len(streams), context, chunks)
 
