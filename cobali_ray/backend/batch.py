@@ -161,7 +161,7 @@ def check_batch(
     Raises SlotFaultError for the slot at fault, BackendError for a malformed batch.
     """
     n_tokens = batch.n_tokens
-    if batch.single and 0 < n_tokens <= n_batch and _in_order(batch, n_cached, n_ctx_slot):
+    if batch.single and 0 < n_tokens <= n_batch and _each_next(batch, n_cached, n_ctx_slot):
         n_wanted = int(np.count_nonzero(batch.wanted[:n_tokens]))
     else:
         n_wanted = _check_spans(batch, n_cached.tolist(), n_ctx_slot, n_batch)
@@ -170,10 +170,10 @@ def check_batch(
     return n_wanted
 
 
-def _in_order(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
-    """Say whether single tokens are in slot order and keep all rules of positions."""
+def _each_next(batch: TickBatch, n_cached: NDArray[np.int32], n_ctx_slot: int) -> bool:
+    """Say whether single tokens are of a slot each and keep all rules of positions."""
     slots, starts = batch.slot[: batch.n_tokens], batch.position[: batch.n_tokens]
-    if slots[0] < 0 or slots[-1] >= len(n_cached) or np.count_nonzero(slots[1:] <= slots[:-1]):
+    if slots.min() < 0 or slots.max() >= len(n_cached) or np.bincount(slots).max() > 1:
         return False
     return not np.count_nonzero(starts != n_cached.take(slots)) and not np.count_nonzero(starts >= n_ctx_slot)
 

@@ -100,6 +100,11 @@ class EmbeddingBackend:
         del donor_id, slot_id, n_keep
         self._nothing()
 
+    def swap(self, slot_id: int, other_id: int) -> None:
+        """Refuse."""
+        del slot_id, other_id
+        self._nothing()
+
     def measure_cell(self) -> int:
         """Return 0: there are no cells."""
         return 0

@@ -27,8 +27,8 @@ class ImagePasses:
         self.positions = Positions(n_slots)
         self._text = TickBatch(n_batch)
 
-    def compute(self, span: Span, rows: Embedded) -> int:
-        """Compute a span of rows; return what llama_decode returned.
+    def compute(self, span: Span, rows: Embedded, seq_id: int) -> int:
+        """Compute a span of rows under its slot's sequence id; return what llama_decode returned.
 
         Raises SlotFaultError for what it would read beyond its end of, or abort at.
         """
@@ -40,8 +40,8 @@ class ImagePasses:
         values = np.ascontiguousarray(rows.values, np.float32)
         at = np.ascontiguousarray(places + np.int32(first))
         one, wanted = np.ones(n, np.int32), np.zeros(n, np.int8)
-        slot = np.array([slot_id], np.int32)
-        slots = np.full(n, slot.ctypes.data, np.uintp)
+        seq = np.array([seq_id], np.int32)
+        seqs = np.full(n, seq.ctypes.data, np.uintp)
 
         def pointer(array: Any, kind: Any) -> Any:
             return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
@@ -52,7 +52,7 @@ class ImagePasses:
             pointer(values, ctypes.c_float),
             pointer(at, lc.llama_pos),
             pointer(one, ctypes.c_int32),
-            pointer(slots, ctypes.POINTER(lc.llama_seq_id)),
+            pointer(seqs, ctypes.POINTER(lc.llama_seq_id)),
             pointer(wanted, ctypes.c_int8),
         )
         if rows.causal:

@@ -118,13 +118,19 @@ class LlamaBackend:
         # are given to other slots without telling.
         self.copies = self.cuts_tails
         self.shares = self.copies and config.unified
-        self.dense = not config.unified
+        # A state lacks the cells that left a window; DeepSeek V4's windows are in its file alone.
+        name = library.metadata(lc, self._model, "general.architecture")
+        named = library.metadata(lc, self._model, f"{name}.attention.sliding_window")
+        windows = self._windows or (bool(named) and not self._attends())
+        self.dense = not config.unified and not windows
         self.verifies = config.verifies and self.cuts_tails and self._device is None
         self.generates = True
         if config.pooling is not None:
             self._embedder = self._open_embedder(config, config.pooling)
         self.embedder: Embedder | None = self._embedder
         self._n_cached = np.zeros(config.n_slots, np.int32)
+        self._seq_ids = np.arange(config.n_slots, dtype=np.int32)
+        """What llama.cpp calls each slot at present."""
         self._raw: dict[int, tuple[Any, ...]] = {}
         self._n_rows = 0
         self._logits: NDArray[np.float32] | None = None
@@ -289,12 +295,12 @@ class LlamaBackend:
                 )
 
     def _raw_batch(self, batch: TickBatch) -> Any:
-        """Return the llama_batch over the arrays' memory, made once per TickBatch."""
+        """Return a batch as llama.cpp reads it, over the arrays' memory, made once per TickBatch."""
         known = self._raw.get(id(batch))
         if known is None:
             lc, size = self._lc, len(batch.token)
-            one = np.ones(size, np.int32)
-            rows = batch.slot.ctypes.data + batch.slot.itemsize * np.arange(size, dtype=np.uintp)
+            one, seq = np.ones(size, np.int32), np.zeros(size, np.int32)
+            rows = seq.ctypes.data + seq.itemsize * np.arange(size, dtype=np.uintp)
 
             def at(array: Any, kind: Any) -> Any:
                 return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
@@ -308,8 +314,11 @@ class LlamaBackend:
                 at(rows, ctypes.POINTER(lc.llama_seq_id)),
                 at(batch.wanted, ctypes.c_int8),
             )
-            known = self._raw[id(batch)] = (raw, batch, one, rows)  # ctypes keeps none of them alive
-        return known[0]
+            known = self._raw[id(batch)] = (raw, seq, batch, one, rows)  # ctypes keeps none of them alive
+        raw, seq = known[:2]
+        raw.n_tokens = n = batch.n_tokens
+        seq[:n] = self._seq_ids[batch.slot[:n]]
+        return raw
 
     def use(self, adapter: str) -> None:
         """Compute what follows under an adapter."""
@@ -340,7 +349,8 @@ class LlamaBackend:
             for number, rows in batch.embedded.items():
                 span = batch.spans[number]
                 library.forget_errors()
-                self._check_code(self._images.compute(span, rows), span.length)
+                code = self._images.compute(span, rows, self._seq_id(span.slot_id))
+                self._check_code(code, span.length)
                 self._n_cached[span.slot_id] += span.length
                 done.append(span)
             text = self._images.text_of(batch)
@@ -353,7 +363,6 @@ class LlamaBackend:
 
     def _compute_at_once(self, batch: TickBatch, _n_rows: int) -> None:
         raw = self._raw_batch(batch)
-        raw.n_tokens = batch.n_tokens
         library.forget_errors()
         self._check_code(self._lc.llama_decode(self._context, raw), batch.n_tokens)
         self._n_cached += np.bincount(batch.slot[: batch.n_tokens], minlength=self.n_slots)
@@ -420,7 +429,8 @@ class LlamaBackend:
         if n_keep == n_cached:
             return
         positions = self._images.positions
-        if not self._lc.llama_memory_seq_rm(self._memory, slot_id, positions.of(slot_id, n_keep) or -1, -1):
+        start = positions.of(slot_id, n_keep) or -1
+        if not self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), start, -1):
             raise BackendError(f"slot {slot_id} cannot be cut to {n_keep} tokens")
         positions.cut(slot_id, n_keep)
         self._n_cached[slot_id] = n_keep
@@ -440,28 +450,44 @@ class LlamaBackend:
                 f"slot {slot_id} with {n_cached} tokens gets none of slot {donor_id}: {n_keep} of {n_donor}"
             )
         positions = self._images.positions
+        donor, seq = self._seq_id(donor_id), self._seq_id(slot_id)
         if self._unified:
             end = positions.of(donor_id, n_keep)
-            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, 0, end)
+            self._lc.llama_memory_seq_cp(self._memory, donor, seq, 0, end)
             positions.copy(donor_id, slot_id, n_keep)
             self._n_cached[slot_id] = n_keep
             return
         if self._windows:
-            self._lc.llama_memory_seq_cp(self._memory, donor_id, slot_id, -1, -1)
+            self._lc.llama_memory_seq_cp(self._memory, donor, seq, -1, -1)
         else:
-            self._copy_state(donor_id, slot_id)
+            self._copy_state(donor, seq)
         positions.copy(donor_id, slot_id, n_donor)
         self._n_cached[slot_id] = n_donor
         self.truncate(slot_id, n_keep)
 
-    def _copy_state(self, donor_id: int, slot_id: int) -> None:
+    def _copy_state(self, donor: int, seq: int) -> None:
         lc, flags = self._lc, self._copy_flags
-        size = int(lc.llama_state_seq_get_size_ext(self._context, donor_id, flags))
+        size = int(lc.llama_state_seq_get_size_ext(self._context, donor, flags))
         state = self._room(size)
-        if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, donor_id, flags) != size:
-            raise BackendError(f"slot {donor_id} cannot be read")
-        if lc.llama_state_seq_set_data_ext(self._context, _pointer(state), size, slot_id, flags) != size:
-            raise BackendError(f"slot {slot_id} cannot take a copy of slot {donor_id}")
+        if lc.llama_state_seq_get_data_ext(self._context, _pointer(state), size, donor, flags) != size:
+            raise BackendError(f"sequence {donor} cannot be read")
+        if lc.llama_state_seq_set_data_ext(self._context, _pointer(state), size, seq, flags) != size:
+            raise BackendError(f"sequence {seq} cannot take a copy of sequence {donor}")
+
+    def swap(self, slot_id: int, other_id: int) -> None:
+        """Exchange the sequence ids of two slots; what they hold is written again under the new ones.
+
+        It goes through host memory, where both can be at a time, and all of it comes back as it was.
+        """
+        pair = [slot_id, other_id]
+        states: dict[int, Cells] = {}
+        for holding in [slot for slot in pair if self._n_cached[slot]]:
+            states[holding] = self._read_state(holding, sum(map(len, states.values())))
+        for holding in states:
+            self._lc.llama_memory_seq_rm(self._memory, self._seq_id(holding), -1, -1)
+        self._seq_ids[pair] = self._seq_ids[pair[::-1]]
+        for holding, state in states.items():
+            self._write_state(holding, state, int(self._n_cached[holding]))
 
     def measure_cell(self) -> int:
         """Compute a few tokens, and find out whether their cells can be taken apart; see `cells`."""
@@ -509,22 +535,33 @@ class LlamaBackend:
             )
         state = self._room(self._layout.state_bytes(n_keep))
         self._layout.join(cells, n_keep, state)
-        library.forget_errors()
-        set_data = self._lc.llama_state_seq_set_data
-        if set_data(self._context, _pointer(state), len(state), slot_id) != len(state):
-            self._lc.llama_memory_seq_rm(self._memory, slot_id, -1, -1)
-            raise BackendError(f"slot {slot_id} takes no {n_keep} saved tokens: {library.errors()}")
+        try:
+            self._write_state(slot_id, state, n_keep)
+        except BackendError:
+            self._lc.llama_memory_seq_rm(self._memory, self._seq_id(slot_id), -1, -1)
+            raise
         self._n_cached[slot_id] = n_keep
 
-    def _read_state(self, slot_id: int) -> Cells:
-        size = int(self._lc.llama_state_seq_get_size(self._context, slot_id))
-        state = self._room(size)
-        if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, slot_id) != size:
+    def _seq_id(self, slot_id: int) -> int:
+        return int(self._seq_ids[slot_id])
+
+    def _read_state(self, slot_id: int, at: int = 0) -> Cells:
+        """Return a slot's state, in memory that the next call uses again, from `at` on."""
+        seq_id = self._seq_id(slot_id)
+        size = int(self._lc.llama_state_seq_get_size(self._context, seq_id))
+        state = self._room(at + size)[at:]
+        if self._lc.llama_state_seq_get_data(self._context, _pointer(state), size, seq_id) != size:
             raise BackendError(f"slot {slot_id} cannot be read")
         return state
 
+    def _write_state(self, slot_id: int, state: Cells, n_tokens: int) -> None:
+        library.forget_errors()
+        set_data = self._lc.llama_state_seq_set_data
+        if set_data(self._context, _pointer(state), len(state), self._seq_id(slot_id)) != len(state):
+            raise BackendError(f"slot {slot_id} takes no {n_tokens} saved tokens: {library.errors()}")
+
     def _room(self, n_bytes: int) -> Cells:
-        """Return memory for the state of a slot, which the next call uses again."""
+        """Return memory for the states of slots, which the next call uses again."""
         if len(self._state) < n_bytes:
             self._state = np.empty(n_bytes, np.uint8)
         return self._state[:n_bytes]
@@ -534,6 +571,7 @@ class LlamaBackend:
         self._lc.llama_memory_clear(self._memory, True)
         self._images.positions.clear()
         self._n_cached[:] = 0
+        self._seq_ids.sort()
 
     def n_reused(self) -> int:
         """Return how often llama.cpp reused its compute graph."""

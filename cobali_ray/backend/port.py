@@ -161,7 +161,7 @@ class Backend(Protocol):
     shares: bool
     """Whether such a copy takes no cells of its own."""
     dense: bool
-    """Whether gaps between the ids of busy slots cost time."""
+    """Whether gaps between the sequence ids of busy slots cost a pass, and `swap` can close them."""
     generates: bool
     """Whether it is any use but for its embedder."""
     embedder: Embedder | None
@@ -219,6 +219,14 @@ class Backend(Protocol):
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`."""
+        ...
+
+    def swap(self, slot_id: int, other_id: int) -> None:
+        """Exchange the sequence ids that two slots compute under, only where it is `dense`.
+
+        Both slots keep what they hold; a slot's id is its number at first, and after `clear` again.
+        Raises BackendError; then what the cache holds is unknown, call `clear`.
+        """
         ...
 
     def measure_cell(self) -> int:

@@ -110,6 +110,8 @@ class ScriptedBackend:
         self._hashes: list[list[int]] = [[] for _ in range(n_slots)]
         self._cells: list[list[object]] = [[] for _ in range(n_slots)]
         """Where each token lies, if slots can share cells."""
+        self.seq_ids = list(range(n_slots))
+        """The id of each slot, to look at: nothing depends on it here."""
         self._wanted: list[int] | None = None
         self._wanted_slots: list[int] = []
         self._lasts: list[int] = []
@@ -225,6 +227,11 @@ class ScriptedBackend:
         chain += donor[:n_keep]
         self._cells[slot_id] += self._cells[donor_id][:n_keep]
 
+    def swap(self, slot_id: int, other_id: int) -> None:
+        """Note the new ids."""
+        ids = self.seq_ids
+        ids[slot_id], ids[other_id] = ids[other_id], ids[slot_id]
+
     def measure_cell(self) -> int:
         """Return what a small model's cell takes; the hashes take less."""
         return CELL_BYTES
@@ -264,6 +271,7 @@ class ScriptedBackend:
         for chain, cells in zip(self._hashes, self._cells, strict=True):
             chain.clear()
             cells.clear()
+        self.seq_ids.sort()
 
     def n_used(self) -> int:
         """Return how many cells hold a token of any slot."""

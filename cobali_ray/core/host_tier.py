@@ -290,7 +290,8 @@ class Moves:
 
     def __init__(self, cell_bytes: int) -> None:
         """`cell_bytes`: of one token. Until one was seen, moves are taken to be slow."""
-        self._s_per_token = cell_bytes * _S_PER_BYTE
+        self.s_per_token = cell_bytes * _S_PER_BYTE
+        """What moving one does; 0: nothing is known."""
         self._n_beyond: int | None = None
         """Tokens to be moved in this tick, beyond the first move; None before that."""
         self.spent_s = 0.0
@@ -302,7 +303,7 @@ class Moves:
 
     def affords(self, n_tokens: int) -> bool:
         """Say whether moving so many tokens fits in the tick."""
-        return self._n_beyond is None or (self._n_beyond + n_tokens) * self._s_per_token <= MOVE_S
+        return self._n_beyond is None or (self._n_beyond + n_tokens) * self.s_per_token <= MOVE_S
 
     def plan(self, n_tokens: int) -> None:
         """Note that so many will be moved."""
@@ -311,5 +312,5 @@ class Moves:
     def learn(self, n_tokens: int, seconds: float) -> None:
         """Note how long moving so many took."""
         self.spent_s += seconds
-        seen, known = seconds / n_tokens, self._s_per_token
-        self._s_per_token = known + _LEARN * (seen - known)
+        seen, known = seconds / n_tokens, self.s_per_token
+        self.s_per_token = known + (_LEARN if known else 1.0) * (seen - known)

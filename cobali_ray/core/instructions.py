@@ -90,6 +90,7 @@ class Moved(NamedTuple):
     """Cells were moved between slots and host memory, as was said."""
 
     n_tokens: int
+    """Those that went there and came back at once count twice."""
     seconds: float
     lost: Seq[int]
     """Blocks that could not be saved."""
@@ -209,6 +210,15 @@ class Copy(NamedTuple):
     n_keep: int
 
 
+class Swap(NamedTuple):
+    """Exchange the sequence ids that two slots compute under; both keep what they hold."""
+
+    slot_id: int
+    other_id: int
+    n_cells: int
+    """What they hold together, all of which is moved."""
+
+
 class Save(NamedTuple):
     """Keep some of a slot's cells in host memory: `(block_id, start, end)` of each block of its tokens."""
 
@@ -288,5 +298,18 @@ class Clear(NamedTuple):
 
 
 Instruction: TypeAlias = (
-    Truncate | Copy | Save | Restore | Forget | Load | Hold | Store | Assign | Compute | Emit | Finish | Clear
+    Truncate
+    | Copy
+    | Swap
+    | Save
+    | Restore
+    | Forget
+    | Load
+    | Hold
+    | Store
+    | Assign
+    | Compute
+    | Emit
+    | Finish
+    | Clear
 )

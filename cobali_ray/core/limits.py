@@ -86,7 +86,7 @@ class EngineLimits:
     shares: bool = False
     """Whether such a copy takes no cells of its own, as in a unified cache."""
     dense: bool = False
-    """Whether gaps between busy slot ids cost time, as in a split cache."""
+    """Whether gaps between busy sequence ids cost a pass, as in a split cache, and can be closed."""
     n_scored_rows: int = 256
     """Rows of logits that one tick may compute for logprobs of prompts, beside those that are drawn from."""
     grain: Grain = Grain()

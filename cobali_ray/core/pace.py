@@ -73,7 +73,7 @@ class Stream(Protocol):
     """What pacing needs of a sequence that decodes."""
 
     @property
-    def slot_id(self) -> int: ...
+    def seq_id(self) -> int: ...
     @property
     def n_computed(self) -> int: ...
     @property
@@ -123,7 +123,7 @@ class Pacer:
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
-            runs = run_lengths([s.slot_id for s in streams]) if limits.grain.cuts else ()
+            runs = run_lengths([s.seq_id for s in streams]) if limits.grain.cuts else ()
             decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget), runs)
             self.target_s, exact = self._target(decode_s, n_decode, len(prompts))
             if due and not exact:
@@ -272,6 +272,6 @@ def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: Engin
     if pass_cells is None:
         return sum([s.n_computed for s in streams])
     first = order_prefill(prompts, limits, budget)[0]
-    rows = [Row(s.slot_id, s.n_computed + 1) for s in streams]
-    rows = sorted([*rows, Row(first.slot_id, first.n_computed + 1, chunk=True)])
+    rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
+    rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
     return cells_of(rows, runs_of(rows, pass_cells), pass_cells)

@@ -31,9 +31,6 @@ _COPY_COST = 1 / 256
 its donor holds, whatever is kept of it."""
 _RESTORE_COST = 1 / 64
 """The same for bringing it back from host memory."""
-_GAP_COST = 256
-"""What one more gap between busy slots costs in a split cache: a further pass over the weights in each tick
-of an answer, of about a hundred tokens."""
 
 
 class Held(NamedTuple):
@@ -113,22 +110,20 @@ def place(
     n_copied = max(shared) if limits.copies else 0
     donors = [held for held, n in zip(slots, shared, strict=True) if n == n_copied > 0]
     donor = min(donors, key=attrgetter("n_tokens"), default=slots[0])
-    busy = {held.slot_id for held in slots if not held.idle}
     best: list[tuple[float, Place]] = []
     for held, n_own in zip(slots, shared, strict=True):
         if not held.idle:
             continue
-        gaps = _GAP_COST * _n_gaps(busy, held.slot_id) if limits.dense and busy else 0.0
         lost = worth(held, n_own, level)
-        best.append((recompute_cost(0, n_own) - lost - gaps, Place(held.slot_id, n_own, None, lost)))
+        best.append((recompute_cost(0, n_own) - lost, Place(held.slot_id, n_own, None, lost)))
         if n_own < n_copied <= n_free_cells + held.n_tokens:
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_copied) - donor.n_tokens * _COPY_COST
-            best.append((gain - lost - gaps, Place(held.slot_id, n_copied, donor.slot_id, lost)))
+            best.append((gain - lost, Place(held.slot_id, n_copied, donor.slot_id, lost)))
         if max(n_own, n_copied) < n_on_host >= limits.min_prefix:
             lost = worth(held, 0, level)
             gain = recompute_cost(0, n_on_host) - n_on_host * _RESTORE_COST
-            best.append((gain - lost - gaps, Place(held.slot_id, n_on_host, None, lost, from_host=True)))
+            best.append((gain - lost, Place(held.slot_id, n_on_host, None, lost, from_host=True)))
     return max(best, key=itemgetter(0))[1]
 
 
@@ -145,8 +140,3 @@ def _n_hit(tokens: array[int], held: Held, min_prefix: int, salt: str | None, mo
 def worth(held: Held, n_keep: int, level: float) -> float:
     """Return what a slot's tokens beyond the first `n_keep` are worth now."""
     return min(max(held.worth_until - level, 0.0), recompute_cost(n_keep, held.n_tokens))
-
-
-def _n_gaps(busy: set[int], slot_id: int) -> int:
-    """Return how many gaps between busy slots `slot_id` would add; negative if it closes one."""
-    return 1 - (slot_id - 1 in busy) - (slot_id + 1 in busy)

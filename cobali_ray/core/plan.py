@@ -62,19 +62,20 @@ def lay_out(
     pass_cells: int | None = None,
     drafts: Mapping[int, array[int]] = _NO_DRAFTS,
 ) -> Plan:
-    """Return the plan of a pass: in slot order, or in runs where `pass_cells` says what they are worth.
+    """Return the plan of a pass: by sequence id, or in runs where `pass_cells` says what they are worth.
 
-    Split KV puts only consecutive ascending slots into one micro-batch.
+    Split KV puts only consecutive ascending ids into one micro-batch. `streams` are in that order.
     """
     if pass_cells is None and not chunks and not drafts:
         return Plan(streams, chunks, None, streams, streams, len(streams))
     n_rows = [1 + len(drafts.get(s.slot_id, ())) for s in streams]
     of_streams = [Span(s.slot_id, len(s.tokens) - 1, n, n) for s, n in zip(streams, n_rows, strict=True)]
-    spans = sorted(of_streams + chunks)
+    seq_ids = {s.slot_id: s.seq_id for s in by_slot if s is not None}
+    spans = sorted(of_streams + chunks, key=lambda span: seq_ids[span.slot_id])
     context = None
     if pass_cells is not None:
         prefilling = {chunk.slot_id for chunk in chunks}
-        rows = [Row(i, start + length, i in prefilling) for i, start, length, _ in spans]
+        rows = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
         runs = runs_of(rows, pass_cells)
         context = cells_of(rows, runs, pass_cells)
         if len(runs) > 1:
@@ -97,6 +98,8 @@ class Prompt(Protocol):
 
     @property
     def slot_id(self) -> int: ...
+    @property
+    def seq_id(self) -> int: ...
     @property
     def n_computed(self) -> int: ...
     @property

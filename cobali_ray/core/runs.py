@@ -1,11 +1,11 @@
-"""Runs: which slots of a batch share a micro-batch, and what its attention pays for that.
+"""Runs: which sequences of a batch share a micro-batch, and what its attention pays for that.
 
-llama.cpp puts a slot of a split cache into the micro-batch of the one before it in the batch, if its id is
-one higher. With plain attention, all rows of a micro-batch take as long as the deepest of them: a long prompt
-or one long conversation makes each stream beside it as dear as itself. So a batch is laid out as runs of
-neighbouring slots, the highest run first, since runs in falling order never join. A cut costs a pass over the
-weights where it parts streams, and nothing between streams and a chunk: a chunk's tokens but the first are a
-micro-batch of their own anyway.
+llama.cpp puts a sequence of a split cache into the micro-batch of the one before it in the batch, if its id
+is one higher. With plain attention, all rows of a micro-batch take as long as the deepest of them: a long
+prompt or one long conversation makes each stream beside it as dear as itself. So a batch is laid out as runs
+of neighbouring ids, the highest run first, since runs in falling order never join. A cut costs a pass over
+the weights where it parts streams, and nothing between streams and a chunk: a chunk's tokens but the first
+are a micro-batch of their own anyway.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ CELL_STEP = 256
 
 
 class Row(NamedTuple):
-    """A slot's part of a batch."""
+    """A sequence's part of a batch."""
 
-    slot_id: int
+    seq_id: int
     depth: int
     """Cells its attention goes over: its own last token's among them."""
     chunk: bool = False
 
 
 def runs_of(rows: Sequence[Row], pass_cells: int) -> list[list[int]]:
-    """Return the runs of `rows`, which are in slot order, as their places there; the lowest comes first."""
+    """Return the runs of `rows`, which are sorted by id, as their places there; the lowest comes first."""
     runs: list[list[int]] = []
     for stretch in _stretches(rows):
         for part in _parted(rows, stretch, pass_cells):
@@ -62,8 +62,8 @@ def _padded(row: Row) -> int:
 
 
 def _stretches(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Yield the places of rows whose slots are neighbours."""
-    for _, group in groupby(enumerate(rows), lambda item: item[1].slot_id - item[0]):
+    """Yield the places of rows whose ids are neighbours."""
+    for _, group in groupby(enumerate(rows), lambda item: item[1].seq_id - item[0]):
         yield [place for place, _ in group]
 
 

@@ -2,8 +2,8 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Load, Hold, Store, Assign, Compute,
-    Moved, Unrestored, Filled, Emptied,                         Emit, Finish, Clear
+    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Load, Hold, Store, Assign, Swap,
+    Moved, Unrestored, Filled, Emptied,                         Compute, Emit, Finish, Clear
     TickEnded, Failed, Listed, Written,
     Loaded, Parting
 
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from cobali_ray.core.adapters import Turns
@@ -404,6 +405,8 @@ class Scheduler:
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
         self._assign(now_s)
+        if self.tiers.close_gaps(self._pacer.model.runs_s):
+            self._sorted = False
         self._plan(now_s)
 
     def _assign(self, now_s: float) -> None:
@@ -484,7 +487,7 @@ class Scheduler:
             context = cells if alone else sum([s.n_computed for s in plan.streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs = run_lengths([s.slot_id for s in plan.streams]) if self.limits.grain.cuts else ()
+        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.cuts else ()
         self.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
         self._out.append(Compute(plan))
 
@@ -531,9 +534,10 @@ class Scheduler:
         return lay_out(streams, chunks, by_slot, pass_cells, drafts) if drafts else plan
 
     def _sort(self) -> None:
-        """Tell streams from prompts: who decodes, in slot order, and who does not, oldest first."""
+        """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""
         if not self._sorted:
-            self._streams = self._select(self.slots.by_slot, self.limits.token_budget)
+            streams = self._select(self.slots.by_slot, self.limits.token_budget)
+            self._streams = sorted(streams, key=attrgetter("seq_id"))
             self._prompts = [s for s in self.slots.running if not s.decoding]
             self._adapters = {s.adapter for s in self.slots.running}
             self._sorted = True

@@ -24,7 +24,7 @@ class Sequence:
         "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
         "n_awaited", "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted",
         "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id",
-        "row", "salt", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "row", "salt", "seq_id", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +63,8 @@ class Sequence:
         """Tokens computed before it began to decode."""
         self.decoding = False
         """Whether only the token sampled last is left to compute."""
-        self.slot_id = NO_SLOT
+        self.slot_id = self.seq_id = NO_SLOT
+        """Its slot, and the id that llama.cpp computes that slot under at present."""
         self.arrived_s = arrived_s
         self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
         self.assigned_s: float | None = None
@@ -159,7 +160,8 @@ class Sequence:
         if self.slot_id != NO_SLOT:
             last = self.stays[-1]._replace(until_s=now_s, n_computed=n_computed)
             self.stays = (*self.stays[:-1], last)
-        self.slot_id, self.n_prefilled, self.decoding = NO_SLOT, 0, False
+        self.slot_id = self.seq_id = NO_SLOT
+        self.n_prefilled, self.decoding = 0, False
 
     def stats(self, now_s: float) -> RequestStats:
         """Return the request's life in numbers, as of `now_s`."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 
 from cobali_ray.core.fair import yields
+from cobali_ray.core.gaps import exchanges
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.placement import Held, Place, n_shared, place, recompute_cost, worth
@@ -30,6 +31,10 @@ class Slots:
         self.running: list[Sequence] = []
         """Who holds a slot, oldest assignment first; the RELEASING among them."""
         self.by_slot: list[Sequence | None] = [None] * limits.n_slots
+        self.seq_ids = list(range(limits.n_slots))
+        """The id that each slot computes under."""
+        self._came_or_left = False
+        """Whether anybody did since gaps between ids were last looked for."""
         self._held = [Held(i, _NOTHING, 0, 0.0, idle=True) for i in range(limits.n_slots)]
         """What idle slots hold; of a busy one its sequence says it."""
         self.n_idle = limits.n_slots
@@ -142,7 +147,9 @@ class Slots:
         self._forget(place.slot_id)
         self.by_slot[place.slot_id] = sequence
         self.n_idle -= 1
+        self._came_or_left = True
         sequence.slot_id, sequence.n_prefilled = place.slot_id, place.n_keep
+        sequence.seq_id = self.seq_ids[place.slot_id]
         self.running.append(sequence)
 
     def release(self, sequence: Sequence, *, n_computed: int, n_keep: int) -> None:
@@ -153,6 +160,7 @@ class Slots:
         self.running.remove(sequence)
         self.by_slot[slot_id] = None
         self.n_idle += 1
+        self._came_or_left = True
         self.n_cells_running -= n_computed
         self._sharing.cut(slot_id, n_keep)
         if n_keep:
@@ -191,6 +199,29 @@ class Slots:
         self.n_cells_running -= sequence.n_prefilled
         sequence.n_prefilled = 0
         self._sharing.cut(sequence.slot_id, 0)
+
+    def close_gaps(self, runs_s: Callable[[Seq[int]], float], cell_s: float) -> list[tuple[int, int, int]]:
+        """Exchange ids of slots, so that the busy ones are neighbours, where that pays; see `exchanges`.
+
+        Returns both slots of each exchange and the cells that they hold together.
+        """
+        if not self._limits.dense or not self._came_or_left:
+            return []
+        self._came_or_left = False
+        slot_of = sorted(range(len(self.seq_ids)), key=self.seq_ids.__getitem__)
+        sequences = [self.by_slot[i] for i in slot_of]
+        cells = [
+            self._held[i].n_tokens if s is None else s.n_computed
+            for i, s in zip(slot_of, sequences, strict=True)
+        ]
+        swaps = []
+        for a, b in exchanges([s is not None for s in sequences], cells, runs_s, cell_s):
+            for slot_id, sequence, seq_id in ((slot_of[a], sequences[a], b), (slot_of[b], sequences[b], a)):
+                self.seq_ids[slot_id] = seq_id
+                if sequence is not None:
+                    sequence.seq_id = seq_id
+            swaps.append((slot_of[a], slot_of[b], cells[a] + cells[b]))
+        return swaps
 
     def youngest(self) -> Sequence | None:
         """Return the sequence to preempt for want of cells, never the only one.
@@ -235,7 +266,11 @@ class Slots:
                 problems.append(f"slot {slot_id} holds what nobody may begin with")
             if s is not None and self._held[slot_id].n_tokens:
                 problems.append(f"slot {slot_id} is busy and holds an idle prefix")
+        if sorted(self.seq_ids) != list(range(self._limits.n_slots)):
+            problems.append("slots share a sequence id")
         for s in self.running:
+            if s.seq_id != self.seq_ids[s.slot_id]:
+                problems.append(f"request {s.request_id} and its slot disagree on the sequence id")
             if s.status not in {Status.RUNNING, Status.RELEASING}:
                 problems.append(f"request {s.request_id} is {s.status.name} and holds slot {s.slot_id}")
             if not 0 <= s.n_computed < len(s.tokens) or len(s.tokens) > self._limits.n_most:

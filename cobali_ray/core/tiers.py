@@ -29,6 +29,7 @@ from cobali_ray.core.instructions import (
     Restore,
     Save,
     Store,
+    Swap,
     Truncate,
     Unrestored,
     Written,
@@ -110,6 +111,13 @@ class Tiers:
         self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
         self._tell(Truncate(held.slot_id, 0))
         return True
+
+    def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
+        """Have busy sequence ids be neighbours where that pays; say whether any changed."""
+        swaps = self.slots.close_gaps(runs_s, 2 * self._moves.s_per_token)  # out of a slot and back
+        for slot_id, other_id, n_cells in swaps:
+            self._tell(Swap(slot_id, other_id, n_cells))
+        return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""

@@ -417,6 +417,8 @@ class Engine:
                 host.truncate(one)
             elif isinstance(one, told.Copy):
                 host.copy(one)
+            elif isinstance(one, told.Swap):
+                host.swap(one)
             elif isinstance(one, told.Save):
                 host.save(one)
             elif isinstance(one, told.Restore):

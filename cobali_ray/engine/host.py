@@ -71,6 +71,12 @@ class HostMemory:
         else:
             self._backend.copy(one.donor_id, one.slot_id, one.n_keep)
 
+    def swap(self, one: told.Swap) -> None:
+        """Exchange the sequence ids of two slots."""
+        began_s = self._clock.now()
+        self._backend.swap(one.slot_id, one.other_id)
+        self._took(2 * one.n_cells, began_s)
+
     def truncate(self, one: told.Truncate) -> None:
         """Cut a slot."""
         self._empty.pop(one.slot_id, None)

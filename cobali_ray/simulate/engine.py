@@ -74,6 +74,8 @@ class SimulatedEngine:
                 n_moved += one.blocks[-1][2]
             elif isinstance(one, told.Restore):
                 n_moved += one.n_keep
+            elif isinstance(one, told.Swap):
+                n_moved += 2 * one.n_cells
         if not n_moved:
             return 0.0
         moved_s = n_moved * self.scheduler.limits.cell_bytes * PER_BYTE_S

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from cobali_ray.core.limits import EngineLimits, Grain
-from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
+from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.ticktime import KNOTS, Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 
@@ -128,16 +128,15 @@ def ticks_of(feed: dict[str, Any], limits: EngineLimits) -> list[Tick]:
 
 def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
     streams = [start for _, start, _, decodes in spans if decodes]
-    ids = [slot_id for slot_id, _, _, decodes in spans if decodes]
     chunks = tuple([(start, length) for _, start, length, decodes in spans if not decodes])
     context = sum(streams)
     if grain.pass_cells is not None:
-        rows = sorted(
-            [Row(slot_id, start + length, not decodes) for slot_id, start, length, decodes in spans]
-        )
+        rows = [  # slots are not told apart from the ids they computed under, which mostly were neighbours
+            Row(number, start + length, not decodes)
+            for number, (_, start, length, decodes) in enumerate(sorted(map(tuple, spans)))
+        ]
         context = cells_of(rows, runs_of(rows, grain.pass_cells), grain.pass_cells)
-        return Shape(len(streams), context, chunks)
-    return Shape(len(streams), context, chunks, 0, run_lengths(ids) if grain.cuts else ())
+    return Shape(len(streams), context, chunks)
 
 
 def read_times(path: Path) -> TickTimes:

@@ -9,6 +9,7 @@ llama-cpp-python, with nothing reused.
 import random
 import re
 from array import array
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,14 +79,17 @@ class Served:
         settings = EngineSettings(model=str(path), **(asked | settings))
         self.sink = Recorder()
         self.engine = open_engine(settings, self.sink, clock=FakeClock(step_s=0.001), path=path)
-        self.sequences, self.ticks, self.n_copies = {}, [], 0
-        backend, copy = self.engine.backend, self.engine.backend.copy
+        self.sequences, self.ticks, self.calls = {}, [], Counter()
+        self.engine.scheduler._pacer.model.runs_s = len  # a second each: every gap is closed
+        for name in ("copy", "swap"):
+            self.count(name, getattr(self.engine.backend, name))
 
+    def count(self, name, method):
         def counted(*args):
-            self.n_copies += 1
-            copy(*args)
+            self.calls[name] += 1
+            method(*args)
 
-        backend.copy = counted
+        setattr(self.engine.backend, name, counted)
 
     def submit(self, request_id, prompt, *, max_tokens=16, **fields):
         sampling = SamplingParams(temperature=0.0, n_logprobs=0, ignore_eos=True)
@@ -233,7 +237,9 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
     converse(served)
     assert differences(served, alone) == {}
     assert served.total("n_preempted") > 0
-    assert (served.n_copies > 1, served.n_cached > 600) == (reuses, reuses)
+    assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses, reuses)
+    windows = "attention.sliding_window" in archs.FAMILIES[family].keys
+    assert (served.calls["swap"] > 1) == (not windows and "kv" not in settings)
     assert (served.total("n_host_hits") > 2) == keeps
     assert (served.total("n_accepted") > 9) == (drafts and config != "flash-off")
     served.close()

@@ -91,6 +91,7 @@ class Run:
             block_bytes = limits.host_block * limits.cell_bytes
             disk = Disk(lambda: BlockFiles(folder, kind, block_bytes=block_bytes, most_bytes=1 << 30), clock)
         engine = Engine(backend, limits, clock, self.recorder, disk=disk)
+        engine.scheduler._pacer.model.runs_s = lambda rows: asked.get("pass_s", 0.0) * len(rows)
         waiting, n_rounds = list(requests), 0
         while waiting or engine.has_work:
             while waiting and n_rounds >= arrive_every * len(self.sequences):
@@ -195,7 +196,9 @@ def books_match(engine, backend):
     lc = backend._lc
     for slot_id, sequence in enumerate(engine.slots.by_slot):
         ours = engine.slots._held[slot_id].n_tokens if sequence is None else sequence.n_computed
-        assert lc.llama_memory_seq_pos_max(backend._memory, slot_id) + 1 == ours == backend._n_cached[slot_id]
+        seq_id = engine.slots.seq_ids[slot_id]
+        assert backend._seq_ids[slot_id] == seq_id
+        assert lc.llama_memory_seq_pos_max(backend._memory, seq_id) + 1 == ours == backend._n_cached[slot_id]
 
 
 @pytest.mark.parametrize("min_prefix", [0, 16], ids=["no-reuse", "reuse"])

@@ -250,9 +250,9 @@ def test_a_cache_that_is_full_takes_back_what_an_image_computed(bench, kind, mon
     first = one.answer(asked("a", TEXT, picture(), BEHIND))
     backend, n_refused, computed = one.backend, [], []
 
-    def count(span, rows, passes=backend._images.compute):
+    def count(span, rows, seq_id, passes=backend._images.compute):
         computed.append(span)
-        return passes(span, rows)
+        return passes(span, rows, seq_id)
 
     def full(batch, n_rows, compute=backend._compute):
         if computed and not n_refused:

@@ -301,6 +301,7 @@ class EngineMachine(RuleBasedStateMachine):
         end_probability=st.sampled_from([0.0, 0.05]),
         copies=st.sampled_from(["no", "split", "shared"]),
         dense=st.booleans(),
+        cut_s=st.sampled_from([0.0, 1.0]),
         dice=st.none() | st.randoms(use_true_random=False),
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
@@ -319,6 +320,7 @@ class EngineMachine(RuleBasedStateMachine):
         end_probability,
         copies,
         dense,
+        cut_s,
         dice,
         n_scored_rows,
     ):
@@ -360,6 +362,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.disk._read = self.disk._write = self.jobs.append
         self.lone = {}
         pacer, speculation = Pacer(target_s, grain), None
+        pacer.model.runs_s = lambda rows: cut_s * len(rows)
         if dice is not None:
             speculation = Guesses({}, dice)
             for _ in range(6):
@@ -492,6 +495,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert sum(kept) <= self.engine.scheduler.tiers.host.n_used <= self.limits.n_host_cells
         assert sum(held) == slots.n_cells_running + slots.n_cells_idle, "the cache holds what the books say"
         assert self.backend.n_used() == slots.n_used()
+        assert self.backend.seq_ids == slots.seq_ids
         idle = [cells for s, cells in zip(slots.by_slot, self.backend._cells, strict=True) if s is None]
         busy = [cells for s, cells in zip(slots.by_slot, self.backend._cells, strict=True) if s is not None]
         if self.backend.shares:

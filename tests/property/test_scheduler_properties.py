@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cobali_ray.core.gaps import run_lengths
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.instructions import (
     Assign,
@@ -29,6 +30,7 @@ from cobali_ray.core.instructions import (
     Sampled,
     Save,
     Submitted,
+    Swap,
     TickBegun,
     TickEnded,
     Truncate,
@@ -73,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_host_cells=st.sampled_from([1000, 20, 0]),
         copies=st.booleans(),
         dense=st.booleans(),
+        cut_s=st.sampled_from([1.0, 0.0, None]),
         grain=st.sampled_from([Grain(), Grain(step=4, least=4, beside=1), Grain(pass_cells=100)]),
         mixed=st.booleans(),
         max_queue=st.sampled_from([128, 3]),
@@ -90,6 +93,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_host_cells,
         copies,
         dense,
+        cut_s,
         grain,
         mixed,
         max_queue,
@@ -114,10 +118,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_queue=max_queue,
             n_scored_rows=n_scored_rows,
         )
-        self.target_s = target_s
+        self.target_s, self.cut_s = target_s, cut_s
         self.scheduler = self.new_scheduler()
         self.now_s = 0.0
         self.cache = [[] for _ in range(n_slots)]
+        self.seq_ids = list(range(n_slots))
         self.host, self.empty, self.moves_fail, self.moves_failed = {}, {}, False, False
         self.plan = self.emit = None
         self.requests, self.sequences, self.ended, self.told = {}, {}, {}, []
@@ -127,6 +132,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         pacer = Pacer(self.target_s, self.limits.grain)
         for _ in range(20 * self.drafts):  # it knows what a tick takes
             pacer.model.learn(Shape(1, 10, ()), 0.01)
+        if self.cut_s is not None:
+            pacer.model.runs_s = lambda rows: self.cut_s * len(rows)
         return Scheduler(
             self.limits, end_tokens=frozenset({END}), pacer=pacer, check_every=1, story=Story(None),
             speculation=Drafting() if self.drafts else None,
@@ -149,6 +156,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert not self.cache[one.slot_id]
                     assert 0 < one.n_keep <= len(self.cache[one.donor_id])
                     self.cache[one.slot_id] = self.cache[one.donor_id][: one.n_keep]
+                case Swap():
+                    held = [len(self.cache[i]) for i in (one.slot_id, one.other_id) if i not in self.empty]
+                    assert sum(held) == one.n_cells or self.empty
+                    n_moved += 2 * one.n_cells
+                    ids = self.seq_ids
+                    ids[one.slot_id], ids[one.other_id] = ids[one.other_id], ids[one.slot_id]
                 case Save():
                     n_moved += one.blocks[-1][2]
                     held = self.cache[one.slot_id]
@@ -183,6 +196,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.ended[one.end.request_id] = one.end
                 case Clear():
                     self.cache = [[] for _ in self.cache]
+                    self.seq_ids.sort()
                     self.host, self.empty = {}, {}
                     self.plan = self.emit = None
             assert sum(map(len, self.cache)) <= self.limits.n_cells
@@ -206,6 +220,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(slots.by_slot[chunk.slot_id] in mine for chunk in plan.chunks), "nor is one mixed in"
         spans = [(s.slot_id, len(s.tokens) - 1, 1) for s in plan.streams] + [c[:3] for c in plan.chunks]
         assert len({slot_id for slot_id, *_ in spans}) == len(spans)
+        assert slots.seq_ids == self.seq_ids
+        order = [self.seq_ids[s.slot_id] for s in plan.sequences]
+        assert order == sorted(order) or self.limits.grain.pass_cells, "in order of their ids"
         for slot_id, start, _ in spans:
             sequence = slots.by_slot[slot_id]
             if slot_id in self.empty:
@@ -289,7 +306,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def tick(self):
         if hasattr(self, "limits"):
+            n_preempted = self.scheduler.n_preempted
             self.do(TickBegun(self.now_s))
+            slots = self.scheduler.slots
+            sequences = sorted(zip(self.seq_ids, slots.by_slot, strict=True))
+            lengths = run_lengths([s is not None for _, s in sequences])
+            if self.limits.dense and self.cut_s and self.scheduler.n_preempted == n_preempted:
+                assert len(lengths) < 2, "where passes are dear, busy ids are neighbours"
+            assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
 
     @precondition(lambda self: getattr(self, "plan", None) is not None)
     @rule(data=st.data(), how=st.sampled_from(["sampled"] * 6 + ["full", "fault"]))

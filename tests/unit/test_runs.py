@@ -74,15 +74,16 @@ def test_runs_are_neighbours_and_cost_no_more_than_llama_cpps_own(rows, pass_cel
     runs = runs_of(rows, pass_cells)
     assert [place for run in runs for place in run] == list(range(len(rows)))
     for run in runs:
-        assert rows[run[-1]].slot_id - rows[run[0]].slot_id == len(run) - 1
+        assert rows[run[-1]].seq_id - rows[run[0]].seq_id == len(run) - 1
     if not any(row.chunk for row in rows):
         own = runs_of(rows, 1 << 60)
         assert cells_of(rows, runs, pass_cells) <= cells_of(rows, own, pass_cells)
 
 
-def sequence(slot_id, n_tokens, *, decoding=True):
+def sequence(slot_id, n_tokens, *, decoding=True, seq_id=None):
     made = Sequence(Request(request_id=str(slot_id), prompt=(1,) * n_tokens, max_tokens=9), arrived_s=0.0)
     made.slot_id, made.decoding = slot_id, decoding
+    made.seq_id = slot_id if seq_id is None else seq_id
     return made
 
 
@@ -99,7 +100,17 @@ def test_a_batch_is_laid_out_in_falling_runs():
     assert [s.slot_id for s in alone.rows] == [5, 3, 2, 0, 1]
     assert alone.context == 4 * 256 + 4096 + 3 * 2000
     unknown = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot)
-    assert [span.slot_id for span in unknown.spans] == list(range(6)), "slot order where it is all the same"
+    assert [span.slot_id for span in unknown.spans] == list(range(6)), "by id where it is all the same"
+
+
+def test_a_batch_is_laid_out_by_sequence_id_and_not_by_slot():
+    by_slot = [sequence(i, 100, seq_id=seq_id) for i, seq_id in enumerate([3, 0, 2, 1])]
+    by_slot[2].decoding = False
+    decoding = [by_slot[1], by_slot[3], by_slot[0]]
+    chunk = Span(2, 0, 50, sample=True)
+    assert [span.slot_id for span in lay_out(decoding, [chunk], by_slot).spans] == [1, 3, 2, 0]
+    by_slot[1] = decoding[0] = sequence(1, 4000, seq_id=0)
+    assert [s.slot_id for s in lay_out(decoding, [], by_slot, 2000).rows] == [0, 3, 1], "falling"
 
 
 def test_the_pacer_knows_what_a_deep_stream_costs_the_others():

@@ -20,6 +20,7 @@ from cobali_ray.core.instructions import (
     Sampled,
     Save,
     Submitted,
+    Swap,
     TickBegun,
     TickEnded,
     Truncate,
@@ -660,3 +661,34 @@ def test_the_pacer_learns_from_whole_ticks():
     for _ in range(12):
         s.tick()
     assert pacer.model.decode_s(1, 10) == pytest.approx(3.0, rel=0.1), "from TickBegun to TickEnded"
+
+
+def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
+    s = Setup(4, dense=True, cell_bytes=1000)
+    s.scheduler._pacer.model.runs_s = lambda rows: 1.0 * len(rows)
+    s.submit(*[request(name, n_prompt=n, max_tokens=20) for name, n in (("a", 2), ("b", 2), ("c", 4))])
+    s.tick()
+    s.do(Cancelled, "b")
+    out = s.tick()
+    assert [one for one in out if isinstance(one, Swap)] == [Swap(1, 0, 2)], "the shortest moves"
+    plan, out = s.begin()
+    assert [one for one in out if isinstance(one, Swap)] == [], "nobody came or left"
+    assert [(one.request_id, one.slot_id, one.seq_id) for one in plan.streams] == [("a", 0, 1), ("c", 2, 2)]
+    s.do(Sampled, [7, 7])
+    s.do(Emitted, [])
+    s.submit(request("d"))
+    plan, _ = s.begin()
+    assert [(one.request_id, one.slot_id, one.seq_id) for one in plan.sequences] == [
+        ("d", 1, 0), ("a", 0, 1), ("c", 2, 2)
+    ]  # fmt: skip
+
+
+def test_gaps_stay_where_a_pass_costs_less_than_the_copy():
+    s = Setup(4, dense=True, cell_bytes=1000)
+    s.scheduler._pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
+    s.submit(*[request(name, max_tokens=20) for name in "abc"])
+    s.tick()
+    s.tick()
+    s.do(Cancelled, "b")
+    assert not any(isinstance(one, Swap) for one in s.tick())
+    assert s.scheduler.slots.seq_ids == [0, 1, 2, 3]

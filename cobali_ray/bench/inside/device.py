@@ -32,7 +32,8 @@ class Watched:
         self.end_tokens, self.words, self.sampling = inner.end_tokens, inner.words, inner.sampling
         self.adapters, self.use = inner.adapters, inner.use
         self.expect, self.sample = inner.expect, inner.sample
-        self.truncate, self.copy, self.clear = inner.truncate, inner.copy, inner.clear
+        self.truncate, self.clear = inner.truncate, inner.clear
+        self.copy, self.swap = inner.copy, inner.swap
         self.measure_cell, self.cell_kind = inner.measure_cell, inner.cell_kind
         self.save, self.restore = inner.save, inner.restore
         self.grain, self.cuts_tails = inner.grain, inner.cuts_tails
