@@ -125,7 +125,9 @@ class Pacer:
             n_decode = len(streams)
             runs = run_lengths([s.seq_id for s in streams]) if limits.grain.cuts else ()
             decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget), runs)
-            self.target_s, exact = self._target(decode_s, n_decode, len(prompts))
+            best = min([s.rank[0] for s in streams])
+            n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
+            self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1))
             if due and not exact:
                 self.target_s *= DUE_FACTOR
         if due or not self.target_s:

@@ -74,7 +74,7 @@ def measure(
     seconds((Span(0, 0, 1, 1),))  # the first one pays for what is laid out once
     backend.clear()
     for _ in range(N_ROUNDS):
-        for shape, spans in _passes(limits):
+        for shape, spans in _passes(limits, backend.n_slots):
             longest_s = max(map(max, times.values()), default=0.0)
             likely_s = max(times[shape]) if shape in times else _MORE * longest_s
             if now() - began + likely_s > MOST_S:
@@ -89,9 +89,9 @@ def measure(
     return [(shape, median(taken)) for shape, taken in times.items()]
 
 
-def _passes(limits: EngineLimits) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
+def _passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
     n, most = 1, min(limits.n_ctx_slot - 1, limits.prefill_chunk)
-    while n <= limits.n_slots:
+    while n <= n_slots:
         yield Shape(n, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(n)])
         n *= 2
     for length in CHUNKS:

@@ -258,7 +258,7 @@ def test_no_gap_is_longer_than_two_seconds_unless_decoding_is_slow():
 def test_auto_cuts_a_prompt_beside_many_streams_and_not_beside_few():
     pacer = known(0.1)
     assert sum(span.length for span in planned(pacer, beside(15, 5000), LIMITS)) - 15 == pytest.approx(
-        287, rel=0.03
+        287, rel=0.05
     )
     assert pacer.target_s == objective_s(pacer.model.decode_s(15, 150), 15, 1)
     few = sum(span.length for span in planned(pacer, beside(1, 5000), LIMITS)) - 1

@@ -205,7 +205,8 @@ def test_what_rows_take_is_learned_apart_from_what_tokens_take():
     for i in range(40):
         model.learn(Shape(0, 0, ((0, 50 + i),)), 1e-3 * (50 + i))
     for i in range(60):
-        model.learn(Shape(0, 0, ((0, 30 + i % 7),), 30 + i % 7), 3e-3 * (30 + i % 7))
+        n = 10 + 8 * (i % 7)
+        model.learn(Shape(0, 0, ((0, n),), n), 3e-3 * n)
     assert model.out_s == pytest.approx(2e-3, rel=0.15)
     assert model.predict(Shape(0, 0, ((0, 64),))) == pytest.approx(0.064, rel=0.05)
     assert model.longest_chunk(0, 0.3, scored=True) == pytest.approx(model.longest_chunk(0, 0.1), rel=0.1)
