@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
-from cobali_ray.core.ticktime import Shape
+from cobali_ray.core.ticktime import KNOTS, Shape
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -31,11 +31,9 @@ MOST_S = 2.0
 """How long it may take. What would take longer is not tried; the model draws a line through what was."""
 N_ROUNDS = 3
 """How often each pass is tried if there is time."""
-CHUNKS = (1, 2, 4, 8, 32, 128, 512)
+CHUNKS = (1, 4, 8, 32, 128, 512)
 DEEP = (1024, 2048, 4096)
 """How much of a prompt is there already where the longest chunk is tried again."""
-_MORE = 4.0
-"""How many times as long as the longest so far the next larger one may take."""
 
 
 def calibration(
@@ -75,10 +73,8 @@ def measure(
     backend.clear()
     for _ in range(N_ROUNDS):
         for shape, spans in _passes(limits, backend.n_slots):
-            longest_s = max(map(max, times.values()), default=0.0)
-            likely_s = max(times[shape]) if shape in times else _MORE * longest_s
-            if now() - began + likely_s > MOST_S:
-                break
+            if now() - began + _likely_s(shape, times) > MOST_S:
+                continue
             if spans[0].start:  # deep: what is before it has to be there
                 backend.clear()
                 for start in range(0, spans[0].start, spans[0].length):
@@ -90,16 +86,33 @@ def measure(
 
 
 def _passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
-    n, most = 1, min(limits.n_ctx_slot - 1, limits.prefill_chunk)
-    while n <= n_slots:
-        yield Shape(n, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(n)])
-        n *= 2
-    for length in CHUNKS:
-        if length <= most:
-            yield Shape(0, 0, ((0, length),)), (Span(0, 0, length, 0),)
+    most = min(limits.n_ctx_slot - 1, limits.prefill_chunk)
+    for size in KNOTS:  # rows and chunks in turns, so that something is known of both
+        if size <= n_slots:
+            yield Shape(size, 0, ()), tuple([Span(slot_id, 0, 1, 1) for slot_id in range(size)])
+        if size in CHUNKS and size <= most:
+            yield Shape(0, 0, ((0, size),)), (Span(0, 0, size, 0),)
     for start in DEEP:
         if CHUNKS[-1] <= most and start + CHUNKS[-1] < limits.n_ctx_slot:
             yield Shape(0, 0, ((start, CHUNKS[-1]),)), (Span(0, start, CHUNKS[-1], 0),)
+
+
+def _likely_s(shape: Shape, times: Mapping[Shape, Sequence[float]]) -> float:
+    """Return what a pass took, or else what it may take if it takes as long per token as the last of its kind."""
+    if shape in times:
+        return max(times[shape])
+    size = _size(shape)
+    kind = [
+        (_size(one), max(taken)) for one, taken in times.items() if bool(one.chunks) == bool(shape.chunks)
+    ]
+    if not kind:
+        return max(map(max, times.values()), default=0.0)
+    last, seconds = kind[-1]
+    return seconds * max(size / last, 1.0)
+
+
+def _size(shape: Shape) -> int:
+    return shape.n_decode + sum([start + length for start, length in shape.chunks])
 
 
 def _key(settings: EngineSettings, limits: EngineLimits, path: Path) -> str:
