@@ -18,7 +18,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.simulate.engine import SimulatedEngine
 from cobali_ray.simulate.fleet import Ask, Fleet, Routed, Story
-from cobali_ray.simulate.ticks import TickTimes
+from cobali_ray.simulate.ticks import Dice, TickTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def play(
     """Play a load on equal engines, each with the pacer that the settings ask for."""
     settings = settings or EngineSettings()
     engines = {
-        f"{i}": SimulatedEngine(times, settings.pacer(times.limits.grain), seed=seed + i)
+        f"{i}": SimulatedEngine(Dice(times, seed + i), settings.pacer(times.limits.grain))
         for i in range(n_engines)
     }
     fleet = Fleet(engines, policy(), between_s=times.between_s)
