@@ -256,7 +256,7 @@ LOADS: Mapping[str, MakeLoad] = {
     "chats": lambda _, rps, seed: Load(asks=_chats(rps, seed)),
     "cold": lambda _, rps, seed: Load(asks=_cold(rps, seed), warm=False),
     "half-machine": lambda _, rps, seed: Load(
-        asks=_poisson("busy", 0.4 * rps, seed, least=12, most=200, seconds=BUSY_S[1] + RECOVERY_S + 2),
+        asks=_poisson("busy", 0.4 * rps, seed, least=12, most=200, seconds=BUSY_S[1] + 2 * RECOVERY_S),
         busy=True,
     ),
 }
