@@ -32,11 +32,6 @@ class Grain:
     """Not None: the rows of a micro-batch all take as long as its deepest, and one micro-batch more takes as
     long as a row's attention to so many cells; see runs.py."""
 
-    @property
-    def cuts(self) -> bool:
-        """Whether a gap between slots is one pass more that `pass_cells` does not count already."""
-        return self.beside > 0 and self.pass_cells is None
-
     def counted(self, length: int, *, mixed: bool) -> int:
         """Return how many tokens of a chunk the steps are counted in."""
         return length - self.beside if mixed else length

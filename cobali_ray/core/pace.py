@@ -123,8 +123,8 @@ class Pacer:
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
-            runs = run_lengths([s.seq_id for s in streams]) if limits.grain.cuts else ()
-            decode_s = self.model.decode_s(n_decode, _context(streams, prompts, limits, budget), runs)
+            context, runs = _decoding(streams, prompts, limits, budget)
+            decode_s = self.model.decode_s(n_decode, context, runs)
             best = min([s.rank[0] for s in streams])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
             self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1))
@@ -268,12 +268,17 @@ def _round_s(decode_s: float) -> float:
     return max(_ROUND_S, _ROUND * decode_s)
 
 
-def _context(streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int) -> int:
-    """Return the cells that the streams' attention will pay for beside the first prompt's chunk."""
+def _decoding(
+    streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int
+) -> tuple[int, tuple[int, ...]]:
+    """Return the cells that the streams' attention will pay for beside the first prompt's chunk, and runs."""
     pass_cells = limits.grain.pass_cells
     if pass_cells is None:
-        return sum([s.n_computed for s in streams])
+        runs = run_lengths([s.seq_id for s in streams]) if limits.grain.beside else ()
+        return sum([s.n_computed for s in streams]), runs
     first = order_prefill(prompts, limits, budget)[0]
     rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
     rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
-    return cells_of(rows, runs_of(rows, pass_cells), pass_cells)
+    places = runs_of(rows, pass_cells)
+    lengths = [sum([not rows[i].chunk for i in run]) for run in places]
+    return cells_of(rows, places), tuple([n for n in lengths if n])

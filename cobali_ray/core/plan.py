@@ -77,7 +77,7 @@ def lay_out(
         prefilling = {chunk.slot_id for chunk in chunks}
         rows = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
         runs = runs_of(rows, pass_cells)
-        context = cells_of(rows, runs, pass_cells)
+        context = cells_of(rows, runs)
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             streams = [s for i, *_ in spans if i not in prefilling and (s := by_slot[i]) is not None]

@@ -39,15 +39,12 @@ def runs_of(rows: Sequence[Row], pass_cells: int) -> list[list[int]]:
     return runs
 
 
-def cells_of(rows: Sequence[Row], runs: Sequence[Sequence[int]], pass_cells: int) -> int:
-    """Return what the streams pay, in cells: rows times the deepest of each run, and further passes."""
-    cells = n_passes = 0
-    for run in runs:
-        n_streams = sum([not rows[i].chunk for i in run])
-        if n_streams:
-            cells += n_streams * max([_padded(rows[i]) for i in run])
-            n_passes += 1
-    return cells + max(n_passes - 1, 0) * pass_cells
+def cells_of(rows: Sequence[Row], runs: Sequence[Sequence[int]]) -> int:
+    """Return the cells that the streams' attention pays for: rows times the deepest of each run."""
+    n_streams = [sum([not rows[i].chunk for i in run]) for run in runs]
+    return sum(
+        [n * max([_padded(rows[i]) for i in run]) for n, run in zip(n_streams, runs, strict=True) if n]
+    )
 
 
 def run_lengths(ids: Sequence[int]) -> tuple[int, ...]:

@@ -487,7 +487,7 @@ class Scheduler:
             context = cells if alone else sum([s.n_computed for s in plan.streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.cuts else ()
+        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
         self.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
         self._out.append(Compute(plan))
 
@@ -524,7 +524,9 @@ class Scheduler:
         model, context = self._pacer.model, plan.context
         if not model.knows_decode:
             return plan
-        plain_s = model.decode_s(len(streams), self.slots.n_cells_running if context is None else context)
+        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
+        cells = self.slots.n_cells_running if context is None else context
+        plain_s = model.decode_s(len(streams), cells, runs)
         drafts = self._speculation.choose(
             streams,
             plain_s=plain_s,

@@ -72,7 +72,7 @@ def measure(
     seconds((Span(0, 0, 1, 1),))  # the first one pays for what is laid out once
     backend.clear()
     for _ in range(N_ROUNDS):
-        for shape, spans in _passes(limits, backend.n_slots):
+        for shape, spans in passes(limits, backend.n_slots):
             if now() - began + _likely_s(shape, times) > MOST_S:
                 continue
             if spans[0].start:  # deep: what is before it has to be there
@@ -85,7 +85,8 @@ def measure(
     return [(shape, median(taken)) for shape, taken in times.items()]
 
 
-def _passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
+def passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[Span, ...]]]:
+    """Yield what is measured, in this order, and the spans that come to it."""
     most = min(limits.n_ctx_slot - 1, limits.prefill_chunk)
     for size in KNOTS:  # rows and chunks in turns, so that something is known of both
         if size <= n_slots:
@@ -98,7 +99,7 @@ def _passes(limits: EngineLimits, n_slots: int) -> Iterator[tuple[Shape, tuple[S
 
 
 def _likely_s(shape: Shape, times: Mapping[Shape, Sequence[float]]) -> float:
-    """Return what a pass took, or else what it may take if it takes as long per token as the last of its kind."""
+    """Return what a pass took, or may take if a token takes as long as in the last of its kind."""
     if shape in times:
         return max(times[shape])
     size = _size(shape)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cobali_ray.core import instructions as told
 from cobali_ray.core.admission import Entered, admit, fit
 from cobali_ray.core.events import End
+from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.request import Request
-from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.scheduler import Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.ticktime import Shape
 from cobali_ray.errors import InvariantError
-from cobali_ray.simulate.ticks import PER_BYTE_S, Dice, TickTimes
+from cobali_ray.simulate.ticks import PER_BYTE_S
 
 
 class Said(NamedTuple):
@@ -24,12 +26,25 @@ class Said(NamedTuple):
     ends: Seq[End]
 
 
+class Passes(Protocol):
+    """Knows how long passes take."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """Return the bounds of the engine that computes them."""
+        ...
+
+    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+        """Return how long one that begins now takes."""
+        ...
+
+
 class SimulatedEngine:
     """Ticks in two steps, because a simulated pass lasts: `begin` says how long, `end` what came of it."""
 
-    def __init__(self, times: TickTimes, pacer: Pacer, seed: int = 0) -> None:
-        self.scheduler = Scheduler(times.limits, pacer=pacer)
-        self._dice, self._entered = Dice(times, seed), Entered()
+    def __init__(self, passes: Passes, pacer: Pacer, select: Select = select_decoding) -> None:
+        self.scheduler = Scheduler(passes.limits, pacer=pacer, select=select)
+        self._passes, self._entered = passes, Entered()
         self._plan: Plan | None = None
         self._ends: list[End] = []
         self.n_ticks = 0
@@ -46,7 +61,9 @@ class SimulatedEngine:
         """Begin a tick; return how long it takes. None: there is nothing to compute."""
         self._plan = None
         moved_s = self._tell(told.TickBegun(now_s))
-        return None if self._plan is None else moved_s + self._dice.roll(self.scheduler.shape)
+        if self._plan is None:
+            return None
+        return moved_s + self._passes.seconds(self._plan, self.scheduler.shape, now_s + moved_s)
 
     def end(self, now_s: float) -> Said:
         """End the tick."""

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from cobali_ray.core.limits import EngineLimits, Grain
+from cobali_ray.core.plan import Plan
 from cobali_ray.core.runs import Row, cells_of, runs_of
 from cobali_ray.core.ticktime import KNOTS, Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
@@ -102,12 +103,18 @@ class Dice:
     """Draws how long ticks take."""
 
     def __init__(self, times: TickTimes, seed: int) -> None:
+        self.limits = times.limits
         self._model, self._scatter, self._rng = times.model(), times.scatter, Random(seed)
 
     def roll(self, shape: Shape) -> float:
         """Return the time of one tick."""
         scatter = self._scatter["prefill" if shape.chunks else "decode"]
         return self._model.predict(shape) * scatter[int(self._rng.random() * len(scatter))]
+
+    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+        """See `Passes`: all is in the shape."""
+        del plan, now_s
+        return self.roll(shape)
 
 
 def ticks_of(feed: dict[str, Any], limits: EngineLimits) -> list[Tick]:
@@ -135,7 +142,7 @@ def _shape_of(spans: Sequence[Sequence[int]], grain: Grain) -> Shape:
             Row(number, start + length, not decodes)
             for number, (_, start, length, decodes) in enumerate(sorted(map(tuple, spans)))
         ]
-        context = cells_of(rows, runs_of(rows, grain.pass_cells), grain.pass_cells)
+        context = cells_of(rows, runs_of(rows, grain.pass_cells))
     return Shape(len(streams), context, chunks)
 
 

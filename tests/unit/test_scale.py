@@ -11,7 +11,7 @@ from cobali_ray.core.route import Router
 from cobali_ray.core.scale import AGAIN_S, Demand, handicaps
 from cobali_ray.simulate.engine import SimulatedEngine
 from cobali_ray.simulate.fleet import Ask, Fleet, Routed
-from cobali_ray.simulate.ticks import TickTimes, plain_table
+from cobali_ray.simulate.ticks import Dice, TickTimes, plain_table
 
 
 def grows_at(requests, demand=None):
@@ -113,7 +113,7 @@ def asks(*parts):
 
 def test_the_second_engine_is_there_while_it_is_needed_and_not_for_longer():
     elastic = Elastic()
-    engines = {name: SimulatedEngine(TIMES, Pacer("auto", LIMITS.grain)) for name in "ab"}
+    engines = {name: SimulatedEngine(Dice(TIMES, 0), Pacer("auto", LIMITS.grain)) for name in "ab"}
     stories = Fleet(engines, elastic, publish_s=1.0).play(asks((0.8, 100), (2.4, 100), (0.8, 150)))
     (load, loaded_s), (let_go, gone_s) = elastic.moves
     assert (load, let_go) == ("load", "let go")

@@ -18,7 +18,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_ray.simulate.engine import SimulatedEngine
 from cobali_ray.simulate.fleet import Ask, Fleet, Routed, Story
-from cobali_ray.simulate.ticks import TickTimes
+from cobali_ray.simulate.ticks import Dice, TickTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def play(
     pacers = [settings.pacer(times.limits.grain) for _ in range(n_engines)]
     for pacer in pacers:
         pacer.model.table = times.table
-    engines = {f"{i}": SimulatedEngine(times, pacer, seed=seed + i) for i, pacer in enumerate(pacers)}
+    engines = {f"{i}": SimulatedEngine(Dice(times, seed + i), pacer) for i, pacer in enumerate(pacers)}
     fleet = Fleet(engines, policy(), between_s=times.between_s)
     fleet.play(warmup)
     started, before = time.perf_counter(), (fleet.now_s, sum(e.n_ticks for e in engines.values()))

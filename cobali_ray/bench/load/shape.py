@@ -50,6 +50,10 @@ class Lognormal:
 
 Length = Fixed | Uniform | Lognormal
 
+TYPICAL_PROMPT = Lognormal(median=128, sigma=0.8, low=16, high=1024)
+TYPICAL_ANSWER = Uniform(low=32, high=96)
+"""Lengths of requests where a benchmark names no others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptsFile:
