@@ -180,6 +180,13 @@ def converse(served):
     served.submit("urgent", FIRST[:80] + drawn(7, 12), priority=-5)
     served.run()
     served.ask("after others", FIRST[:130] + drawn(8, 9))
+    for i in range(3):
+        served.submit(f"beside {i}", drawn(20 + i, 40))
+    served.run(4)
+    (gone,) = [s.request_id for s in served.engine.slots.running if s.seq_id == 1]
+    served.engine.cancel(gone)  # which leaves a gap between the others
+    del served.sequences[gone]
+    served.run()
     whole = served.ask("began here", drawn(9, 75))
     served.ask("went on", whole[:75], said=whole[75:81])
 
@@ -239,7 +246,7 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
     assert served.total("n_preempted") > 0
     assert (served.calls["copy"] > 1, served.n_cached > 600) == (reuses, reuses)
     windows = "attention.sliding_window" in archs.FAMILIES[family].keys
-    assert (served.calls["swap"] > 1) == (not windows and "kv" not in settings)
+    assert (served.calls["swap"] > 0) == (not windows and "kv" not in settings)
     assert (served.total("n_host_hits") > 2) == keeps
     assert (served.total("n_accepted") > 9) == (drafts and config != "flash-off")
     served.close()
