@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,8 @@ def test_a_load_for_each_share_of_the_capacity_and_for_each_level():
     assert (four.label, four.case.clients, four.case.intruded) == ("4+intruder", 4, True)
     assert fifteen.case.clients == 15
     assert (fifteen.alone.prompt.tokens, fifteen.alone.concurrency) == (4096, (1,))
-    assert len(list(Load(beside, PromptMaker(uniform_costs(1.0), 1)).intruders("k"))) == 1
+    intruders = Load(beside, PromptMaker(uniform_costs(1.0), 1)).intruders("k")
+    assert [job.at_s for job in islice(intruders, 2)] == [10.0]
 
 
 def versus(ours, theirs, figure):
