@@ -1,7 +1,7 @@
 """Benchmarks against a running server: here the whole one, without Ray, in this process."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -96,6 +96,21 @@ def test_servers_are_started_for_each_load_and_round_and_loaded_twice(tmp_path):
     assert {cell.split()[-1] for row in ratios.rows for cell in row[1:]} <= {"a", "b"}
     assert all(float(cell.split()[0]) > 0 for row in beside.rows for cell in row[1:])
     ratio_plot(result).savefig(tmp_path / "ratios.png")
+
+
+def test_a_long_prompt_that_never_came_is_no_figure():
+    intruder = Intruder(every_s=3600.0, prompt_tokens=99, output_tokens=2, at_most=1)
+    shape = replace(
+        PRESETS["intruder-1024-0.5b"].shape, concurrency=(1,), output=Fixed(tokens=2), intruder=intruder
+    )
+    with Site() as site:
+        servers = {name: partial(nullcontext, connect(name, site.url)) for name in ("ours", "a")}
+        loads = loads_of(shape, (), 0.0)
+        result = run_versus(Workload(shape), loads, servers, uniform_costs(1.0), n_rounds=1, timeout_s=60)
+    ratios, beside = best_tables(result)
+    assert [row[-1] for row in ratios.rows] == ["-", "-"]
+    assert beside.rows[0][1:] == ["nan", "nan"]
+    ratio_plot(result)
 
 
 def test_the_capacity_is_what_a_client_per_slot_gets_answered():

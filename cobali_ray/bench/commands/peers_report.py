@@ -8,7 +8,7 @@ from math import isnan, nan
 from statistics import median
 from typing import TYPE_CHECKING
 
-from cobali_ray.bench.commands.serve_report import spread_of
+from cobali_ray.bench.commands.serve_report import plain, spread_of
 from cobali_ray.bench.load.jobs import Case
 from cobali_ray.bench.load.run import ServeResult, contender
 from cobali_ray.bench.report.plots import blank
@@ -105,6 +105,7 @@ def ratio_plot(result: ServeResult) -> Figure:
     axes.set_xticks(range(len(names)), list(names))
     axes.set_ylabel(f"{result.targets[0].name} / the best of the others")
     axes.set_yscale("log")
+    plain(axes.yaxis)
     axes.grid(alpha=0.3)
     axes.legend()
     return figure

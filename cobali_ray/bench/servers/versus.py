@@ -131,7 +131,8 @@ class _Turn:
                 timelines = self._run(alone, cases_of(alone)[-1], f"{len(runs)}.{self.load.label}, alone")
                 alone_s = figures_of(timelines, alone.slo)["ttft_p50_s"]
                 for figures in found:
-                    figures["intruder_by_alone"] = figures.get("intruder_ttft_p50_s", nan) / alone_s
+                    figures.setdefault("intruder_ttft_p50_s", nan)  # the streams ended before it came
+                    figures["intruder_by_alone"] = figures["intruder_ttft_p50_s"] / alone_s
         return {}
 
     def _run(self, shape: Shape, case: Case, key: str) -> list[Timeline]:
