@@ -30,6 +30,8 @@ class Submitted(NamedTuple):
     """What sampling remembers for it; opaque here."""
     ready: bool = True
     """False: something it needs is still being prepared, and Ready follows."""
+    arrived_s: float | None = None
+    """When it came, if that was earlier: what comes during a tick is taken after it."""
 
 
 class Ready(NamedTuple):

@@ -280,7 +280,7 @@ class Scheduler:
         sequence = Sequence(
             request,
             event.row,
-            arrived_s=event.now_s,
+            arrived_s=event.now_s if event.arrived_s is None else event.arrived_s,
             ready=event.ready,
             end_tokens=self._end_tokens,
             account=self.accounts.enter(request),

@@ -30,9 +30,9 @@ class Embedding:
         self._embedder, self._clock, self._tell, self._begin = embedder, clock, tell, begin
         self.queue = EmbeddingQueue(embedder.kind)
 
-    def submit(self, request: EmbeddingRequest) -> None:
-        """Let a request in."""
-        self.queue.submit(request, self._clock.now())
+    def submit(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
+        """Let a request in, which came now or at the time given."""
+        self.queue.submit(request, self._clock.now() if arrived_s is None else arrived_s)
 
     def cancel(self, request_id: str) -> None:
         """End a request, if it is one of ours."""

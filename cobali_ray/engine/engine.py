@@ -184,11 +184,12 @@ class Engine:
         """Free the backend."""
         self.backend.close()
 
-    def submit(self, request: Request, *, ready: bool = True) -> Sequence:
+    def submit(self, request: Request, *, ready: bool = True, arrived_s: float | None = None) -> Sequence:
         """Let a request in. Whatever happens, it ends with one End.
 
         The sequence is returned for those who look on. `ready=False`: its grammar is compiled elsewhere, its
         images are encoded, and `ready` is called with what came of it; until then it waits and stops nobody.
+        `arrived_s`: when it came, if that was before now.
         """
         if self._disk is not None:
             self._disk.open()
@@ -217,7 +218,7 @@ class Engine:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(told.Submitted(request, now_s, row, ready))
+        self._tell(told.Submitted(request, now_s, row, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
         if request.said and not request.replays:
             self._emitter.resume(sequence)
@@ -254,11 +255,11 @@ class Engine:
         self._tell(told.Ready(sequence.request_id, now_s))
         self._say([sequence.request], computing=False)
 
-    def embed(self, request: EmbeddingRequest) -> None:
-        """Let a request for vectors in. Whatever happens, it ends with one End."""
+    def embed(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
+        """Let a request for vectors in, which ends with one End; `arrived_s` as in `submit`."""
         if self.embedding is None:
             raise InternalError("this model does not embed")
-        self.embedding.submit(request)
+        self.embedding.submit(request, arrived_s)
 
     def cancel(self, request_id: str) -> None:
         """End a request wherever it stands; unknown and ended ones are none of our business."""

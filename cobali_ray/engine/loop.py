@@ -134,7 +134,8 @@ class EngineLoop:
         self._entered.note(request)
         # What remembers requests for a while shall not keep files.
         images, request = request.images, replace(request, images=()) if request.images else request
-        self._mailbox.put(lambda engine: self._enter(engine, request, images))
+        arrived_s = self._clock.now()  # the thread takes it after the tick under way
+        self._mailbox.put(lambda engine: self._enter(engine, request, images, arrived_s))
 
     def _let_in_to_embed(self, request: EmbeddingRequest) -> None:
         engine = self._open_engine()
@@ -147,10 +148,11 @@ class EngineLoop:
             embedding.admit(request, n, n_tokens, engine.limits, queue.wait_s)
         self._n_embedding += 1
         self._n_embedding_tokens += request.n_prompt
-        self._mailbox.put(lambda engine: self._enter_to_embed(engine, request))
+        arrived_s = self._clock.now()
+        self._mailbox.put(lambda engine: self._enter_to_embed(engine, request, arrived_s))
 
-    def _enter_to_embed(self, engine: Engine, request: EmbeddingRequest) -> None:
-        engine.embed(request)
+    def _enter_to_embed(self, engine: Engine, request: EmbeddingRequest, arrived_s: float) -> None:
+        engine.embed(request, arrived_s)
         self._watch(lambda observer: observer.on_embed(request))
 
     def expand(self, request: Request) -> Future[Request]:
@@ -166,8 +168,9 @@ class EngineLoop:
         except RuntimeError:  # the model is being given back
             raise DrainingError from None
 
-    def _enter(self, engine: Engine, request: Request, images: Seq[Image]) -> None:
-        sequence = engine.submit(request, ready=request.grammar is None and not request.rows)
+    def _enter(self, engine: Engine, request: Request, images: Seq[Image], arrived_s: float) -> None:
+        ready = request.grammar is None and not request.rows
+        sequence = engine.submit(request, ready=ready, arrived_s=arrived_s)
         self._watch(lambda observer: observer.on_submit(sequence))
         if request.rows:
             self._encoder.submit(self._prepare, engine, sequence, images)

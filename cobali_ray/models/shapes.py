@@ -71,7 +71,8 @@ def plan_tensors(shape: ModelShape, quant: str) -> tuple[TensorPlan, ...]:
     the scores of attention are spread wide enough that a head looks at few tokens instead of averaging all;
     the embeddings are small, else the tied output would answer each token with itself, and the last norm
     brings the logits back to a spread of about 3.
-    In a Q4_0 file the tied embedding is Q8_0: llama.cpp's own mix for a width that no K-quant divides.
+    In a Q4_0 file the tied embedding is Q8_0: llama.cpp's own mix for a width that no K-quant divides, and
+    one bit and a half above its mix (Q6_K) for the others.
     """
     matrix, width, ffn = quant, shape.width, shape.ffn_width
     embedding = "Q8_0" if quant == "Q4_0" else quant

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _RECIPE = 1
 """Raise it when the same name, seed and vocabulary come to stand for other bytes."""
-_QUANTISED_FROM = {"Q5_K_M": "Q8_0"}
+_QUANTISED_FROM = {"Q4_K_M": "Q8_0", "Q5_K_M": "Q8_0"}
 """K-quants are llama.cpp's to make; the rest is drawn directly."""
 _HEADER_BYTES = 12 << 20  # the largest vocabulary here and its merges, generously
 
@@ -129,6 +129,13 @@ SYNTHETIC_MODELS = (
         "random weights in the shape of Qwen2.5-0.5B: for benchmarks",
         ModelShape(n_layers=24, width=896, n_heads=14, n_kv_heads=2, ffn_width=4864, n_vocab=N_QWEN_TOKENS),
         ("Q4_0", "Q8_0", "Q5_K_M"),
+        _copied_or_padded,
+    ),
+    SyntheticModel(
+        "synthetic-qwen2.5-1.5b",
+        "random weights in the shape of Qwen2.5-1.5B: for benchmarks",
+        ModelShape(n_layers=28, width=1536, n_heads=12, n_kv_heads=2, ffn_width=8960, n_vocab=N_QWEN_TOKENS),
+        ("Q4_K_M", "Q8_0", "Q4_0"),
         _copied_or_padded,
     ),
 )

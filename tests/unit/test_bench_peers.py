@@ -2,12 +2,20 @@
 
 import signal
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from cobali_ray.bench.load.jobs import cases_of
+from cobali_ray.bench.commands.peers_report import versus_best
+from cobali_ray.bench.load.jobs import Case, Load
+from cobali_ray.bench.load.options import Workload
+from cobali_ray.bench.load.prompts import PromptMaker, uniform_costs
+from cobali_ray.bench.load.run import ServeResult, contender
+from cobali_ray.bench.load.target import Target
+from cobali_ray.bench.report.rounds import Rounds
 from cobali_ray.bench.servers.llama_server import (
+    VARIANTS,
     PeerSettings,
     build_key,
     build_share,
@@ -17,6 +25,7 @@ from cobali_ray.bench.servers.llama_server import (
 )
 from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS
 from cobali_ray.bench.servers.process import ServerProcess, our_server
+from cobali_ray.bench.servers.versus import loads_of
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_settings
 from cobali_ray.signals import ended_in_order
@@ -29,7 +38,7 @@ def test_llama_servers_command_line():
     assert command == [
         "bin/llama-server", "-m", "m.gguf", "-a", "m", "--host", "127.0.0.1", "--port", "8123",
         "-np", "16", "-cb", "-c", "16384", "-t", "2", "-tb", "2", "--cache-ram", "0",
-        "--threads-http", "72", "--no-kv-unified",
+        "--threads-http", "72",
     ]  # fmt: skip
     assert server_command(Path("x"), SETTINGS, 1, further="-b 512")[-2:] == ["-b", "512"]
 
@@ -93,31 +102,79 @@ def test_presets_fit_their_slots(name):
     preset = PRESETS[name]
     shape = preset.shape
     longest = shape.prompt.high if hasattr(shape.prompt, "high") else shape.prompt.tokens
+    answer = shape.output.high if hasattr(shape.output, "high") else shape.output.tokens
     shared = shape.prefix.tokens if shape.prefix else 0
     n_turns = shape.turns.n_turns if shape.turns else 1
-    assert shared + n_turns * (longest + shape.output.tokens) <= preset.n_ctx
+    assert shared + n_turns * (longest + answer) <= preset.n_ctx
     if shape.kind == "closed" and not shape.turns:  # conversations are more than slots, in turn
         n_streams = max(shape.concurrency) + (shape.intruder is not None)
         assert n_streams <= preset.n_slots
     if shape.intruder:
         assert shape.intruder.prompt_tokens + shape.intruder.output_tokens <= preset.n_ctx
-    assert cases_of(shape)
 
 
 def test_presets_are_the_agreed_ones():
-    throughput = PRESETS["throughput"].shape
-    n_requests = throughput.concurrency[0] * throughput.requests_per_client
-    assert (n_requests, throughput.prompt.tokens, throughput.output.tokens) == (32, 128, 64)
-    burst = PRESETS["shared"].shape
-    assert (burst.n_requests, burst.prefix.tokens, burst.prompt.tokens, burst.output.tokens) == (
-        32, 1024, 32, 32,
-    )  # fmt: skip
-    assert burst.prefix.fresh
-    assert not PRESETS["shared-warm"].shape.prefix.fresh
-    chats = PRESETS["conversations"]
-    assert (chats.shape.concurrency, chats.shape.turns.n_turns) == ((4 * chats.n_slots,), 6)
-    assert PRESETS["intruder"].llama_args == ("", "-b 512", "-fa off")
+    for size in ("0.5b", "1.5b"):
+        steady, burst = PRESETS[f"steady-{size}"], PRESETS[f"burst-{size}"].shape
+        assert steady.capacity_shares == (0.4, 0.6, 0.8)
+        assert (steady.shape.prompt.median, steady.shape.prompt.sigma) == (128, 0.8)
+        assert (steady.shape.output.low, steady.shape.output.high) == (32, 96)
+        assert (burst.concurrency, burst.prompt.tokens, burst.output.tokens) == ((16,), 128, 64)
+        for n_tokens in (1024, 4096):
+            beside = PRESETS[f"intruder-{n_tokens}-{size}"].shape
+            assert (beside.concurrency, beside.intruder.prompt_tokens) == ((4, 15), n_tokens)
+        shared = PRESETS[f"shared-{size}"].shape
+        assert (shared.n_requests, shared.prefix.tokens, shared.prefix.fresh) == (32, 1024, True)
+        assert {f"chats-{size}", f"one-{size}"} <= set(PRESETS)
+    assert [p.model.rsplit(":", 1)[1] for p in PRESETS.values()][::7][:2] == ["Q8_0", "Q4_K_M"]
     assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
+
+
+def test_llama_server_takes_part_with_both_caches_and_both_attentions():
+    assert set(VARIANTS) == {
+        "-fa on --kv-unified", "-fa on --no-kv-unified", "-fa off --kv-unified", "-fa off --no-kv-unified",
+    }  # fmt: skip
+
+
+def test_a_load_for_each_share_of_the_capacity_and_for_each_level():
+    steady, beside = PRESETS["steady-0.5b"], PRESETS["intruder-4096-0.5b"].shape
+    loads = loads_of(steady.shape, steady.capacity_shares, 0.5)
+    assert [(load.label, load.shape.rate_rps) for load in loads] == [
+        ("0.4 of capacity", 0.2), ("0.6 of capacity", 0.3), ("0.8 of capacity", 0.4),
+    ]  # fmt: skip
+    assert loads[0].alone is None
+    four, fifteen = loads_of(beside, (), 0.0)
+    assert (four.label, four.case.clients, four.case.intruded) == ("4+intruder", 4, True)
+    assert fifteen.case.clients == 15
+    assert (fifteen.alone.prompt.tokens, fifteen.alone.concurrency) == (4096, (1,))
+    intruders = Load(beside, PromptMaker(uniform_costs(1.0), 1)).intruders("k")
+    assert [job.at_s for job in islice(intruders, 2)] == [10.0]
+
+
+def versus(ours, theirs, figure):
+    """Compare rounds of one figure: ours, and those of others by name."""
+    case = Case(label="x")
+    names = ["cobali", *theirs]
+    targets = [Target(name=n, url="", host="", port=0, address="", tls=False, model="") for n in names]
+    result = ServeResult(Workload(PRESETS["burst-0.5b"].shape), targets, [case], Rounds())
+    for name, values in zip(names, [ours, *theirs.values()], strict=True):
+        result.rounds.figures[contender(name, case)] = [{figure: value} for value in values]
+    return versus_best(result, case, figure)
+
+
+@pytest.mark.parametrize(("figure", "best", "ratios"), [
+    pytest.param("output_tokens_per_s", "b", [0.5, 1.0, 2.0], id="of-a-rate-the-most"),
+    pytest.param("ttft_p50_s", "a", [1.0, 2.0, 4.0], id="of-a-time-the-least"),
+])  # fmt: skip
+def test_the_best_of_the_others_is_best_by_its_median(figure, best, ratios):
+    theirs = {"a": [10.0, 10.0, 10.0], "b": [20.0, 20.0, 20.0], "unknown": [float("nan")] * 3}
+    found = versus([10.0, 20.0, 40.0], theirs, figure)
+    assert (found.best, found.ratios) == (best, ratios)
+    assert found.middle == ratios[1]
+
+
+def test_what_nobody_has_is_not_compared():
+    assert versus([1.0], {"a": [float("nan")]}, "itl_p99_s") is None
 
 
 def test_our_server_gets_the_same_settings(tmp_path):
@@ -127,7 +184,7 @@ def test_our_server_gets_the_same_settings(tmp_path):
     config = yaml.safe_load((tmp_path / "serve_config.yaml").read_text())
     settings = read_settings(config["applications"][0]["args"])
     assert (settings.n_slots, settings.n_ctx, settings.n_threads) == (16, 1024, 2)
-    assert (settings.threads_wait, settings.kv, settings.prefill_chunk) == ("passive", "split", 64)
+    assert (settings.threads_wait, settings.kv, settings.prefill_chunk) == ("passive", "auto", 64)
     assert server.url.endswith(str(config["http_options"]["port"]))
 
 

@@ -426,8 +426,23 @@ def test_a_tick_that_hangs_shows(make):
     assert s.loop.state().last_tick_age_s == 0
 
 
-def texts(request_id, *lengths):
-    return EmbeddingRequest.of([[1] * n for n in lengths], request_id=request_id)
+def texts(request_id, *lengths, **kwargs):
+    return EmbeddingRequest.of([[1] * n for n in lengths], request_id=request_id, **kwargs)
+
+
+def test_what_comes_during_a_tick_waits_in_the_queue_from_then_on(make):
+    s = make(embedder=ScriptedEmbedder(32)).open()
+    s.submit_into_a_tick("a")
+    received_s = s.clock.now()
+    s.clock.advance(0.5)
+    s.submit("b", received_s=received_s)
+    s.loop.submit(texts("e", 9, received_s=received_s))
+    s.clock.advance(7)
+    s.let_go()
+    for name in ("b", "e"):
+        stats = s.end(name).stats
+        assert (stats.intake_s, stats.queue_s, stats.e2e_s) == (0.5, 7, 7)
+    assert s.end("b").stats.ttft_s == 7
 
 
 def test_texts_are_embedded_beside_answers(make):

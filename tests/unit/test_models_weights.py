@@ -3,6 +3,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from cobali_ray.models.shapes import ModelShape, TensorPlan, plan_tensors
+from cobali_ray.models.synthetic import SYNTHETIC_MODELS
 from cobali_ray.models.weights import draw
 
 QWEN = ModelShape(n_layers=24, width=896, n_heads=14, n_kv_heads=2, ffn_width=4864, n_vocab=151_936)
@@ -38,9 +39,14 @@ def test_norms_sit_around_their_mean():
     assert np.mean(draw(TensorPlan("n", (4096,), "F32", 3.0, 0.1), 0)) == pytest.approx(3.0, abs=0.01)
 
 
-def test_the_shape_of_qwen_has_as_many_weights_as_qwen():
-    plans = plan_tensors(QWEN, "Q8_0")
-    assert sum(int(np.prod(plan.shape)) for plan in plans) == 494_032_768
+@pytest.mark.parametrize(
+    ("name", "n_weights"),
+    [("synthetic-qwen2.5-0.5b", 494_032_768), ("synthetic-qwen2.5-1.5b", 1_543_714_304)],
+)
+def test_the_shapes_of_qwen_have_as_many_weights_as_qwen(name, n_weights):
+    (model,) = (model for model in SYNTHETIC_MODELS if model.name == name)
+    plans = plan_tensors(model.shape, "Q8_0")
+    assert sum(int(np.prod(plan.shape)) for plan in plans) == n_weights
     assert "output.weight" not in {plan.name for plan in plans}, "the embeddings are tied"
 
 

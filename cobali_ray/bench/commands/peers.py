@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import count
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,19 +21,21 @@ from rich.console import Console
 
 from cobali_ray.backend.threads import ENVIRONMENT, Wait
 from cobali_ray.bench.commands.options import OUT, NRounds, Out, Quick, check_model
+from cobali_ray.bench.commands.peers_report import best_tables, ratio_plot
 from cobali_ray.bench.commands.serve import command_line, report_of
 from cobali_ray.bench.commands.serve_report import spread_of
 from cobali_ray.bench.inside.child import Child
 from cobali_ray.bench.load.options import Workload, read_workload, shape_from_file, shortened
 from cobali_ray.bench.load.prompts import PromptMaker
 from cobali_ray.bench.load.reply import Exchange, timeline_of
-from cobali_ray.bench.load.run import run_serve, word_costs
+from cobali_ray.bench.load.run import word_costs
 from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop
-from cobali_ray.bench.load.target import Job, Target, connect, parse_target
+from cobali_ray.bench.load.target import Endpoint, Job, Target, connect, parse_target
 from cobali_ray.bench.report.report import Report, Table, deliver
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
 from cobali_ray.bench.servers.llama_server import (
     PACKAGE,
+    VARIANTS,
     PeerSettings,
     build_key,
     installed_libraries,
@@ -40,6 +44,7 @@ from cobali_ray.bench.servers.llama_server import (
 )
 from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS, InProcessCase, Preset
 from cobali_ray.bench.servers.process import ServerProcess, our_server
+from cobali_ray.bench.servers.versus import Start, capacity_of, loads_of, run_versus
 from cobali_ray.errors import ConfigError, InternalError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.models.registry import resolve
@@ -47,6 +52,7 @@ from cobali_ray.ports import free_port
 from cobali_ray.signals import ended_in_order
 
 IN_PROCESS_NAME = "inprocess"
+DEFAULT_PRESET = "burst-0.5b"
 TIMEOUT_S = 600.0
 
 
@@ -57,9 +63,10 @@ class PeerOptions:
     binary: Path
     threads: int
     threads_wait: Wait
-    unified: bool
-    endpoint: str
+    endpoint: Endpoint
     peers: tuple[tuple[str, str], ...]
+    llama_args: tuple[str, ...]
+    capacity_rps: float | None
     n_rounds: int
     quick: bool
     ours: Mapping[str, Any]
@@ -68,14 +75,16 @@ class PeerOptions:
         """Return what both servers get."""
         return PeerSettings(
             model=model, n_slots=n_slots, n_ctx=n_ctx, n_threads=self.threads,
-            threads_wait=self.threads_wait, unified=self.unified,
+            threads_wait=self.threads_wait,
         )  # fmt: skip
 
 
 def peers(
     preset: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; repeatable.  [default: throughput]"),
+        typer.Option(
+            help=f"{', '.join(PRESETS)} or {IN_PROCESS_NAME}; repeatable.  [default: {DEFAULT_PRESET}]"
+        ),
     ] = None,
     shape: Annotated[
         Path | None, typer.Option(help="A load shape file instead of the preset's load.")
@@ -96,9 +105,13 @@ def peers(
             help="How OpenMP threads wait, on both sides: active (spin), brief (our auto), passive."
         ),
     ] = "brief",
-    unified: Annotated[
-        bool, typer.Option("--unified", help="One KV pool for all slots, on both sides.")
-    ] = False,
+    capacity: Annotated[
+        float | None,
+        typer.Option(
+            help="Requests per second that the loads steady-* are shares of.  [default: what llama-server "
+            "finishes, measured first]"
+        ),
+    ] = None,
     endpoint: Annotated[str, typer.Option(help="completions or chat.")] = "completions",
     peer: Annotated[
         list[str] | None,
@@ -112,13 +125,21 @@ def peers(
     quick: Quick = False,
     out: Out = OUT,
 ) -> None:
-    """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once)."""
-    names = preset or ["throughput"]
+    """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once).
+
+    Each server is started for each load and round and gets the load twice: right after the start, and
+    warmed. llama-server takes part with four settings, and what counts is the best of them.
+    """
+    names = preset or [DEFAULT_PRESET]
     if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
         raise ConfigError(
             "--preset",
             f"there is no preset {unknown[0]}; choose from {', '.join((*PRESETS, IN_PROCESS_NAME))}",
         )
+    if endpoint not in ("completions", "chat"):
+        raise ConfigError("--endpoint", f"must be completions or chat, got {endpoint!r}")
+    if capacity is not None and not 0 < capacity < inf:
+        raise ConfigError("--capacity", f"must be a finite number above 0, got {capacity:g}")
     if threads_wait not in ENVIRONMENT:
         raise ConfigError("--threads-wait", f"must be one of {', '.join(ENVIRONMENT)}, got {threads_wait!r}")
     load = read_workload(shape_from_file(shape), shape.parent) if shape else None
@@ -132,9 +153,10 @@ def peers(
         binary=binary,
         threads=threads or len(os.sched_getaffinity(0)),
         threads_wait=threads_wait,
-        unified=unified,
-        endpoint=endpoint,
+        endpoint=endpoint,  # type: ignore[arg-type]
         peers=further,
+        llama_args=(*VARIANTS, *(llama_args or ())),
+        capacity_rps=capacity,
         n_rounds=1 if quick else rounds,
         quick=quick,
         ours=assigned,
@@ -148,7 +170,7 @@ def peers(
             chosen = PRESETS[name]
             chosen = replace(
                 chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
-                n_ctx=ctx or chosen.n_ctx, llama_args=(*chosen.llama_args, *(llama_args or ())),
+                n_ctx=ctx or chosen.n_ctx, capacity_shares=() if load else chosen.capacity_shares,
             )  # fmt: skip
             own = load or Workload(chosen.shape)
             with ended_in_order():
@@ -164,22 +186,58 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def compare(preset: Preset, workload: Workload, options: PeerOptions) -> Report:
-    """Start both servers, run the load against them in turn, and end them."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
+    """Start the servers in turn, run the loads against each, and report."""
+    seen: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="cobali-peers-") as scratch:
+        folder = Path(scratch)
         settings = options.settings(_model(preset.model), preset.n_slots, preset.n_ctx)
-        servers = [our_server(settings, folder, options.ours)]
-        servers += [llama_server(options.binary, settings, folder, further) for further in preset.llama_args]
-        for server in servers:
-            with Console(stderr=True).status(f"Starting {server.name} ..."):
-                stack.enter_context(server)
-        urls = [*((server.name, server.url) for server in servers), *options.peers]
-        targets = [connect(name, url, endpoint=options.endpoint) for name, url in urls]  # type: ignore[arg-type]
-        result = run_serve(workload, targets, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S)
-        report = report_of(result, f"peers-{preset.name}", preset.title)
-        report.config |= _fairness(settings, servers)
-    report.notes.append("All servers run throughout and take turns; those not asked are idle meanwhile.")
+        make: dict[str, Callable[[], ServerProcess]] = {
+            "cobali": partial(our_server, settings, folder, options.ours)
+        }
+        for further in options.llama_args:
+            make[f"llama-server {further}"] = partial(llama_server, options.binary, settings, folder, further)
+        servers: dict[str, Start] = {
+            name: partial(_started, name, one, options.endpoint, seen) for name, one in make.items()
+        }
+        for name, url in options.peers:
+            servers[name] = partial(_running, connect(name, url, endpoint=options.endpoint))
+        capacity_rps = options.capacity_rps
+        with servers[f"llama-server {options.llama_args[0]}"]() as target:
+            costs, notes = word_costs(target)
+            if preset.capacity_shares and capacity_rps is None:
+                with Console(stderr=True).status(f"Measuring what {target.name} finishes ..."):
+                    capacity_rps = capacity_of(target, workload, costs, preset.n_slots, TIMEOUT_S)
+        loads = loads_of(workload.shape, preset.capacity_shares, capacity_rps or nan)
+        result = run_versus(workload, loads, servers, costs, n_rounds=options.n_rounds, timeout_s=TIMEOUT_S)
+    report = report_of(result, f"peers-{preset.name}", preset.title)
+    report.tables[:0] = best_tables(result)
+    report.figures["ratios"] = ratio_plot(result)
+    report.config |= _fairness(settings, seen)
+    report.config["rates_rps"] = {load.label: load.shape.rate_rps for load in loads if load.shape.rate_rps}
+    if preset.capacity_shares:
+        report.config["capacity_rps"] = capacity_rps
+        report.notes.append(f"Capacity: {capacity_rps:.3g} requests/s; all servers get the same rates.")
+    report.notes += notes
+    report.notes.append(
+        "Only one server runs at a time, started for each load and round: fresh is right after the start, "
+        "warmed after one run of the same load with other prompts."
+    )
     return report
+
+
+@contextmanager
+def _started(
+    name: str, make: Callable[[], ServerProcess], endpoint: Endpoint, seen: dict[str, Any]
+) -> Iterator[Target]:
+    """Run a server for as long as the block; `seen` keeps what is known of it."""
+    with make() as server:
+        seen[name] = _seen(server)
+        yield connect(name, server.url, endpoint=endpoint)
+
+
+def _running(target: Target) -> AbstractContextManager[Target]:
+    """Take a server that somebody else runs; it was warm before."""
+    return nullcontext(target)
 
 
 def llama_server(binary: Path, settings: PeerSettings, folder: Path, further: str = "") -> ServerProcess:
@@ -225,9 +283,9 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cobali-peers-")))
         settings = options.settings(_model(case.model), 16, 1024)
-        server = llama_server(options.binary, settings, folder)
+        server = llama_server(options.binary, settings, folder, "--no-kv-unified")
         stack.enter_context(server)
-        target: Target = connect(server.name, server.url)
+        target: Target = connect("llama-server", server.url)
         maker = PromptMaker(word_costs(target)[0], seed=23)
 
         def texts(number: int) -> list[str]:
@@ -235,8 +293,8 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
 
         values = {
             "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
-            "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
-            "kv": "unified" if settings.unified else "split", **options.ours,
+            "n_threads": settings.n_threads, "threads_wait": settings.asked_wait, "kv": "split",
+            **options.ours,
         }  # fmt: skip
         engine = stack.enter_context(Child(values, environ=settings.environ(), log=folder / "engine.log"))
         engine.answer()
@@ -246,7 +304,7 @@ def _in_process_rounds(case: InProcessCase, options: PeerOptions) -> tuple[Round
             "llama-server": lambda: _with_rate(whole_answers(target, texts(next(theirs)), case.n_output)),
         }
         rounds = run_rounds(contenders, n_rounds=options.n_rounds, in_process=False)
-        return rounds, _fairness(settings, [server])
+        return rounds, _fairness(settings, {server.name: _seen(server)})
 
 
 def whole_answers(target: Target, texts: Sequence[str], n_output: int) -> dict[str, float]:
@@ -276,15 +334,18 @@ def _model(reference: str) -> Path:
         return resolve(reference, progress=progress)
 
 
-def _fairness(settings: PeerSettings, servers: list[ServerProcess]) -> dict[str, Any]:
-    """Say what both got, and with which libraries llama-server really computed."""
+def _seen(server: ServerProcess) -> dict[str, list[str]]:
+    """Say what a server was called with, and with which libraries it really computes."""
+    return {
+        "command": [Path(word).name if word.startswith("/") else word for word in server.command],
+        "libraries": [Path(file).name for file in server.mapped_libraries()],
+    }
+
+
+def _fairness(settings: PeerSettings, seen: dict[str, Any]) -> dict[str, Any]:
+    """Say what all servers got."""
     return {
         "model": settings.model.name, "n_slots": settings.n_slots, "n_ctx_per_slot": settings.n_ctx,
-        "n_threads": settings.n_threads, "openmp": settings.threads_wait,
-        "kv": "unified" if settings.unified else "split",
-        "commands": {s.name: [Path(w).name if w.startswith("/") else w for w in s.command] for s in servers},
+        "n_threads": settings.n_threads, "openmp": settings.threads_wait, "servers": seen,
         "build": build_key(installed_libraries(), version(PACKAGE)),
-        "libraries": {
-            s.name: [Path(f).name for f in found] for s in servers if (found := s.mapped_libraries())
-        },
     }  # fmt: skip

@@ -153,7 +153,7 @@ def _lines(
     axes.set_xticks([c.clients for c in cases], [c.label for c in cases])
     if log:
         axes.set_yscale("log")
-        _plain(axes.yaxis)
+        plain(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlabel("clients")
@@ -177,7 +177,7 @@ def _cdf(result: ServeResult, case: Case) -> Figure:
                 shares = np.arange(1, len(values) + 1) / len(values)
                 axes.plot(values, shares, color=f"C{i}", label=target.name)
         axes.set_xscale("log")
-        _plain(axes.xaxis)
+        plain(axes.xaxis)
         axes.set_xlabel(f"{name}, ms (load {case.label})")
         axes.set_ylabel("share of samples")
         axes.grid(alpha=0.3)
@@ -185,7 +185,7 @@ def _cdf(result: ServeResult, case: Case) -> Figure:
     return figure
 
 
-def _plain(axis: Axis) -> None:
+def plain(axis: Axis) -> None:
     """Write the numbers of a logarithmic axis as people say them, at 1, 2 and 5; of a long one at 1."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -102,7 +102,7 @@ def simulate(
                 played = play(times, n_engines, POLICIES[name], asks, warmup=warmup, settings=settings)
                 timelines = timelines_of(played)
                 result.timelines[who, case.label] = [timelines]
-                rounds.figures[contender(who, case)] = [numbers_of(timelines, workload)]
+                rounds.figures[contender(who, case)] = [numbers_of(timelines, workload.shape.slo)]
                 rows.append([who, case.label, *_columns(times, n_engines, played)])
     report = Report(
         name="simulate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from cobali_ray.bench.load.prompts import PromptMaker
 from cobali_ray.bench.load.shape import PromptsFile, Repeat, Shape
@@ -75,11 +75,11 @@ class Load:
         ]
 
     def intruders(self, key: str) -> Iterator[Job]:
-        """Yield intruders without end, the first after one period."""
+        """Yield intruders, the first after one period; without end, or as many as the shape allows."""
         it = self._shape.intruder
         if it is None:
             return
-        for i in count(1):
+        for i in islice(count(1), it.at_most):
             prompt = self._maker.text(f"{key} intruder {i}", it.prompt_tokens)
             yield Job(prompt=prompt, n_output=it.output_tokens, at_s=i * it.every_s, role="intruder")
 

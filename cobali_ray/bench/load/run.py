@@ -14,6 +14,7 @@ from cobali_ray.bench.load.options import Workload
 from cobali_ray.bench.load.prompts import WORDS, PromptMaker, WordCosts, measure_costs, uniform_costs
 from cobali_ray.bench.load.reply import Exchange, timeline_of
 from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
+from cobali_ray.bench.load.shape import Shape, Slo
 from cobali_ray.bench.load.target import Target, token_counter, tokens_per_word
 from cobali_ray.bench.load.timeline import Timeline, summarise
 from cobali_ray.bench.report.rounds import Figures, Rounds, run_rounds
@@ -76,7 +77,7 @@ def run_serve(
             result.timelines[target.name, case.label] = []
             contenders[contender(target.name, case)] = _Run(load, workload, target, case, result, timeout_s)
     result.rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=0, in_process=False)
-    result.notes += _notes(result)
+    result.notes += notes_of(result)
     return result
 
 
@@ -105,43 +106,54 @@ class _Run:
         result: ServeResult,
         timeout_s: float,
     ) -> None:
-        self._load, self._shape, self._target, self._case = load, workload.shape, target, case
+        self._load, self._workload, self._target, self._case = load, workload, target, case
         self._result, self._timeout_s = result, timeout_s
 
     def __call__(self) -> Figures:
         runs = self._result.timelines[self._target.name, self._case.label]
         key = f"{len(runs)}.{self._case.label}"
-        timelines = [timeline_of(exchange) for exchange in asyncio.run(self._exchanges(key))]
-        if all(t.status == "failed" for t in timelines):
-            raise ConfigError(self._target.name, f"answers no request: {timelines[0].error}")
-        runs.append(timelines)
-        return figures_of(timelines, self._result.workload)
-
-    async def _exchanges(self, key: str) -> list[Exchange]:
-        timer = LoopTimer()
-        send = Sender(self._target, timer, ignore_eos=self._shape.ignore_eos, timeout_s=self._timeout_s)
-        # Not all at once: a warm-up must not be refused by a bounded queue.
-        warmup = self._load.warmup(key)
-        step = max(self._case.clients, 4)
-        for first in range(0, len(warmup), step):
-            await closed_loop(send, warmup[first : first + step], timer)
-        if self._shape.kind == "open":
-            jobs = self._load.opened(key)
-            return await self._beside(open_loop(send, jobs, timer), send, key, timer)
-        clients = self._load.closed(self._case, key)
-        return await self._beside(closed_loop(send, clients, timer), send, key, timer)
-
-    async def _beside(self, load: object, send: Sender, key: str, timer: LoopTimer) -> list[Exchange]:
-        if not self._case.intruded:
-            exchanges: list[Exchange] = await load  # type: ignore[misc]
-            alone = islice(self._load.intruders(f"{key} alone"), N_ALONE)
-            return [*exchanges, *[await send(job, timer.now()) for job in alone]]
-        return await with_intruder(load, send, self._load.intruders(key), timer)  # type: ignore[arg-type]
+        run = run_case(self._load, self._workload.shape, self._target, self._case, key, self._timeout_s)
+        runs.append(run)
+        return figures_of(run, self._workload.shape.slo)
 
 
-def figures_of(timelines: Sequence[Timeline], workload: Workload) -> Figures:
+def run_case(
+    load: Load, shape: Shape, target: Target, case: Case, key: str, timeout_s: float
+) -> list[Timeline]:
+    """Run one case once and return what came back; the same key sends the same prompts.
+
+    A target that answers no request: ConfigError.
+    """
+    exchanges = asyncio.run(_exchanges(load, shape, target, case, key, timeout_s))
+    timelines = [timeline_of(exchange) for exchange in exchanges]
+    if all(t.status == "failed" for t in timelines):
+        raise ConfigError(target.name, f"answers no request: {timelines[0].error}")
+    return timelines
+
+
+async def _exchanges(
+    load: Load, shape: Shape, target: Target, case: Case, key: str, timeout_s: float
+) -> list[Exchange]:
+    timer = LoopTimer()
+    send = Sender(target, timer, ignore_eos=shape.ignore_eos, timeout_s=timeout_s)
+    # Not all at once: a warm-up must not be refused by a bounded queue.
+    warmup = load.warmup(key)
+    step = max(case.clients, 4)
+    for first in range(0, len(warmup), step):
+        await closed_loop(send, warmup[first : first + step], timer)
+    if shape.kind == "open":
+        streams = open_loop(send, load.opened(key), timer)
+    else:
+        streams = closed_loop(send, load.closed(case, key), timer)
+    if case.intruded:
+        return await with_intruder(streams, send, load.intruders(key), timer)
+    exchanges = await streams
+    alone = islice(load.intruders(f"{key} alone"), N_ALONE)
+    return [*exchanges, *[await send(job, timer.now()) for job in alone]]
+
+
+def figures_of(timelines: Sequence[Timeline], slo: Slo) -> Figures:
     """Return the streams' figures, and the intruders' under `intruder_...` where there were any."""
-    slo = workload.shape.slo
     figures: dict[str, float] = {}
     for role in ROLES:
         mine = [t for t in timelines if t.role == role]
@@ -151,7 +163,8 @@ def figures_of(timelines: Sequence[Timeline], workload: Workload) -> Figures:
     return figures
 
 
-def _notes(result: ServeResult) -> list[str]:
+def notes_of(result: ServeResult) -> list[str]:
+    """Say what a reader must know before believing the numbers."""
     notes = result.rounds.notes()
     everything = {name: [t for run in runs for t in run] for (name, _), runs in _by_target(result).items()}
     for name, timelines in everything.items():

@@ -97,11 +97,12 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intruder:
-    """One long prompt every `every_s` seconds beside the load proper."""
+    """One long prompt every `every_s` seconds beside the load proper; `at_most` so many in a run."""
 
     every_s: float
     prompt_tokens: int
     output_tokens: int
+    at_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

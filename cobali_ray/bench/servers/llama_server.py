@@ -26,6 +26,8 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.store import default_cache_dir
 
 PACKAGE = "llama-cpp-python"
+VARIANTS = tuple(f"-fa {fa} {kv}" for fa in ("on", "off") for kv in ("--kv-unified", "--no-kv-unified"))
+"""The settings of llama-server that a comparison tries; which is best depends on the load."""
 HTTP_THREADS = 72
 """More than there are clients in any preset, so that none of them waits for a thread."""
 _TREE = "vendor/llama.cpp/"
@@ -44,7 +46,6 @@ class PeerSettings:
     """Most tokens of one request."""
     n_threads: int
     threads_wait: Wait
-    unified: bool = False
 
     @property
     def asked_wait(self) -> ThreadsWait:
@@ -74,7 +75,7 @@ def server_command(binary: Path, settings: PeerSettings, port: int, *, further: 
         "--host", "127.0.0.1", "--port", str(port),
         "-np", str(settings.n_slots), "-cb", "-c", str(settings.n_slots * settings.n_ctx),
         "-t", n, "-tb", n, "--cache-ram", "0", "--threads-http", str(HTTP_THREADS),
-        "--kv-unified" if settings.unified else "--no-kv-unified", *shlex.split(further),
+        *shlex.split(further),
     ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def our_server(settings: PeerSettings, folder: Path, extra: Mapping[str, object]
     values: dict[str, object] = {
         "model": str(settings.model), "n_slots": settings.n_slots, "n_ctx": settings.n_ctx,
         "n_threads": settings.n_threads, "threads_wait": settings.asked_wait,
-        "kv": "unified" if settings.unified else "split", "log_level": "warning", **extra,
+        "log_level": "warning", **extra,
     }  # fmt: skip
     return cobali_server(values, folder, settings.environ())
 
