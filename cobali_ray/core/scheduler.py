@@ -729,7 +729,7 @@ class Scheduler:
         if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):
             problems.append("a request is releasing its slot and no pass computes for it")
         if self._sorted and sorted(s.slot_id for s in self._streams) != sorted(
-            s.slot_id for s in self.slots.running if s.decoding
+            s.slot_id for s in self._select(self.slots.by_slot, self.limits.token_budget)
         ):
             problems.append("somebody who decodes is not among the streams")
         if problems:

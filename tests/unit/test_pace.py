@@ -22,7 +22,10 @@ class View:
     n_passed: int = 0
     n_unscored: int | None = None
     rank: tuple[int, float] = (0, 0.0)
-    n_output: int = 100
+
+    @property
+    def seq_id(self):
+        return self.slot_id
 
 
 @dataclass(frozen=True)
