@@ -27,15 +27,15 @@ LEAST_CHUNK = 4
 FIRST_CHUNK = 64
 _GROWTH = 2
 """Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
-PATIENCE_S = 4.0
+PATIENCE_S = 8.0
 """A gap of twice this length costs its reader as much as the gap is long: see `objective_s`."""
-MOST_GAP_S = 2.0
+MOST_GAP_S = 2.5
 """No gap that prefill makes is longer, unless decoding alone takes a third of it."""
 DUE_FACTOR = 3.0
 """How much longer gaps may be for a prompt that is due before others: at nine decode ticks it takes 1.13
 times as long as alone. With 2 a better class's p99 TTFT beside a flood was 1.2 times that alone, with 1 it
 was 1.5."""
-_FLAT = 1.5
+_FLAT = 2.0
 """The objective costs 8 % more with ticks so many times as long as the best, or as short: a prompt is not cut
 for less."""
 _SURE = 3.0

@@ -11,7 +11,7 @@ from cobali_ray.bench.inside.devices import DEVICES, N_SLOTS, N_UBATCH, RTX_4090
 from cobali_ray.bench.inside.regret import (
     CONTENDERS,
     LOADS,
-    OPENING_S,
+    MOST_S,
     OURS,
     Load,
     Machine,
@@ -87,7 +87,7 @@ def test_a_busy_machine_takes_twice_as_long():
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_an_opening_measures_what_fits_into_its_time(device):
     measured = list(opening(device, device.limits))
-    assert 0 < sum(seconds for _, seconds in measured) <= OPENING_S
+    assert 0 < sum(seconds for _, seconds in measured) <= MOST_S
     shapes = [shape for shape, _ in measured]
     assert Shape(1, 0, ()) in shapes
     assert len(set(shapes)) == len(shapes)
