@@ -9,8 +9,8 @@ const WORDS = { plan: "planning", sample: "sampling", publish: "publishing", res
 const KINDS = {
   off: "No target is set (itl_target_ms: off), so prompts are read in whole chunks whatever that takes.",
   auto:
-    "The target is automatic: three decode ticks of a full batch, at least 30 ms, longer while more prompts wait " +
-    "than streams run.",
+    "The target is automatic: it weighs the wait of prompts against the gaps of streams, so it is longer while " +
+    "more prompts wait or fewer streams run.",
   fixed: "The target is the setting itl_target_ms.",
 };
 
