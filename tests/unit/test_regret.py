@@ -1,6 +1,7 @@
 """The harness of regret: what devices' tables say, how batches are cut, who decides, and the command."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -74,7 +75,7 @@ def test_further_outputs_and_further_micro_batches_cost_extra():
 def test_a_busy_machine_takes_twice_as_long():
     machine = Machine(FLAT, FLAT.limits, seed=1)
     machine.busy_s = (10.0, 20.0)
-    plan = Plan([], [], [Span(0, 0, 100, 1)], [], [], 100)
+    plan = Plan([], [], [Span(0, 0, 100, 1)], [SimpleNamespace(seq_id=0)], [], 100)
 
     def mean(now_s):
         return sum(machine.seconds(plan, Shape(0, 0, ((0, 100),)), now_s) for _ in range(400)) / 400
