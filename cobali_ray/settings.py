@@ -163,9 +163,10 @@ class EngineSettings(BaseSettings):
     token_budget: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Most tokens in one tick; None: one chunk plus one token for every slot."""
     itl_target_ms: Annotated[float, Field(le=MAX_S)] | Literal["auto", "off"] = "auto"
-    """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams; auto weighs
-    the wait of prompts against the gaps of streams; off: always prefill_chunk tokens, however long that takes.
-    Where the streams' own tokens take longer, auto holds."""
+    """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams.
+
+    auto: weighs the wait of prompts against the gaps of streams, also where the streams' own tokens take longer
+    than the number that was set; off: always prefill_chunk tokens, however long they take."""
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses the slots that decode: a loop over the slots, numpy, or kernels on a CUDA device."""

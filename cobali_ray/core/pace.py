@@ -125,7 +125,7 @@ class Pacer:
             n_decode = len(streams)
             context, runs = _decoding(streams, prompts, limits, budget)
             decode_s = self.model.decode_s(n_decode, context, runs)
-            best = min([s.rank[0] for s in streams])
+            best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
             self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1))
             if due and not exact:
