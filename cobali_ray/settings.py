@@ -165,8 +165,8 @@ class EngineSettings(BaseSettings):
     itl_target_ms: Annotated[float, Field(le=MAX_S)] | Literal["auto", "off"] = "auto"
     """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams.
 
-    auto: weighs the wait of prompts against the gaps of streams, also where the streams' own tokens take longer
-    than the number that was set; off: always prefill_chunk tokens, however long they take."""
+    auto: weighs the wait of prompts against the gaps of streams, also where the streams' own tokens take
+    longer than the number that was set; off: always prefill_chunk tokens, however long they take."""
     prefill_order: PrefillOrder = "shortest"
     selector: Literal["host", "numpy", "cuda"] = "host"
     """What chooses the slots that decode: a loop over the slots, numpy, or kernels on a CUDA device."""

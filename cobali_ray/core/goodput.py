@@ -138,8 +138,10 @@ class Speculation:
         return best, most
 
     def _ratio(self, choice: Choice) -> float:
-        known = self._ratios.get(choice)
-        return _likely_ratio(choice) if known is None else known[0]
+        if (known := self._ratios.get(choice)) is not None:
+            return known[0]
+        plain, _ = self._ratios.get(Choice(choice.n_streams, 0, 0)) or (1.0, 0)
+        return plain * _likely_ratio(choice)
 
     def took(self, seconds: float) -> float:
         """Take a tick's time; return what had been predicted if drafts were considered for it, else 0.

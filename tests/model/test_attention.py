@@ -69,7 +69,7 @@ def open_measured(open_tiny, tmp_path):
 
 
 def test_the_faster_kind_is_used(open_measured):
-    assert open_measured(OFF_WINS).grain == Grain(pass_cells=777)
+    assert open_measured(OFF_WINS).grain == Grain(pass_cells=777, beside=1)
     assert open_measured(ON_WINS).grain.step > 1, "tiles of flash attention"
 
 
