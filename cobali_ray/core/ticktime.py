@@ -47,7 +47,7 @@ _SHRINK = 0.01
 _SHARE = 0.25
 """An entry of the table is known once a pass lay so near to it."""
 _TRUST = 4
-_RESCALE = 1e9
+_RESCALE, _LONGEST = 1e9, 100.0
 _CELLS, _DEPTH = 8192.0, 1e6
 """Units of context and depth that make their terms as large as others; so is one of 16 rows with logits."""
 _OUTS = 16.0
@@ -298,6 +298,7 @@ class TickTimeModel:
     def _solve(self, places: Sequence[int]) -> None:
         """Set these terms to what fits best, the others held."""
         weights, gain, rows = self._weights, self._gain, list[list[float]]()
+        places = [i for i in places if self._left[i][i] > 0]
         held = set(range(_N)).difference(places)
         for i in places:
             own, (strength, value) = self._left[i], self._prior[i]
@@ -336,7 +337,7 @@ class TickTimeModel:
                     weights[j] = weights[i]
 
     def _fade(self, seconds: float) -> None:
-        self._gain *= exp(seconds / self._memory_s)
+        self._gain *= exp(min(seconds / self._memory_s, _LONGEST))
         if self._gain > _RESCALE:
             for row in self._left:
                 row[:] = [value / self._gain for value in row]

@@ -5,6 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cobali_ray.core.limits import Grain
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 
@@ -17,6 +18,26 @@ def test_a_full_batch_that_only_grows_does_not_mislead_the_model(seed, context, 
         shape = Shape(n_decode, context, ())
         model.learn(shape, 0.011 + rng.expovariate(1 / 0.002))
         assert 0 <= model.predict(shape) <= 0.1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 1200), st.integers(0, 9000), st.floats(1e-6, 1e6)),
+        min_size=1, max_size=60,
+    ),
+    st.booleans(),
+)  # fmt: skip
+def test_whatever_ticks_took_what_is_predicted_is_a_number_of_seconds(seen, apart):
+    model = TickTimeModel(Grain(beside=int(apart)))
+    model.calibrate([(Shape(1, 0, ()), 0.01), (Shape(0, 0, ((0, 8),)), 0.02)])
+    for n_decode, n_chunk, start, seconds in seen:
+        runs = (n_decode - n_decode // 2, n_decode // 2) if apart and n_decode > 1 else ()
+        shape = Shape(n_decode, 100 * n_decode, ((start, n_chunk),) if n_chunk else (), 0, runs)
+        model.learn(shape, seconds)
+        assert 0 <= model.predict(shape) < 1e8
+    assert 0 <= model.longest_chunk(0, 1.0, most=4000) <= 4000
+    model.calibrate([(Shape(1, 0, ()), 0.01)])
+    assert 0 <= model.predict(Shape(1, 0, ())) < 1e8
 
 
 @given(st.lists(st.tuples(st.integers(1, 512), st.integers(0, 4000), st.floats(1e-5, 1e-4)), min_size=20))
