@@ -297,12 +297,12 @@ ENDLESS = [
     ),
     pytest.param(
         "{% set ns = namespace(s='x') %}{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-        "67,108,864 characters",
+        "(67,108,864 characters|more than 0.1 s)",  # whichever a machine comes to first
         id="doubled-text",
     ),
     pytest.param(
         "{% set ns = namespace(s='x') %}{% for m in messages %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "67,108,864 characters",
+        "(67,108,864 characters|more than 0.1 s)",  # whichever a machine comes to first
         id="added-text",
     ),
 ]
