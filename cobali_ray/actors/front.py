@@ -96,6 +96,13 @@ _ALERT = re.compile(r"^\[ALERT\][^:]*: (.*\S)", re.MULTILINE)
 _ENDED = re.compile(r"Exiting|Fatal errors")
 _CLOSE = "hdr connection close"
 _MARK = "# mended by cobali_ray"
+_OF_ANY_FRONT = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
+    # Ten looks a second, Serve's own choice, take 2 % of two cores from the model, and twice that of its pace.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+}
 _LAUNCHER = """#!/bin/sh
 # HAProxy as Ray Serve starts it, once its configuration is mended.
 exec {python} -IS -c 'import sys; sys.path.insert(0, sys.argv.pop(1)); \
@@ -120,11 +127,8 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
         why = f"{folder.parent} is mounted noexec; mount it with exec (`docker run --tmpfs /tmp:exec`)"
         raise StartError("HAProxy", why)
     http, grpc, (metrics, stats, fallback, *_) = free_blocks(3)
-    flags = {
+    flags = _OF_ANY_FRONT | {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
@@ -193,12 +197,7 @@ def ports_held(environ: Mapping[str, str]) -> Iterator[None]:
 
 def plain_front(environ: MutableMapping[str, str]) -> None:
     """Set Serve's flags for its own proxy, where there is no HAProxy; exported values win."""
-    flags = {
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
-    }
+    flags = _OF_ANY_FRONT | {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
     for name, value in flags.items():
         environ.setdefault(name, value)
 
