@@ -100,7 +100,7 @@ _OF_ANY_FRONT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": MEND_UVICORN,
-    # Ten looks a second, Serve's own choice, take 2 % of two cores from the model, and twice that of its pace.
+    # Ten looks a second, as Serve has it, take 2 % of two cores from the model, and twice that of its pace.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
 }
 _LAUNCHER = """#!/bin/sh
