@@ -80,6 +80,7 @@ def bench(*words, out):
         pytest.param(["serve", "--shape", __file__], "is not YAML", id="serve-no-yaml"),
         pytest.param(["peers", "--shape", "no-such-file"], "cannot read no-such-file", id="peers-shape"),
         pytest.param(["peers", "--threads-wait", "x"], "must be one of", id="peers-wait"),
+        pytest.param(["peers", "--only", "-fa auto"], "must be one of -fa on", id="peers-only"),
         pytest.param(["modes", "--prompts", "no-such-file"], "cannot read no-such-file", id="modes-prompts"),
         pytest.param(["gaps", "--ticks", "no-such-file"], "there is no file", id="gaps-ticks"),
         pytest.param(["delivery", "--ticks", "no-such-file"], "there is no file", id="delivery-ticks"),

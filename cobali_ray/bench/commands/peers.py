@@ -96,6 +96,13 @@ def peers(
         list[str] | None,
         typer.Option(help='A further llama-server with these arguments, such as "-b 512"; repeatable.'),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Of the four settings of llama-server only these, such as "-fa on --no-kv-unified"; '
+            "repeatable."
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Compute threads of each.  [default: all cores]")
     ] = None,
@@ -111,6 +118,10 @@ def peers(
             help="Requests per second that the loads steady-* are shares of.  [default: what llama-server "
             "finishes, measured first]"
         ),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(min=0.01, max=4.0, help="Shares of the capacity instead of the preset's; repeatable."),
     ] = None,
     endpoint: Annotated[str, typer.Option(help="completions or chat.")] = "completions",
     peer: Annotated[
@@ -128,7 +139,8 @@ def peers(
     """Compare with llama-server, built here over the installed llama.cpp libraries (minutes, once).
 
     Each server is started for each load and round and gets the load twice: right after the start, and
-    warmed. llama-server takes part with four settings, and what counts is the best of them.
+    warmed. llama-server takes part with four settings, or with those of --only, and what counts is the
+    best of them.
     """
     names = preset or [DEFAULT_PRESET]
     if unknown := [name for name in names if name not in {*PRESETS, IN_PROCESS_NAME}]:
@@ -138,6 +150,8 @@ def peers(
         )
     if endpoint not in ("completions", "chat"):
         raise ConfigError("--endpoint", f"must be completions or chat, got {endpoint!r}")
+    if unknown := [text for text in only or () if text not in VARIANTS]:
+        raise ConfigError("--only", f"must be one of {'; '.join(VARIANTS)}, got {unknown[0]!r}")
     if capacity is not None and not 0 < capacity < inf:
         raise ConfigError("--capacity", f"must be a finite number above 0, got {capacity:g}")
     if threads_wait not in ENVIRONMENT:
@@ -155,7 +169,7 @@ def peers(
         threads_wait=threads_wait,
         endpoint=endpoint,  # type: ignore[arg-type]
         peers=further,
-        llama_args=(*VARIANTS, *(llama_args or ())),
+        llama_args=(*(only or VARIANTS), *(llama_args or ())),
         capacity_rps=capacity,
         n_rounds=1 if quick else rounds,
         quick=quick,
@@ -168,9 +182,10 @@ def peers(
                 report = compare_in_process(cases, options)
         else:
             chosen = PRESETS[name]
+            shares = tuple(share) if share and chosen.capacity_shares else chosen.capacity_shares
             chosen = replace(
                 chosen, model=model or chosen.model, n_slots=slots or chosen.n_slots,
-                n_ctx=ctx or chosen.n_ctx, capacity_shares=() if load else chosen.capacity_shares,
+                n_ctx=ctx or chosen.n_ctx, capacity_shares=() if load else shares,
             )  # fmt: skip
             own = load or Workload(chosen.shape)
             with ended_in_order():
