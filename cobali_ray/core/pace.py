@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import exp, inf, sqrt
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import exp, inf
 from typing import Literal, Protocol
 
 from cobali_ray.core.fair import yields
@@ -27,8 +28,12 @@ LEAST_CHUNK = 4
 FIRST_CHUNK = 64
 _GROWTH = 2
 """Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
-PATIENCE_S = 8.0
-"""A gap of twice this length costs its reader as much as the gap is long: see `objective_s`."""
+PATIENCE_S = 4.0
+"""A gap of twice this length costs its reader as much as the gap is long: see `best_prefill_s`."""
+STRETCH = 1.5
+"""How much longer a prompt may take beside streams than alone, where gaps may be long enough for that."""
+_SIZES, _ALONE = tuple(n << i for i in range(10) for n in (4, 6)), (128, 256, 512)
+"""The chunks that are compared, and those of prompts that are computed alone."""
 MOST_GAP_S = 2.5
 """No gap that prefill makes is longer, unless decoding alone takes a third of it."""
 DUE_FACTOR = 3.0
@@ -36,8 +41,8 @@ DUE_FACTOR = 3.0
 times as long as alone. With 2 a better class's p99 TTFT beside a flood was 1.2 times that alone, with 1 it
 was 1.5."""
 _FLAT = 2.0
-"""The objective costs 8 % more with ticks so many times as long as the best, or as short: a prompt is not cut
-for less."""
+"""A prompt is not cut where its rest takes less than so many times as long as the best chunk: that costs
+everybody little more than the best."""
 _SURE = 3.0
 """A target that was asked for is a promise about the 99th percentile: predictions and so many times their
 mean error must stay within it."""
@@ -51,22 +56,35 @@ _NEARLY, _TRY_S, _MOST_TRY_S = 1.15, 1.0, 64.0
 ones: at first once a second, after one that was late half as often, else twice."""
 
 
-def objective_s(decode_s: float, n_streams: int, n_prompts: int) -> float:
-    """Return how long a tick with prefill should be, all in all.
+def best_prefill_s(
+    decode_s: float, n_streams: int, n_prompts: int, added_s: Callable[[int], float], alone_s: float
+) -> float:
+    """Return how long the prefill of a tick should take beside decoding that takes `decode_s`.
 
-    What is minimised: each second that a prompt waits costs 1, and a gap of x seconds costs its reader
-    x^2 / (2 * PATIENCE_S), for it is noticed the more the longer it is, while how much prefill delays streams
-    in sum does not depend on how it is cut. Prefill that takes W alone, cut into W / g ticks of d + g, has
-    every prompt wait d more per tick, and every stream have so many gaps:
+    `added_s` says how much longer a chunk of so many tokens makes the tick, and `alone_s` what a token takes
+    where there are no streams. What is minimised is what a token of a prompt costs everybody, with chunks of
+    n tokens that add c:
 
-        n_prompts * W * d / g  +  n_streams * W / g * (d + g)^2 / (2 * PATIENCE_S)
+        (n_prompts * (decode_s + c)  +  n_streams * c  +  n_streams * (decode_s + c)^2 / (2 * PATIENCE_S)) / n
 
-    whose least is at g^2 = d^2 + 2 * PATIENCE_S * d * n_prompts / n_streams. One prompt beside 15 streams
-    takes 1.5 times as long as alone where decoding takes 0.16 s a tick, and 1.1 times where it takes 3 ms.
-    Where as many prompts wait as streams go on, it is next to prefill first; the mean is best so, too.
+    Prompts wait for whole ticks, streams for the chunks, and a gap costs its reader the more the longer it
+    is. Small chunks make short gaps, but on most devices each of their tokens takes longer, and everybody
+    waits for that. A chunk must also get prompts on at least 1 / STRETCH times as fast as they get on alone,
+    and no gap is longer than MOST_GAP_S, unless decoding alone takes a third of it. If no chunk can do both,
+    it is the fastest whose gap is short enough.
     """
-    prefill_s = sqrt(decode_s * (decode_s + 2 * PATIENCE_S * n_prompts / max(n_streams, 1)))
-    return decode_s + min(prefill_s, max(MOST_GAP_S - decode_s, 2 * decode_s))
+    most_s = max(MOST_GAP_S - decode_s, 2 * decode_s)
+    best, best_s = (True, inf), 0.0
+    for n in _SIZES:
+        chunk_s = added_s(n)
+        if best_s and chunk_s > most_s:
+            break
+        gap_s = decode_s + chunk_s
+        slow = gap_s > STRETCH * alone_s * n
+        cost = gap_s if slow else n_prompts * gap_s + n_streams * (chunk_s + gap_s**2 / (2 * PATIENCE_S))
+        if (slow, cost / n) < best:
+            best, best_s = (slow, cost / n), chunk_s
+    return best_s
 
 
 class Stream(Protocol):
@@ -85,7 +103,8 @@ class Pacer:
 
     Without a target it plans like `plan_chunks` and only learns. With one, every tick beside decoding streams
     gets the largest prefill whose predicted time, with a margin for the predictions' errors, stays within it.
-    The automatic target is what `objective_s` says, tick by tick, and so is one shorter than a decode tick.
+    The automatic target is what `best_prefill_s` says, tick by tick, and so is one that is shorter than a
+    decode tick.
     """
 
     def __init__(self, target_s: float | Literal["auto"] | None, grain: Grain | None = None) -> None:
@@ -127,7 +146,8 @@ class Pacer:
             decode_s = self.model.decode_s(n_decode, context, runs)
             best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
-            self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1))
+            start = prompts[0].n_computed
+            self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), start)
             if due and not exact:
                 self.target_s *= DUE_FACTOR
         if due or not self.target_s:
@@ -165,8 +185,11 @@ class Pacer:
         stretch = 1 + spent_s / max(model.chunk_s(0, length, mixed=True, n_before=1), 1e-9)
         return token_s * stretch, depth_s * stretch
 
-    def _target(self, decode_s: float, n_decode: int, n_prefill: int) -> tuple[float, bool]:
-        """Return the target, and whether it is a promise; 0 while nothing is known of decode ticks."""
+    def _target(self, decode_s: float, n_decode: int, n_prompts: int, start: int = 0) -> tuple[float, bool]:
+        """Return the target, and whether it is a promise; 0 while nothing is known of decode ticks.
+
+        `start` is how much of the first prompt is computed.
+        """
         if isinstance(self._target_s, float):
             if decode_s < self._target_s or not self.model.knows_decode:
                 self.unmet_s = 0.0
@@ -174,7 +197,10 @@ class Pacer:
             self.unmet_s = decode_s
         if not self.model.knows_decode:
             return 0.0, False
-        return objective_s(decode_s, n_decode, n_prefill), False
+        model, n_before = self.model, 0 if self.model.apart else n_decode
+        added_s = partial(model.chunk_s, start, mixed=n_decode > 0, n_before=n_before)
+        alone_s = min([model.chunk_s(start, n) / n for n in _ALONE])
+        return decode_s + best_prefill_s(decode_s, n_decode, n_prompts, added_s, alone_s), False
 
     def _chunks(
         self,

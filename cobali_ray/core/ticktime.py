@@ -32,6 +32,10 @@ MEMORY_S: Final = 60.0
 DRIFT_S: Final = 1.0
 """How fast the table and the drift forget."""
 _LEAST_DRIFT, _MOST_DRIFT = 0.25, 8.0
+_CLEAR_DRIFT = 1.2
+"""From here on, the drift is taken out of what the table learns."""
+_MOST_AT_ONCE = 0.5
+"""One tick moves the drift at most so far towards what it took: a long one may be an outlier, too."""
 _OUTLIER = 2.0
 """A tick that took so many times as long as expected, or the inverse, counts as if it took that."""
 _PRIOR = 2.0
@@ -97,7 +101,8 @@ class TickTimeModel:
     def __init__(self, grain: Grain | None = None, memory_s: float = MEMORY_S) -> None:
         """`memory_s` infinite: every tick counts alike."""
         self._grain = grain or Grain()
-        self._apart = self._grain.beside > 0
+        self.apart = self._grain.beside > 0
+        """Whether decode rows and chunks are computed in passes of their own, see `passes_of`."""
         self._memory_s = memory_s
         self._weights = [0.0] * _N
         self._known = [False] * _N
@@ -245,7 +250,7 @@ class TickTimeModel:
             self._solve([i for i in range(_N) if self._known[i] and (deep or i not in (_SHORT, _WHOLE))])
             self._fill()
         self.longest_seen = max(
-            [n for shape, _ in seen for n in passes_of(shape, apart=self._apart)], default=0
+            [n for shape, _ in seen for n in passes_of(shape, apart=self.apart)], default=0
         )
         self._n_decode_ticks += _TRUST * any(shape.n_decode for shape, _ in seen)
         self._n_prefill_ticks += _TRUST * any(shape.chunks for shape, _ in seen)
@@ -262,7 +267,7 @@ class TickTimeModel:
         expected = self.predict(shape)
         if settled and expected > 0:
             ratio = min(max(seconds / expected, 1 / _OUTLIER), _OUTLIER)
-            drift = self.drift * ratio ** (1 - exp(-seconds / DRIFT_S))
+            drift = self.drift * ratio ** min(1 - exp(-seconds / DRIFT_S), _MOST_AT_ONCE)
             self.drift = min(max(drift, _LEAST_DRIFT), _MOST_DRIFT)
         self._since_s += seconds
         if self._n_decode_ticks + self._n_prefill_ticks > _N_FIRST and self._since_s < _EVERY_S:
@@ -270,6 +275,8 @@ class TickTimeModel:
         self._since_s = 0.0
         if settled and expected > 0:
             seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
+        if not 1 / _CLEAR_DRIFT < self.drift < _CLEAR_DRIFT:  # else the table may be what is wrong
+            seconds /= self.drift
         self._learn(shape, seconds)
 
     def _learn(self, shape: Shape, seconds: float) -> None:
@@ -281,7 +288,7 @@ class TickTimeModel:
         expected = sum([self._weights[i] * x for i, x in terms.items()])
         self._add(terms, seconds, max(expected, seconds / _OUTLIER))
         self._solve([i for i in terms if self._known[i]])
-        self.longest_seen = max(self.longest_seen, *passes_of(shape, apart=self._apart))
+        self.longest_seen = max(self.longest_seen, *passes_of(shape, apart=self.apart))
         self._fill()
         self._fade(seconds)
 
@@ -391,7 +398,7 @@ class TickTimeModel:
     def _terms(self, shape: Shape) -> dict[int, float]:
         """Return how often a tick has each term."""
         terms: dict[int, float] = {}
-        for n in passes_of(shape, apart=self._apart):
+        for n in passes_of(shape, apart=self.apart):
             for i, x in _hats(n):
                 terms[i] = terms.get(i, 0.0) + x
         n_out = shape.n_decode + shape.n_scored
