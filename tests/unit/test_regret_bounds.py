@@ -37,14 +37,7 @@ def played(device, load):
     return next(cells([DEVICES[device]], [load]))
 
 
-BEHIND = {("0.5b-q8_0", "intruder"), ("1.5b-152k-vocab", "poisson-0.9")}
-"""Where a policy that knows the device's table is ahead: one long prompt held back, and gaps of seconds."""
-
-
-@pytest.mark.parametrize(
-    ("device", "load"),
-    [pytest.param(*one, marks=[pytest.mark.xfail(strict=True)] if one in BEHIND else []) for one in SOME],
-)
+@pytest.mark.parametrize(("device", "load"), SOME)
 def test_no_policy_is_more_than_a_tenth_ahead_in_mean_e2e(device, load):
     cell = played(device, load)
     assert cell.regret("e2e_mean_s") <= MOST_BEHIND, cell.best("e2e_mean_s")
@@ -56,23 +49,29 @@ def test_nobody_starves(device, load):
     assert figures[OURS]["ttft_longest_s"] <= MOST_WAIT * figures["llama-server"]["ttft_longest_s"]
 
 
+def test_who_holds_a_long_prompt_back_is_not_the_best():
+    cell = played("0.5b-q8_0", "intruder")
+    quickest = min(cell.figures, key=lambda name: cell.figures[name]["e2e_mean_s"])
+    assert quickest not in cell.fair
+    assert cell.best("e2e_mean_s") != quickest
+
+
 @pytest.mark.parametrize("name", ["tiny", "0.5b-q8_0", "h100"])
 def test_five_seconds_after_a_disturbance_all_is_as_if_it_had_not_been(name):
     device = DEVICES[name]
     rps = most_rps(device)
-    load = LOADS["half-machine"](device, rps, 0)
-    after = [ask.request_id for ask in load.asks if ask.at_s >= BUSY_S[1] + RECOVERY_S]
-    assert len(after) >= 3
 
-    def took_s(busy):
-        stories = play(device, CONTENDERS[OURS], replace(load, busy=busy), rps)
-        by_id = {story.ask.request_id: story for story in stories}
-        late = [by_id[request_id] for request_id in after]
-        return (
-            fmean(story.tokens_s[0] - story.sent_s for story in late),
-            fmean(story.ended_s - story.sent_s for story in late),
-        )
+    def late(busy):
+        for seed in range(3):
+            load = LOADS["half-machine"](device, rps, seed)
+            for story in play(device, CONTENDERS[OURS], replace(load, busy=busy), rps, seed):
+                if story.ask.at_s >= BUSY_S[1] + RECOVERY_S:
+                    yield story
 
-    disturbed, calm = took_s(busy=True), took_s(busy=False)
-    assert disturbed[0] <= MOST_AFTER * calm[0], "mean TTFT"
-    assert disturbed[1] <= MOST_AFTER * calm[1], "mean E2E"
+    disturbed, calm = list(late(busy=True)), list(late(busy=False))
+    assert len(disturbed) == len(calm) >= 9
+    for what, took_s in (
+        ("mean TTFT", lambda story: story.tokens_s[0] - story.sent_s),
+        ("mean E2E", lambda story: story.ended_s - story.sent_s),
+    ):
+        assert fmean(map(took_s, disturbed)) <= MOST_AFTER * fmean(map(took_s, calm)), what

@@ -11,7 +11,7 @@ import typer
 
 from cobali_ray.bench.commands.options import OUT, Out, spell
 from cobali_ray.bench.inside.devices import DEVICES
-from cobali_ray.bench.inside.regret import CONTENDERS, FIGURES, LOADS, OURS, Cell, cells
+from cobali_ray.bench.inside.regret import CONTENDERS, FIGURES, LOADS, MOST_WAIT, OURS, Cell, cells
 from cobali_ray.bench.report.report import Report, Table, deliver, ms
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import AsJson, progress_bars
@@ -21,7 +21,8 @@ E2E = "e2e_mean_s"
 NAMES = dict(zip(FIGURES, ("mean TTFT", "mean E2E", "ITL p99", "throughput"), strict=True))
 NOTE = (
     "Simulated: the product's scheduler; passes take what tables of devices say, give or take a few percent. "
-    "HTTP, tokenising and sampling are not in it."
+    "HTTP, tokenising and sampling are not in it. Best is who holds nobody back: whose longest time to "
+    f"a first token is at most {MOST_WAIT:g} times that of llama-server's rule."
 )
 
 

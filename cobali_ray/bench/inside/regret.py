@@ -31,7 +31,8 @@ from cobali_ray.errors import InvariantError
 from cobali_ray.simulate.engine import SimulatedEngine
 from cobali_ray.simulate.fleet import Ask, Fleet, Story
 
-OURS = "ours"
+OURS, LLAMA_SERVER = "ours", "llama-server"
+MOST_WAIT = 1.5
 NOISE = 0.03
 BURST_SHARE, BURST = 0.003, (1.5, 3.0)
 """The share of passes that something disturbs, and how many times as long they take."""
@@ -168,7 +169,7 @@ CONTENDERS: Mapping[str, Contender] = {
     OURS: Contender(ours, learns=True),
     "prefill first": Contender(lambda _: Unpaced(), select=select_prefill_first),
     **{f"decode first, {n}": _decode_first(n) for n in (64, 128, 256, 512)},
-    "llama-server": Contender(
+    LLAMA_SERVER: Contender(
         lambda _: Unpaced(), {"prefill_chunk": 2048, "token_budget": 2048, "prefill_order": "fcfs"}
     ),
     **{f"gaps up to {factor:g} decode ticks": _bounded(factor) for factor in (1.5, 2.5, 4.0, 8.0)},
@@ -316,9 +317,18 @@ class Cell:
     """By contender."""
 
     def best(self, figure: str) -> str:
-        """Return who was best by one figure."""
+        """Return who was best by one figure, among those who hold nobody back."""
         pick = max if figure == "output_tokens_per_s" else min
-        return pick(self.figures, key=lambda name: self.figures[name][figure])
+        return pick(self.fair, key=lambda name: self.figures[name][figure])
+
+    @property
+    def fair(self) -> list[str]:
+        """Who lets nobody wait for a first token `MOST_WAIT` times as long as the longest with llama-server.
+
+        Streams are quick where a long prompt is held back until they have ended: that is not counted.
+        """
+        most_s = MOST_WAIT * self.figures[LLAMA_SERVER]["ttft_longest_s"]
+        return [name for name, figures in self.figures.items() if figures["ttft_longest_s"] <= most_s]
 
     def regret(self, figure: str) -> float:
         """Return how many times worse the product is than the best; 1 where it is the best."""
