@@ -20,8 +20,6 @@ from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import EventStream, Puller
-from cobali_ray.api.keys import Terms
-from cobali_ray.api.ledger import Standing
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
@@ -44,8 +42,6 @@ from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
 _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
-COUNT_S = 0.5
-"""How long a request may wait to be counted for all ingresses; then it is counted by its own."""
 STALL_TIMEOUT_S = 60.0
 END_GRACE_S = 5.0
 """How long the end event may lag behind the return of the control call."""
@@ -102,7 +98,6 @@ class ServeEngineClient:
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
         self._log = _log.bind(engine_id=engine_id)
         self._calls: set[asyncio.Future[Any]] = set()
-        self._notes: set[asyncio.Future[Any]] = set()
         self._speaking: set[asyncio.Future[Any]] = set()
         """Those of them of which something was heard."""
         self._puller = Puller(**where_am_i())
@@ -346,31 +341,6 @@ class ServeEngineClient:
             raise LoadingError from None
         if refusal is not None:
             raise refusal
-
-    async def begin_counted(self, tenant: str, terms: Terms, ticket: int) -> Standing | None:
-        """Have the engine's process count a request for all ingresses; None: it does not answer."""
-        if not self._described_once or self._link.away is not None:
-            return None
-        call = self._engine.begin_counted.remote(self._puller.address, tenant, terms, ticket)
-        try:
-            standing: Standing = await self._link.ask(call, within_s=COUNT_S)
-        except (EngineDiedError, InternalError):
-            return None
-        return standing
-
-    def note_counted(self, tenant: str, ticket: int | None, n_tokens: int) -> None:
-        """Have it take tokens of a key, and the end of a request. Nobody waits for that."""
-        if self._described_once and self._link.away is None:
-            call = self._engine.note_counted.remote(self._puller.address, tenant, ticket, n_tokens)
-            noted = asyncio.ensure_future(outcome(call))
-            self._notes.add(noted)
-            noted.add_done_callback(self._forget_note)
-
-    def _forget_note(self, noted: asyncio.Future[Any]) -> None:
-        """Let go of a note, whatever became of it: with the engine its books are gone."""
-        self._notes.discard(noted)
-        if not noted.cancelled():
-            noted.exception()
 
     async def drain(self, timeout_s: float) -> bool:
         """Let the engine finish what runs and refuse the rest."""

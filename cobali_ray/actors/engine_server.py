@@ -25,8 +25,6 @@ from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.where import stay_here, where_am_i
 from cobali_ray.actors.wire import Pusher
-from cobali_ray.api.keys import Terms
-from cobali_ray.api.ledger import Ledger, Standing
 from cobali_ray.backend import memory
 from cobali_ray.core.cache import CacheView, SlotMove
 from cobali_ray.core.embedding import EmbeddingRequest
@@ -117,7 +115,7 @@ class EngineServer:
         """Requests whose images are being looked at."""
         self._onlooker = Onlooker("engine")
         self._tracer = EngineTracer.open(settings, engine_id)
-        self._n_restarts, self._ledger = 0, Ledger()
+        self._n_restarts = 0
         self._answers_with = _identity(self._path)
         self._asyncio: asyncio.AbstractEventLoop | None = None
         place = where_am_i()
@@ -369,7 +367,6 @@ class EngineServer:
         are what all of them hear. `address` is where this one hears engines.
         """
         self._unload_if_idle()
-        self._ledger.heard(address, self._clock.now())
         me = self._incarnation_id
         if known is not None:
             self._n_restarts = max(self._n_restarts, known.n_restarts + (known.incarnation_id != me))
@@ -389,14 +386,6 @@ class EngineServer:
             pid=os.getpid(),
             up_s=self._clock.now() - self._began_s,
         )
-
-    async def begin_counted(self, who: str, tenant: str, terms: Terms, ticket: int) -> Standing:
-        """Let a request in as far as its key's limits go, for whichever ingress asks; see Ledger."""
-        return self._ledger.begin(who, tenant, terms, ticket, self._clock.now())
-
-    async def note_counted(self, who: str, tenant: str, ticket: int | None, n_tokens: int) -> None:
-        """Take tokens of a key, and the end of a request; see Ledger."""
-        self._ledger.note(who, tenant, ticket, n_tokens, self._clock.now())
 
     async def _busy(self) -> LoadView | None:
         """Ask the tick thread how busy it is; not for long, since an answer must not wait for a tick."""

@@ -83,10 +83,9 @@ class Ingress:
             echo_request_id=False,  # Serve puts it on every answer, also on its own
             min_stream_gap_s=s.min_stream_gap_s,
         )
-        ledger = next(iter(self._clients.values())) if s.n_ingress > 1 else None
         judges = Judges()
         judges.warm()
-        self._app = build_api(self._fleet, api, tracer=self._tracing, ledger=ledger, judges=judges)
+        self._app = build_api(self._fleet, api, tracer=self._tracing, judges=judges)
         self._app.openapi()  # made now and not beside streams
         return self._app
 

@@ -13,11 +13,10 @@ import structlog
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.answer import Times, slowest_of
-from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.faults import OPENAI, ErrorShape, Fault, fault_of, is_our_fault
 from cobali_ray.api.fields import header_value
 from cobali_ray.api.keys import NOBODY, Holder
-from cobali_ray.api.ledger import Meter
+from cobali_ray.api.quota import Quota
 from cobali_ray.api.spans import HttpSpan
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End
@@ -40,7 +39,7 @@ class Account:
     span: HttpSpan | None = None
     holder: Holder = NOBODY
     """Whose key it came with."""
-    quota: Meter | None = None
+    quota: Quota | None = None
     """What that one may still do."""
     error_shape: ErrorShape = OPENAI
     """How the API that was called writes errors."""
@@ -48,8 +47,6 @@ class Account:
     """Writes the names of OpenAI's fields in a text as that API has them."""
     admitted: bool = False
     """Whether the quota counts it."""
-    ticket: int | None = None
-    """As what; see Meter."""
     method: str = ""
     route: str = "unmatched"
     model: str | None = None
@@ -77,16 +74,16 @@ class Account:
     writing: asyncio.Future[None] | None = None
     """What writes the answer, where that goes on without the client."""
 
-    async def enter(self, clock: ApiClock) -> None:
+    def enter(self, now_s: float) -> None:
         """Count it against its key's limits. Raises RateLimitError."""
         if self.quota is not None:
-            self.ticket = await self.quota.begin(clock)
+            self.quota.begin(now_s)
             self.admitted = True
 
     def read(self, n_prompt: int, now_s: float) -> None:
         """Count its prompt. Raises RateLimitError."""
         if self.quota is not None:
-            self.quota.read(n_prompt, self.ticket, now_s)
+            self.quota.read(n_prompt, now_s)
 
     def close(self, clock: Clock) -> None:
         """Note the end for its key and in the log, once nothing is written for it any longer."""
@@ -97,7 +94,7 @@ class Account:
             self.cancelled = self.writing.cancelled()
         now_s = clock.now()
         if self.quota is not None and self.admitted:
-            self.quota.end(self.ticket, (self.n_output or 0) + self.n_rows, now_s)
+            self.quota.end((self.n_output or 0) + self.n_rows, now_s)
         self.write(now_s - self.received_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:

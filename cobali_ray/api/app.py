@@ -25,7 +25,6 @@ from cobali_ray.api.generation import Generation
 from cobali_ray.api.intake import Intake
 from cobali_ray.api.judges import Judges
 from cobali_ray.api.keyring import Keyring
-from cobali_ray.api.ledger import Counting
 from cobali_ray.api.llama_server.routes import LlamaServer
 from cobali_ray.api.ollama.routes import Ollama
 from cobali_ray.api.openapi import describe
@@ -46,13 +45,9 @@ def build_api(
     *,
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
-    ledger: Counting | None = None,
     judges: Judges | None = None,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over a fleet.
-
-    `ledger` counts requests of all ingresses; `judges` may be shared by several apps.
-    """
+    """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps."""
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
     intake = Intake(settings.max_body_bytes, judges or Judges())
@@ -75,9 +70,7 @@ def build_api(
     app.add_exception_handler(HTTPException, _on_http_error)
     # From the inside out: a browser asks without a key whether it may send one, and whoever may ask
     # at all may read why a key is wrong.
-    keyring = Keyring(
-        settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress, ledger=ledger
-    )
+    keyring = Keyring(settings.api_keys, settings.api_keys_file, clock, n_ingress=settings.n_ingress)
     app.add_middleware(Lock, keyring=keyring)
     app.add_middleware(
         CORSMiddleware,

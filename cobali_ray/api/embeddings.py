@@ -123,7 +123,7 @@ class Embeddings:
 
     async def _answer(self, http: HttpRequest, translate: Translate) -> Response:
         account = account_of(http)
-        await account.enter(self._clock)
+        account.enter(self._clock.now())
         job = await self._intake.take(http, partial(translate, account))
         account.n_prompt = job.request.n_prompt
         account.read(job.request.n_prompt, self._clock.now())

@@ -153,7 +153,7 @@ class Generation:
     async def answer(self, http: HttpRequest, read: Read) -> Response:
         """Answer a body of any API. Raises what is wrong with it, and what keeps the engine from it."""
         account = account_of(http)
-        await account.enter(self._clock)
+        account.enter(self._clock.now())
         call, dialect = await self._intake.take(http, partial(self._translated, account, read))
         account.read(call.n_prompt, self._clock.now())
         return self._reply(call, account, dialect)

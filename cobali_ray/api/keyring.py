@@ -9,7 +9,7 @@ import structlog
 
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.keys import Holder, Ring, listed, parse
-from cobali_ray.api.ledger import Counting, Meter
+from cobali_ray.api.quota import Quota
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import read_text
 
@@ -22,18 +22,11 @@ class Keyring:
     """One per ingress, used on its event loop."""
 
     def __init__(
-        self,
-        keys: tuple[str, ...],
-        file: Path | None,
-        clock: ApiClock,
-        *,
-        n_ingress: int = 1,
-        ledger: Counting | None = None,
+        self, keys: tuple[str, ...], file: Path | None, clock: ApiClock, *, n_ingress: int = 1
     ) -> None:
-        """Read the file. Raises ConfigError where it cannot be used. `ledger` counts for all ingresses."""
+        """Read the file. Raises ConfigError where it cannot be used."""
         self._listed, self._file, self._clock, self._n_ingress = listed(keys), file, clock, n_ingress
-        self._ledger = ledger
-        self._quotas: dict[str, Meter] = {}
+        self._quotas: dict[str, Quota] = {}
         self._looked_s = clock.now()
         self._stamp = None if file is None else _stamp(file)
         self.ring = self._listed if file is None else self._listed.joined(read_keys(file))
@@ -60,11 +53,11 @@ class Keyring:
         self.ring = self._listed.joined(ring)
         _log.info("api_keys_reloaded", n_keys=len(self.ring.holders))
 
-    def quota(self, holder: Holder) -> Meter:
+    def quota(self, holder: Holder) -> Quota:
         """Return what is left for who holds a key; changed terms begin anew."""
         quota = self._quotas.get(holder.tenant)
         if quota is None:
-            quota = Meter(holder.tenant, holder.terms, self._n_ingress, self._ledger, self._clock.now())
+            quota = Quota(holder.terms, self._n_ingress, self._clock.now())
             self._quotas[holder.tenant] = quota
         elif quota.terms != holder.terms:
             quota.renew(holder.terms, self._clock.now())

@@ -80,30 +80,10 @@ class Quota:
         self._tokens.take(n_prompt, now_s)
 
     def end(self, n_output: int, now_s: float) -> None:
-        """Note the end of a request that was let in."""
+        """Note the end of a request that was let in, and take its output tokens, left or not."""
         self.n_open -= 1
-        self.spend(n_output, now_s)
-
-    def spend(self, n_tokens: int, now_s: float) -> None:
-        """Take tokens out, whether they are left or not."""
         if self._tokens is not None:
-            self._tokens.take(n_tokens, now_s)
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is anything to count."""
-        return any(limit is not None for limit in (self._requests, self._tokens, self._most_open))
-
-    def left(self, now_s: float) -> tuple[float | None, float | None]:
-        """Return what is in the buckets of requests and tokens."""
-        requests, tokens = (None if b is None else b.left(now_s) for b in (self._requests, self._tokens))
-        return requests, tokens
-
-    def set_left(self, left: tuple[float | None, float | None], now_s: float) -> None:
-        """Take what somebody else says is in them."""
-        for bucket, n in zip((self._requests, self._tokens), left, strict=True):
-            if bucket is not None and n is not None:
-                bucket.take(bucket.left(now_s) - n, now_s)
+            self._tokens.take(n_output, now_s)
 
     def headers(self, now_s: float) -> list[tuple[bytes, bytes]]:
         """Return what is left, as OpenAI tells it."""

@@ -5,7 +5,6 @@ import hashlib
 import pytest
 
 from cobali_ray.api.keys import NOBODY, Ring, Terms, listed, parse
-from cobali_ray.api.ledger import SILENT_S, Ledger
 from cobali_ray.api.quota import RATE_HEADERS, Quota, duration
 from cobali_ray.api.salts import key_salt
 from cobali_ray.errors import ConfigError, RateLimitError
@@ -121,36 +120,6 @@ def test_each_ingress_gives_out_its_share():
     with pytest.raises(RateLimitError, match="1 concurrent"):
         quota.begin(0.0)
     assert dict(quota.headers(0.0))[b"x-ratelimit-limit-requests"] == b"30"
-
-
-def test_the_ledger_grants_the_whole_to_whichever_ingress_asks():
-    ledger, terms = Ledger(), Terms(requests_per_minute=3, tokens_per_minute=600)
-    left = [ledger.begin(who, "alice", terms, 1, 0.0).left[0] for who in ("x", "y", "x")]
-    assert left == [2, 1, 0]
-    refused = ledger.begin("y", "alice", terms, 2, 1.0).refusal
-    assert (refused.what, refused.limit, refused.retry_after_s) == ("requests per minute", 3, 19.0)
-    assert ledger.begin("y", "bob", terms, 3, 1.0).refusal is None
-    ledger.note("x", "alice", None, 700, 1.0)
-    assert ledger.begin("y", "alice", terms, 4, 21.0).refusal is None
-    ledger.note("x", "alice", None, 700, 21.0)
-    assert ledger.begin("y", "alice", terms, 5, 42.0).refusal.what == "tokens per minute"
-
-
-def test_the_ledger_counts_who_is_open_at_ingresses_that_live():
-    ledger, terms = Ledger(), Terms(concurrent_requests=2)
-
-    def asks(who, ticket, now_s):
-        return ledger.begin(who, "alice", terms, ticket, now_s).refusal is None
-
-    assert [asks("x", 1, 0.0), asks("y", 1, 0.0), asks("y", 2, 0.0)] == [True, True, False]
-    ledger.note("y", "alice", 2, 0, 0.0)
-    assert not asks("y", 3, 0.0), "what was refused was never open"
-    ledger.note("y", "alice", 1, 0, 0.0)
-    ledger.note("y", "alice", 1, 0, 0.0)
-    assert [asks("y", 4, 0.0), asks("x", 2, 0.0)] == [True, False]
-    ledger.heard("x", SILENT_S)
-    assert asks("z", 1, SILENT_S + 1), "y is gone, and with it what it had open"
-    assert not asks("z", 2, SILENT_S + 1), "x was heard of"
 
 
 def test_what_is_left_is_told():

@@ -22,7 +22,6 @@ from cobali_ray.actors import client, engine_server, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.fleet import Model
-from cobali_ray.api.keys import Terms
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import Delta, End
@@ -210,28 +209,6 @@ async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(
 
 def tokens_of(events):
     return [token for event in events if isinstance(event, Delta) for token in event.tokens]
-
-
-async def test_an_engine_counts_for_all_ingresses_while_it_is_there(make):
-    s = await make()
-    other = ServeEngineClient(s.handle)
-    other.start()
-    await asyncio.wait_for(asyncio.shield(other._connecting), WAIT_S)
-    terms = Terms(concurrent_requests=1)
-    try:
-        assert (await s.client.begin_counted("alice", terms, 1)).refusal is None
-        assert (await other.begin_counted("alice", terms, 1)).refusal.what == "concurrent requests"
-        s.client.note_counted("alice", 1, 10)
-        async with asyncio.timeout(WAIT_S):
-            while s.client._notes:  # noqa: ASYNC110 nobody waits for a note
-                await asyncio.sleep(0)
-        assert (await other.begin_counted("alice", terms, 2)).refusal is None
-        await s.lose()
-        assert await s.client.begin_counted("alice", terms, 2) is None
-        s.client.note_counted("alice", 2, 10)
-        assert not s.client._notes
-    finally:
-        other.close()
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [("1-2", "1,2"), (None, "7")], ids=["named", "as-ray-says"])
