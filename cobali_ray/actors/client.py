@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ import structlog
 
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.outcome import outcome
+from cobali_ray.actors.processes import kill_if_same
 from cobali_ray.actors.where import where_am_i
 from cobali_ray.actors.wire import EventStream, Puller
 from cobali_ray.backend.port import Words
@@ -75,12 +73,6 @@ class Vocabularies:
             return self._loaded[key]
 
 
-def kill(pid: int) -> None:
-    """End a process at once, if it is there."""
-    with suppress(ProcessLookupError, PermissionError):  # the latter: it is another's by now
-        os.kill(pid, signal.SIGKILL)
-
-
 class ServeEngineClient:
     """One per engine and ingress process. `engine` is the Serve handle of an EngineServer."""
 
@@ -92,7 +84,7 @@ class ServeEngineClient:
         *,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         end_grace_s: float = END_GRACE_S,
-        kill: Callable[[int], None] = kill,
+        kill: Callable[[int, int], None] = kill_if_same,
     ) -> None:
         self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
@@ -191,7 +183,7 @@ class ServeEngineClient:
         for call in self._calls:
             call.cancel()
         if not engine.wire_key:  # else it is a process of another machine
-            self._kill(engine.pid)
+            self._kill(engine.pid, engine.began)
 
     def _succeeded(self, goes_on: bool) -> None:
         """Take note of an engine's successor, which can go on with what was said if it has the same model."""

@@ -20,6 +20,7 @@ import ray
 import structlog
 
 from cobali_ray import __version__
+from cobali_ray.actors.processes import began_at
 from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
@@ -109,6 +110,7 @@ class EngineServer:
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._began_s = self._clock.now()
+        self._process_began = began_at(os.getpid())
         self._telemetry: Telemetry | None = None
         self._done: dict[str, asyncio.Future[CobaliError | None]] = {}
         self._n_expanding = 0
@@ -385,6 +387,7 @@ class EngineServer:
             model=self._answers_with,
             pid=os.getpid(),
             up_s=self._clock.now() - self._began_s,
+            began=self._process_began,
         )
 
     async def _busy(self) -> LoadView | None:

@@ -197,7 +197,7 @@ class EngineLink:
         if self._loss is None:
             self.lose(EngineStatus.RESTARTING if self._has_ended() else EngineStatus.STALLED, began_s)
             answered = await _answered(call, self._stall_timeout_s - SILENT_S)
-            if not answered and self._known is not None:
+            if not answered and self._known is not None and not self._has_ended():
                 self._log.error("engine_given_up", silent_s=self._stall_timeout_s)
                 self._give_up(self._known)
         if not call.done():  # asked anew, as its successor may be there
@@ -206,7 +206,7 @@ class EngineLink:
 
     def _has_ended(self) -> bool:
         """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
-        return self._known is not None and not self._known.wire_key and has_ended(self._known.pid)
+        return self._known is not None and not self._known.wire_key and has_ended(self._known.pid, self._known.began)
 
     def _met(self, found: Attendance, asked_s: float) -> None:
         """Take the answer to a call that began at `asked_s`: the engine is there, and may be another one."""

@@ -12,6 +12,8 @@ from typing import Final
 
 POLL_S: Final = 0.05
 END_S: Final = 10.0
+_BEGAN: Final = 19
+"""The place of a process's start time in `_fields`."""
 
 
 def descendants(root: int) -> set[int]:
@@ -59,12 +61,32 @@ def end_all(find: Callable[[], set[int]]) -> set[int]:
     return ended
 
 
-def has_ended(pid: int) -> bool:
-    """Say whether a process is gone, or a zombie, of which only its exit status is left."""
+def has_ended(pid: int, began: int = 0) -> bool:
+    """Say whether a process is gone, or a zombie, of which only its exit status is left.
+
+    With `began`, what `began_at` said of it: a later process that has its id by now is another one.
+    """
     try:
-        return _fields(pid)[0] == "Z"
+        fields = _fields(pid)
     except OSError:
         return True
+    return fields[0] == "Z" or (began > 0 and int(fields[_BEGAN]) != began)
+
+
+def began_at(pid: int) -> int:
+    """Return when a process began, in clock ticks since the machine did. Raises OSError if it is gone."""
+    return int(_fields(pid)[_BEGAN])
+
+
+def kill_if_same(pid: int, began: int) -> None:
+    """Kill a process, unless it has ended or its id belongs to another one by now."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: it is another's by now
+        handle = os.pidfd_open(pid)  # from here on the id cannot come to mean another
+        try:
+            if not has_ended(pid, began):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
 
 
 def _parents() -> Iterator[tuple[int, int]]:

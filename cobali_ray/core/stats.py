@@ -201,6 +201,8 @@ class Attendance(NamedTuple):
     """Its process; with a `wire_key`, on another machine than the ingress."""
     up_s: float = 0.0
     """How long ago that began."""
+    began: int = 0
+    """The same in ticks of its machine's clock: tells it from a later process with its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

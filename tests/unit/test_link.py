@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import warnings
 
@@ -15,6 +16,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import engine_server, link
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.link import EngineLink
+from cobali_ray.actors.processes import began_at, kill_if_same
 from cobali_ray.core.stats import Attendance, EngineStatus
 from cobali_ray.errors import EngineDiedError, LoadingError
 from cobali_ray.settings import EngineSettings
@@ -72,11 +74,11 @@ class Setup:
         self.link.start()
         await self.answer("e1")
 
-    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0, pid=None):
+    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0, pid=None, began=0):
         n = len(self.engine.calls)
         await self.engine.asked(max(n, 1))
         pid = os.getpid() if pid is None else pid
-        found = Attendance(incarnation_id, n_restarts, model=model, up_s=up_s, pid=pid)
+        found = Attendance(incarnation_id, n_restarts, model=model, up_s=up_s, pid=pid, began=began)
         self.engine.calls[-1].answer(found)
         await self.engine.asked(max(n, 1) + 1)
 
@@ -186,6 +188,40 @@ async def test_an_engine_that_stays_silent_is_given_up_once(make, monkeypatch):
     assert not found.done()
     await s.answer("e2", 1)
     assert (await found).incarnation_id == "e2"
+
+
+async def test_a_process_that_has_ended_is_not_given_up_as_well(make, monkeypatch, ended):
+    """By then its id may be another's."""
+    monkeypatch.setattr(link, "LOOK_S", 0.001)
+    s = await make()
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    s.link._stall_timeout_s = 0.003
+    with capture_logs() as said:
+        await s.answer("e2", 1, pid=ended)
+        await s.engine.asked(len(s.engine.calls) + 2)
+    assert s.link.away.status is EngineStatus.RESTARTING
+    assert "engine_given_up" not in {line["event"] for line in said}
+    assert not s.given_up
+
+
+async def test_a_later_process_with_its_id_is_not_the_engine(make, monkeypatch):
+    s = await make()
+    monkeypatch.setattr(link, "SILENT_S", 0.001)
+    await s.answer("e2", 1, began=began_at(os.getpid()) - 1)
+    async with asyncio.timeout(WAIT_S):
+        while s.link.away is None:  # noqa: ASYNC110 a property is no event
+            await asyncio.sleep(0.001)
+    assert s.link.away.status is EngineStatus.RESTARTING
+
+
+def test_only_the_process_that_was_meant_is_killed():
+    with subprocess.Popen(["sleep", "600"]) as process:
+        began = began_at(process.pid)
+        kill_if_same(process.pid, began - 1)
+        assert process.poll() is None
+        kill_if_same(process.pid, began)
+        assert process.wait() == -signal.SIGKILL
+    kill_if_same(process.pid, began)  # it is gone
 
 
 async def test_an_engine_that_answers_late_is_not_given_up(make, monkeypatch):

@@ -21,6 +21,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import client, engine_server, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.processes import began_at
 from cobali_ray.api.fleet import Model
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
 from cobali_ray.core.embedding import EmbeddingRequest, Piece
@@ -395,7 +396,7 @@ async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, mon
     s = await make()
     alone = await s.collect("alone", max_tokens=300)
     ended = []
-    monkeypatch.setattr(s.client, "_kill", ended.append)
+    monkeypatch.setattr(s.client, "_kill", lambda *process: ended.append(process))
     told = []
     async with asyncio.timeout(WAIT_S):
         async for events in s.generate(max_tokens=300):
@@ -403,7 +404,7 @@ async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, mon
                 s.client._give_up(s.client._link._known)
             told += events
     assert tokens_of(told) == tokens_of(alone)
-    assert ended == [os.getpid()]
+    assert ended == [(os.getpid(), began_at(os.getpid()))]
     assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
 
 
