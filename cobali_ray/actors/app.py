@@ -65,7 +65,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings), listens)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings, listens))
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

@@ -10,15 +10,13 @@ from typing import Any
 from fastapi import FastAPI
 
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
-from cobali_ray.actors.layout import Served
+from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.actors.usage import beside
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.judges import Judges
-from cobali_ray.api.settings import ApiSettings
-from cobali_ray.settings import EngineSettings
 from cobali_ray.telemetry.log import configure_logging
 
 SWITCH_S = 0.001
@@ -32,14 +30,13 @@ class Ingress:
         self,
         handles: Sequence[Any],
         served: Sequence[Served],
-        settings: EngineSettings,
-        listens: str | None = None,
+        told: ForIngress,
     ) -> None:
         """Look for the engines. `served` tells of each."""
-        configure_logging(level=settings.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        configure_logging(level=told.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
-        self._settings, self._listens = settings, listens
+        self._api = told.api
         vocabularies = Vocabularies()
         self._clients = {
             one.engine_id: ServeEngineClient(
@@ -65,27 +62,13 @@ class Ingress:
             for names, engines in models.items()
         )
         self._fleet = Fleet(served_models, beside)
-        self._tracing = open_tracing(settings, "ingress")
+        self._tracing = open_tracing(told.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build the app of this replica."""
-        s = self._settings
-        api = ApiSettings(
-            api_keys=s.api_keys,
-            api_keys_file=s.api_keys_file,
-            n_ingress=s.n_ingress,
-            allowed_origins=s.allowed_origins,
-            listens=self._listens,
-            strict=s.strict,
-            max_body_bytes=s.max_body_bytes,
-            default_max_tokens=s.default_max_tokens,
-            default_timeout_s=s.default_timeout_s,
-            echo_request_id=False,  # Serve puts it on every answer, also on its own
-            min_stream_gap_s=s.min_stream_gap_s,
-        )
         judges = Judges()
         judges.warm()
-        self._app = build_api(self._fleet, api, tracer=self._tracing, judges=judges)
+        self._app = build_api(self._fleet, self._api, tracer=self._tracing, judges=judges)
         self._app.openapi()  # made now and not beside streams
         return self._app
 

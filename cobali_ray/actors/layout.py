@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, listed, settings_of_engines
+from cobali_ray.settings import OF_INGRESS, EngineSettings, listed, settings_of_engines
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 INGRESS = "ingress"
@@ -98,17 +99,37 @@ def served_by(found: Sequence[Place]) -> list[Served]:
     ]
 
 
-def for_ingress(settings: EngineSettings) -> EngineSettings:
-    """Return what the HTTP layer is told: nothing of any engine, so that no change of one concerns it."""
-    own = {name: getattr(settings, name) for name in OF_ALL if name != "engines"}
-    return EngineSettings.model_construct(**own)
+class ForIngress(NamedTuple):
+    """What the HTTP layer is told beside its engines: nothing of any of them, so that no change of one concerns it."""
+
+    api: ApiSettings
+    log_level: str
+    otlp_endpoint: str | None
+
+
+def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
+    """Return what the HTTP layer is told; `listens` is where clients reach it, if not at Serve's own proxy."""
+    api = ApiSettings(
+        api_keys=settings.api_keys,
+        api_keys_file=settings.api_keys_file,
+        n_ingress=settings.n_ingress,
+        allowed_origins=settings.allowed_origins,
+        listens=listens,
+        strict=settings.strict,
+        max_body_bytes=settings.max_body_bytes,
+        default_max_tokens=settings.default_max_tokens,
+        default_timeout_s=settings.default_timeout_s,
+        echo_request_id=False,  # Serve puts it on every answer, also on its own
+        min_stream_gap_s=settings.min_stream_gap_s,
+    )
+    return ForIngress(api, settings.log_level, settings.otlp_endpoint)
 
 
 def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
     """Return a name for what each deployment is told: Serve restarts those whose name changes."""
     found = places(settings)
     told = {place.deployment: _version(place.settings) for place in found}
-    return told | {INGRESS: _version(for_ingress(settings), served_by(found), listens)}
+    return told | {INGRESS: _version(for_ingress(settings, listens), served_by(found))}
 
 
 def _version(*told: object) -> str:

@@ -21,16 +21,16 @@ def require_tracing(settings: EngineSettings) -> None:
         require_extra("otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
-def open_tracing(settings: EngineSettings, part: str, **about: str) -> Tracing | None:
+def open_tracing(endpoint: str | None, part: str, **about: str) -> Tracing | None:
     """Return who makes the spans of a part of the server; None where nobody wants any.
 
     `about` are attributes of the process.
     """
-    if settings.otlp_endpoint is None or _sdk_is_disabled():
+    if endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing
 
-    return Tracing(settings.otlp_endpoint, service=f"cobali-{part}", about=about)
+    return Tracing(endpoint, service=f"cobali-{part}", about=about)
 
 
 def _sdk_is_disabled() -> bool:
@@ -51,7 +51,7 @@ class EngineTracer:
     @classmethod
     def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
         """Return one where the settings want spans."""
-        tracing = open_tracing(settings, "engine", **{"cobali.engine_id": engine_id})
+        tracing = open_tracing(settings.otlp_endpoint, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:

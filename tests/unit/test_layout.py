@@ -132,7 +132,7 @@ def test_a_change_concerns_only_whom_it_is_told():
 def test_no_engine_is_told_the_keys():
     settings = read_settings(TWO | {"api_keys": ["secret"]})
     assert all(place.settings.api_keys == () for place in places(settings))
-    assert for_ingress(settings).api_keys == ("secret",)
+    assert for_ingress(settings).api.api_keys == ("secret",)
     assert "secret" not in str(versions(settings))
     assert set(EngineSettings.model_fields) >= OF_ALL
 

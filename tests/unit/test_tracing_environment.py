@@ -50,7 +50,7 @@ def spoken(caplog):
 @pytest.mark.parametrize("word", ["true", " TRUE "])
 def test_a_disabled_sdk_means_no_tracing(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
-    assert open_tracing(SETTINGS, "ingress") is None
+    assert open_tracing(SETTINGS.otlp_endpoint, "ingress") is None
     assert EngineTracer.open(SETTINGS, "0") is None
 
 
@@ -69,7 +69,7 @@ def test_without_the_exporter_nothing_starts_that_was_to_trace(monkeypatch):
 @pytest.mark.parametrize("word", ["false", "", "1"])
 def test_anything_else_is_no_disabled_sdk(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
-    tracing = open_tracing(SETTINGS, "ingress")
+    tracing = open_tracing(SETTINGS.otlp_endpoint, "ingress")
     link = tracing.begin("POST", "/v1/completions", {}).link("chat", "tiny")
     assert link.traceparent.startswith("00-")
     tracing.close()
