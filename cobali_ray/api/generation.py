@@ -275,10 +275,13 @@ class Generation:
 
         Raises Unjudged if nobody knows yet whether it can be used.
         """
-        hearing = Hearing(self._intake.judges.known)
+        hearing = self._hearing(source)
         found = self._asked_grammar(body, source, hearing)
         hearing.close()
         return found
+
+    def _hearing(self, source: Source) -> Hearing:
+        return Hearing(partial(self._intake.judges.known, source.account.holder.tenant))
 
     def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Hearing) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
@@ -291,7 +294,7 @@ class Generation:
 
     def _chat_grammar(self, body: ChatBody, source: Source, found: ChatPrompt) -> Grammar | None:
         """Do the same for an answer that may reason before it, or call tools."""
-        hearing = Hearing(self._intake.judges.known)
+        hearing = self._hearing(source)
         answer, offer, words = self._asked_grammar(body, source, hearing), found.offer, source.words
         if not offer.callable:
             hearing.close()

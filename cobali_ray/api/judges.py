@@ -71,7 +71,8 @@ class Judges:
     """The verdicts, and the processes that reach them. Closes with its owner."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[Case, Verdict] = {}
+        self._verdicts: dict[tuple[str, Case], Verdict] = {}
+        """By tenant, so that how fast an answer comes tells nobody what others have asked."""
         self._n_chars, self._lock = 0, threading.Lock()
         self._turns = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._threads = ThreadPoolExecutor(N_PROCESSES, thread_name_prefix="judge")
@@ -82,32 +83,33 @@ class Judges:
         """Start a process, so that the first schema does not wait for it."""
         self._threads.submit(lambda: self._idle.append(_Process()))
 
-    def known(self, case: Case) -> Verdict | None:
-        """Return the verdict, if it is remembered. Any thread may call it."""
+    def known(self, tenant: str, case: Case) -> Verdict | None:
+        """Return the verdict, if it is remembered of this tenant. Any thread may call it."""
+        key = (tenant, case)
         with self._lock:
-            if (verdict := self._verdicts.pop(case, None)) is not None:
-                self._verdicts[case] = verdict  # the first ones are those that nobody asks for
+            if (verdict := self._verdicts.pop(key, None)) is not None:
+                self._verdicts[key] = verdict  # the first ones are those that nobody asks for
             return verdict
 
     async def judge(self, tenant: str, cases: Sequence[Case]) -> None:
         """Have these cases judged. Others of the same tenant wait meanwhile, also if the client leaves."""
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         await turn.acquire()
-        cases = [case for case in cases if self.known(case) is None]
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._judge, cases)
+        cases = [case for case in cases if self.known(tenant, case) is None]
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._judge, tenant, cases)
         work.add_done_callback(lambda _: turn.release())
         await asyncio.shield(work)
 
-    def _judge(self, cases: Sequence[Case]) -> None:
+    def _judge(self, tenant: str, cases: Sequence[Case]) -> None:
         """Judge them one after the other, in a thread; after one that was given up the rest need not be."""
         if not cases:
             return
         process = self._process()
         for case in cases:
             if (verdict := process.judge(case)) is None:
-                self._remember(case, _why(process.end()))
+                self._remember(tenant, case, _why(process.end()))
                 return
-            self._remember(case, verdict)
+            self._remember(tenant, case, verdict)
         self._idle.append(process)
 
     def _process(self) -> _Process:
@@ -120,13 +122,13 @@ class Judges:
                 process.end()
         return _Process()
 
-    def _remember(self, case: Case, verdict: Verdict) -> None:
+    def _remember(self, tenant: str, case: Case, verdict: Verdict) -> None:
         with self._lock:
-            self._verdicts[case] = verdict
+            self._verdicts[tenant, case] = verdict
             self._n_chars += _n_chars(case, verdict)
             while self._n_chars > MAX_CHARS:
                 oldest = next(iter(self._verdicts))
-                self._n_chars -= _n_chars(oldest, self._verdicts.pop(oldest))
+                self._n_chars -= _n_chars(oldest[1], self._verdicts.pop(oldest))
 
 
 def _n_chars(case: Case, verdict: Verdict) -> int:

@@ -24,6 +24,9 @@ KEPT_BYTES = 256 << 20
 _MOST_KNOWN = 1024
 """Images of which it is remembered what they come to."""
 
+_Key: TypeAlias = tuple[str | None, bytes]
+"""A request's salt and an image's digest: how fast an answer comes tells nobody what others have sent. Without
+a salt nothing is kept."""
 RowsOf: TypeAlias = Mapping[tuple[bytes, int], Embedded]
 """The rows of a request's images, by digest and part."""
 
@@ -33,8 +36,8 @@ class ImageReader:
 
     def __init__(self, projector: Images | None, limits: EngineLimits) -> None:
         self._projector, self._most = projector, limits.token_budget - limits.n_slots
-        self._parts: dict[bytes, list[Part]] = {}
-        self._rows: OrderedDict[bytes, list[Embedded]] = OrderedDict()
+        self._parts: dict[_Key, list[Part]] = {}
+        self._rows: OrderedDict[_Key, list[Embedded]] = OrderedDict()
         self._n_bytes = 0
 
     def expand(self, request: Request) -> Request:
@@ -52,22 +55,23 @@ class ImageReader:
                 prompt.append(token)
                 continue
             digest = image.digest
-            for number, part in enumerate(self._read(self._projector, image, digest)):
+            for number, part in enumerate(self._read(self._projector, image, (request.cache_salt, digest))):
                 if part.n_rows:
                     rows.append(Rows(len(prompt), part.n_rows, digest, number, self._projector.whole))
                     prompt += ids_of(digest, number, part.n_rows)
                 prompt += part.tokens
         return replace(request, prompt=tuple(prompt), rows=tuple(rows))
 
-    def _read(self, projector: Images, image: Image, digest: bytes) -> list[Part]:
-        parts = self._parts.get(digest)
+    def _read(self, projector: Images, image: Image, key: _Key) -> list[Part]:
+        parts = self._parts.get(key)
         if parts is None:
             parts = projector.read(image.data)
             if parts is None:
                 raise InvalidImageError(image.param, f"{image.param} cannot be read as an image")
-            if len(self._parts) >= _MOST_KNOWN:
-                self._parts.clear()
-            self._parts[digest] = parts
+            if key[0] is not None:
+                if len(self._parts) >= _MOST_KNOWN:
+                    self._parts.clear()
+                self._parts[key] = parts
         most = max([part.n_rows for part in parts])
         if projector.whole and most > self._most:
             why = f"comes to {most} rows, which one pass must compute, and one has room for {self._most}"
@@ -76,21 +80,21 @@ class ImageReader:
             )
         return parts
 
-    def encode(self, wanted: Sequence[Rows], images: Sequence[Image]) -> RowsOf:
+    def encode(self, request: Request, images: Sequence[Image]) -> RowsOf:
         """Return the rows that a request wants of its images. Raises InternalError where that fails."""
         found: dict[tuple[bytes, int], Embedded] = {}
         data = {image.digest: image.data for image in images}
         numbers: dict[bytes, list[int]] = {}
-        for one in wanted:
+        for one in request.rows:
             numbers.setdefault(one.digest, []).append(one.part)
         for digest, parts in numbers.items():
-            rows = self._encoded(digest, data[digest])
+            rows = self._encoded((request.cache_salt, digest), data[digest])
             found |= {(digest, part): one for part, one in zip(dict.fromkeys(parts), rows, strict=True)}
         return found
 
-    def _encoded(self, digest: bytes, data: bytes) -> list[Embedded]:
-        if (rows := self._rows.get(digest)) is not None:
-            self._rows.move_to_end(digest)
+    def _encoded(self, key: _Key, data: bytes) -> list[Embedded]:
+        if (rows := self._rows.get(key)) is not None:
+            self._rows.move_to_end(key)
             return rows
         if self._projector is None:
             raise InternalError("there is no projector")
@@ -98,7 +102,9 @@ class ImageReader:
         rows = self._projector.encode(data)
         n_rows, seconds = sum([len(one.values) for one in rows]), round(perf_counter() - began_s, 3)
         _log.info("image_encoded", n_rows=n_rows, seconds=seconds)
-        self._rows[digest] = rows
+        if key[0] is None:
+            return rows
+        self._rows[key] = rows
         self._n_bytes += _bytes_of(rows)
         while self._n_bytes > KEPT_BYTES and len(self._rows) > 1:
             _, oldest = self._rows.popitem(last=False)

@@ -112,12 +112,12 @@ async def test_a_verdict_is_remembered_and_its_field_is_not():
     case = Case("json_schema", json.dumps({"type": "array", "maxItems": 1, "uniqueItems": True}))
     strict, broken = case._replace(strict=True), Case("regex", "(?=a)b")
     cases = (case, strict, broken)
-    assert [judges.known(one) for one in cases] == [None] * 3
+    assert [judges.known("", one) for one in cases] == [None] * 3
     await judges.judge("", cases)
-    grammar, ignored = judges.known(case)
+    grammar, ignored = judges.known("", case)
     assert (ignored, "array" in grammar) == (("uniqueItems",), True)
-    assert judges.known(strict).startswith("#/uniqueItems: ")
-    assert "look-around" in judges.known(broken)
+    assert judges.known("", strict).startswith("#/uniqueItems: ")
+    assert "look-around" in judges.known("", broken)
 
 
 async def test_what_takes_too_much_memory_is_refused_for_that():
@@ -126,9 +126,9 @@ async def test_what_takes_too_much_memory_is_refused_for_that():
     (process,) = judges._idle
     resource.prlimit(process.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     await judges.judge("", [case := Case("regex", "a" * 15_000_000)])
-    assert "more than 1024 MiB to compile" in judges.known(case)
+    assert "more than 1024 MiB to compile" in judges.known("", case)
     await judges.judge("", [other := Case("regex", "b")])
-    assert judges.known(other)[1] == ()
+    assert judges.known("", other)[1] == ()
 
 
 async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_next():
@@ -138,5 +138,14 @@ async def test_a_process_that_was_killed_while_idle_is_no_verdict_on_what_comes_
     os.kill(process.pid, signal.SIGKILL)
     process._process.wait(WAIT_S)
     await judges.judge("a", [second])
-    assert not isinstance(judges.known(second), str)
-    assert judges.known(second) is not None
+    assert not isinstance(judges.known("a", second), str)
+    assert judges.known("a", second) is not None
+
+
+async def test_a_verdict_is_known_to_whose_it_is():
+    judges, case = Judges(), Case("regex", "a+")
+    await judges.judge("alice", [case])
+    assert judges.known("alice", case) is not None
+    assert judges.known("bob", case) is None
+    await judges.judge("bob", [case])
+    assert judges.known("bob", case) == judges.known("alice", case)

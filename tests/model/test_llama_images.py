@@ -110,7 +110,7 @@ class Bench:
             sequences.append(self.engine.submit(request, ready=not request.rows))
             if request.rows:
                 self.engine.ready(
-                    sequences[-1], None, self.engine.images.encode(request.rows, request.images)
+                    sequences[-1], None, self.engine.images.encode(request, request.images)
                 )
         while self.engine.has_work:
             self.engine.tick()
@@ -235,7 +235,7 @@ def test_rows_that_are_not_there_end_one_request_and_no_process(bench):
     one = bench("gemma3")
     request = one.engine.images.expand(asked("short", TEXT, picture(), BEHIND))
     sequence = one.engine.submit(request, ready=False)
-    rows = one.engine.images.encode(request.rows, request.images)
+    rows = one.engine.images.encode(request, request.images)
     short = {key: found._replace(values=found.values[:-1]) for key, found in rows.items()}
     one.engine.ready(sequence, None, short)
     assert one.answer(asked("whole", TEXT, picture(), BEHIND))

@@ -308,7 +308,7 @@ def test_rows_are_kept_up_to_a_bound(monkeypatch):
     reader = ImageReader(projector, limits)
     for data in (b"one", b"two", b"one", b"three", b"one", b"two"):
         request = reader.expand(request_of("a", data))
-        reader.encode(request.rows, request.images)
+        reader.encode(request, request.images)
     assert projector.n_encoded == 4  # two was given up for three
 
 
@@ -346,3 +346,12 @@ async def test_no_more_images_are_looked_at_than_the_queue_holds(server):
     assert await server.run(request_of("text")) is None
     gate.set()
     assert await asyncio.gather(*waiting) == [None, None]
+
+
+def test_nobody_is_quicker_because_others_sent_the_same_image():
+    limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=32, prefill_chunk=30)
+    reader = ImageReader(projector := FakeProjector(), limits)
+    for salt, n_encoded in (("alice", 1), ("alice", 1), ("bob", 2), (None, 3), (None, 4), ("bob", 4)):
+        request = replace(reader.expand(request_of("a", b"one")), cache_salt=salt)
+        reader.encode(request, request.images)
+        assert projector.n_encoded == n_encoded
