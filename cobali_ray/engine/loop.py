@@ -186,7 +186,7 @@ class EngineLoop:
         try:
             found = engine.matcher(sequence.request)
             if sequence.request.rows:
-                rows = engine.images.encode(sequence.request.rows, images)
+                rows = engine.images.encode(sequence.request, images)
         except CobaliError as error:
             found = error
         except Exception as error:  # the thread has others to work for, and this request must end
@@ -223,20 +223,35 @@ class EngineLoop:
         self._mailbox.put(lambda _: self._watch(lambda _: look()))
 
     def ask(self, question: Callable[[Engine], _T]) -> Future[_T]:
-        """Have the tick thread answer between two ticks; what was asked wrongly is raised by the result."""
+        """Have the tick thread answer a question, which changes nothing, between two ticks.
+
+        What it raises is raised by the result, and concerns nobody else.
+        """
+        return self._between_ticks(question, changes=False)
+
+    def act(self, action: Callable[[Engine], _T]) -> Future[_T]:
+        """Have the tick thread change something between two ticks; what was wrongly asked is raised by the result.
+
+        Any other error ends every open request, too, as in a tick.
+        """
+        return self._between_ticks(action, changes=True)
+
+    def _between_ticks(self, do: Callable[[Engine], _T], *, changes: bool) -> Future[_T]:
         answer: Future[_T] = Future()
 
-        def act(engine: Engine) -> None:
+        def mail(engine: Engine) -> None:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                answer.set_result(question(engine))
-            except Exception as error:  # whoever asked hears of it, and of what is broken all others too
+                answer.set_result(do(engine))
+            except Exception as error:
                 answer.set_exception(error)
-                if not isinstance(error, CobaliError) or isinstance(error, InvariantError):
+                if changes and (not isinstance(error, CobaliError) or isinstance(error, InvariantError)):
                     raise
+                if not isinstance(error, CobaliError):
+                    _complain("question_failed")
 
-        self._mailbox.put(act)
+        self._mailbox.put(mail)
         return answer
 
     def drain(self) -> None:

@@ -59,7 +59,7 @@ class SlotFiles:
         if self._folder is None:
             raise SlotFilesOffError
         if action == "erase":
-            return SlotMove(slot_id, self._loop.ask(partial(Engine.erase, slot_id=slot_id)).result())
+            return SlotMove(slot_id, self._loop.act(partial(Engine.erase, slot_id=slot_id)).result())
         path = self._folder / _plain(filename)
         if action == "save":
             n_tokens, n_bytes = self._save(slot_id, path)
@@ -74,7 +74,7 @@ class SlotFiles:
             held, cells = engine.take_out(slot_id)
             return held.tokens[: held.n_tokens], held.salt or "", cells, _kind(engine)
 
-        tokens, salt, cells, kind = self._loop.ask(look).result()
+        tokens, salt, cells, kind = self._loop.act(look).result()
         parts = (memoryview(tokens).cast("B"), memoryview(cells))
         crc32 = zlib.crc32(parts[1], zlib.crc32(parts[0]))
         head = _Head(self._model(), kind, salt, len(tokens), len(parts[1]), crc32)
@@ -108,7 +108,7 @@ class SlotFiles:
                 raise SlotFileError("it was saved with another build, or another setting of the cache")
             engine.put_in(slot_id, tokens, head.salt, cells)
 
-        self._loop.ask(put).result()
+        self._loop.act(put).result()
         return head.n_tokens, n_bytes
 
     def _head(self, file: BinaryIO) -> _Head:
