@@ -30,6 +30,7 @@ _MARKER: Final = re.compile(rf"<image {_NONCE} (\d+)>")
 _DATA_URL: Final = re.compile(r"data:([\w.+/-]*)((?:;[\w=.+-]+)*),", re.ASCII)
 _MIMES: Final = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif"})
 _JPEG_FRAMES: Final = (0xC0, 0xC1, 0xC2)
+_FILLERS: Final = re.compile(rb"\xff+")
 
 
 class Images:
@@ -133,8 +134,8 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         kind = data[at + 1]
-        if kind == 0xFF:  # a filler
-            at += 1
+        if kind == 0xFF:
+            at = _FILLERS.match(data, at).end() - 1  # type: ignore[union-attr] # there are two at least
         elif kind in _JPEG_FRAMES:
             height, width = unpack_from(">HH", data, at + 5)
             return width, height

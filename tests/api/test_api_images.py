@@ -155,6 +155,22 @@ def test_size_is_read_from_the_first_bytes(data, size):
     assert size_of(data) == size
 
 
+class Looks(bytes):
+    """Bytes that count how often one of them is looked at."""
+
+    n = 0
+
+    def __getitem__(self, place):
+        self.n += 1
+        return super().__getitem__(place)
+
+
+def test_fillers_are_stepped_over_at_once():
+    data = Looks(JPEG[:2] + b"\xff" * 1_000_000 + JPEG[2:])
+    assert size_of(data) == (64, 48)
+    assert data.n < 100
+
+
 def test_places_tell_images_apart():
     places = {place_of(Image(png(8, 8, seed=i), "")) for i in range(50)}
     assert len(places) == 50
