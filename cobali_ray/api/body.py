@@ -46,7 +46,7 @@ async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], N
     encoding = http.headers.get("content-encoding", "identity").strip().lower()
     unpack = None
     if encoding in ENCODINGS:
-        unpack = zlib.decompressobj(ENCODINGS[encoding])
+        unpack = _Unpacker(encoding)
     elif encoding != "identity":
         raise UnsupportedEncodingError(encoding[:64], " or ".join(ENCODINGS))
     announced = http.headers.get("content-length", "")
@@ -63,24 +63,48 @@ async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], N
         if piece is None:
             break
         if unpack is not None:
-            piece = _unpacked(unpack, piece, limit_bytes + 1 - n_bytes)
+            piece = unpack.take(piece, limit_bytes + 1 - n_bytes)
         n_bytes += len(piece)
         if n_bytes > limit_bytes:
             raise BodyTooLargeError(limit_bytes)
         hold(len(piece))
         pieces.append(piece)
-    if unpack is not None and not unpack.eof:
+    if unpack is not None and not unpack.whole:
         raise MalformedBodyError(f"it ends in the middle of its {encoding} encoding")
     return b"".join(pieces)
 
 
-def _unpacked(unpack: Any, piece: bytes, most_bytes: int) -> bytes:
-    """Return what a piece unpacks to, at most `most_bytes`: a few bytes can become gigabytes."""
-    try:
-        unpacked: bytes = unpack.decompress(piece, most_bytes)
-    except zlib.error as error:
-        raise MalformedBodyError(f"its content encoding is broken: {error}") from None
-    return unpacked
+class _Unpacker:
+    """Undoes a content encoding piece by piece. A gzip body may have several members (RFC 1952, 2.2)."""
+
+    def __init__(self, encoding: str) -> None:
+        self._wbits = ENCODINGS[encoding]
+        self._members = "gzip" in encoding
+        self._unpack = zlib.decompressobj(self._wbits)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the encoding has come to its end."""
+        return self._unpack.eof
+
+    def take(self, piece: bytes, most_bytes: int) -> bytes:
+        """Return what a piece unpacks to, at most `most_bytes`: a few bytes can become gigabytes.
+
+        Raises MalformedBodyError.
+        """
+        found = list[bytes]()
+        try:
+            while piece and most_bytes > 0:
+                if self._unpack.eof:
+                    if not self._members:
+                        raise MalformedBodyError("there are bytes behind the end of its content encoding")
+                    self._unpack = zlib.decompressobj(self._wbits)
+                found.append(self._unpack.decompress(piece, most_bytes))
+                most_bytes -= len(found[-1])
+                piece = self._unpack.unused_data
+        except zlib.error as error:
+            raise MalformedBodyError(f"its content encoding is broken: {error}") from None
+        return b"".join(found)
 
 
 def mended(raw: bytes) -> tuple[bytes, tuple[str, ...]]:

@@ -229,6 +229,7 @@ PLAIN = json.dumps(ASK).encode()
     [
         ("gzip", gzip.compress(PLAIN)),
         ("x-gzip", gzip.compress(PLAIN)),
+        ("gzip", gzip.compress(PLAIN[:15]) + gzip.compress(PLAIN[15:])),
         ("deflate", zlib.compress(PLAIN)),
         ("identity", PLAIN),
     ],
@@ -248,6 +249,9 @@ async def test_packed_bodies_are_read(post, client, encoding, packed):
         pytest.param("gzip", PLAIN, 400, "invalid_json", id="not-packed"),
         pytest.param("gzip", gzip.compress(PLAIN)[:-9], 400, "invalid_json", id="cut-off"),
         pytest.param("gzip", gzip.compress(bytes(100_000_000)), 413, "body_too_large", id="bomb"),
+        pytest.param("gzip", 2 * gzip.compress(bytes(6_000_000)), 413, "body_too_large", id="two-bombs"),
+        pytest.param("gzip", gzip.compress(PLAIN) + b"more", 400, "invalid_json", id="more-behind"),
+        pytest.param("deflate", zlib.compress(PLAIN) + b"more", 400, "invalid_json", id="more-behind-deflate"),
     ],
 )
 async def test_bodies_that_do_not_unpack_are_refused(post, encoding, body, status, code):
