@@ -69,7 +69,7 @@ async def continued(
                 book.note_death()
             else:
                 return
-    except (EngineDiedError, DeadlineExceededError) as error:
+    except CobaliError as error:  # of the first engine or a later one, which may refuse to go on
         if not book.begun:
             raise
         yield [book.fail(error)]

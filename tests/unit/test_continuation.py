@@ -9,7 +9,7 @@ from cobali_ray.core.events import Computing, Delta, End, RequestStats
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import EngineDiedError
+from cobali_ray.errors import EngineDiedError, QueueFullError
 from cobali_ray.testing import FakeClock, Recorder
 
 N = 40
@@ -173,6 +173,26 @@ async def test_deaths_count_where_something_was_computed(asked, words, counts):
     assert not any(isinstance(event, Computing) for event in told), "clients are not told"
     ended = told[-1] == DIES or told[-1].error is not None
     assert (ended, n_sent) == ((True, MOST + 1) if counts else (False, 10))
+
+
+async def test_a_later_engine_that_refuses_ends_what_was_begun():
+    n_sent = 0
+
+    async def choose(_):
+        async def attempt(_):
+            nonlocal n_sent
+            n_sent += 1
+            if n_sent == 2:
+                raise QueueFullError("requests", 1, 1.0)
+            yield [Delta("a", "x", (1,))]
+            raise EngineDiedError
+
+        return Offer("model", attempt)
+
+    heard = [event async for events in continued(request(), choose, FakeClock().now) for event in events]
+    assert [type(event) for event in heard] == [Delta, End]
+    assert isinstance(heard[-1].error, QueueFullError)
+    assert heard[-1].stats.n_output == 1
 
 
 async def test_not_even_who_only_waits_goes_on_for_ever():
