@@ -1,3 +1,3 @@
 """cobali_ray: continuous batching for llama.cpp, served by Ray."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

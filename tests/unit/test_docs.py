@@ -304,7 +304,11 @@ def test_the_layers_are_those_of_the_import_contract():
 
 @pytest.fixture
 def decisions():
-    return re.split(r"^## ", read("DECISIONS.md"), flags=re.MULTILINE)[1:]
+    files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    records = [re.split(r"^## ", read(file), flags=re.MULTILINE)[1:] for file in files]
+    numbers = [[int(record.partition(".")[0]) for record in of_file] for of_file in records]
+    assert all(of_file == sorted(of_file) for of_file in numbers)
+    return sorted(sum(records, []), key=lambda record: int(record.partition(".")[0]))
 
 
 def test_decisions_are_numbered_and_dated_in_their_order(decisions):
@@ -316,6 +320,15 @@ def test_decisions_are_numbered_and_dated_in_their_order(decisions):
     assert dates == sorted(dates)
     later = [(int(match["number"]), int(match["by"])) for match in found if match["by"]]
     assert [pair for pair in later if not pair[0] < pair[1] <= len(titles)] == []
+
+
+def test_what_binds_today_is_not_superseded(decisions):
+    titles = [decision.splitlines()[0] for decision in decisions]
+    for number, title in re.findall(r"\[(\d+)\]\(docs/decisions/\w+\.md#(\S+)\)", read("DECISIONS.md")):
+        assert titles[int(number) - 1].startswith(f"{number}. ")
+        assert title.startswith(f"{number}-")
+        superseded = DECISION_TITLE.fullmatch(titles[int(number) - 1])["by"]
+        assert not superseded or "in part" in titles[int(number) - 1], number
 
 
 def test_every_decision_has_its_five_lines(decisions):
