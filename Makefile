@@ -76,7 +76,7 @@ train: install-dev ## train builtin:tiny anew, about 80 minutes on two cores; AR
 	$(BIN)/python -m training $(ARGS)
 
 constraints: ## pin every package again, after a change of pyproject.toml
-	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev pyproject.toml -o constraints.txt
+	$(BIN)/uv pip compile --quiet --no-annotate --no-header --all-extras --group dev --no-emit-package cobali-ray pyproject.toml workloads/pyproject.toml -o constraints.txt
 
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

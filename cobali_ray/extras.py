@@ -12,6 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from cobali_ray.errors import MissingExtraError
 
+WORKLOADS = "workloads"
+"""The laboratory, which is a package of its own in a folder of the checkout."""
+
 
 def require_extra(extra: str, *modules: str) -> None:
     """Check that the packages of an extra can be imported. Raises MissingExtraError, which names both."""
@@ -21,7 +24,10 @@ def require_extra(extra: str, *modules: str) -> None:
 
 
 def remedy(extra: str) -> str:
-    """Return the command that installs an extra here: from where this package was, as it is on no index."""
+    """Return the command that installs an extra here: from where this package was, as it is on no index.
+
+    So it does for WORKLOADS, which is no extra but the package beside.
+    """
     folder, source, editable = Path.cwd(), Path("CHECKOUT"), False
     try:
         origin = json.loads(distribution("cobali-ray").read_text("direct_url.json") or "{}")
@@ -33,7 +39,13 @@ def remedy(extra: str) -> str:
     # Not sys.executable, which may be a link to one that is outside the environment.
     pip = Path(sys.prefix) / "bin" / "pip"
     words = [_near(pip, folder) if pip.exists() else "pip", "install", *(["--editable"] if editable else [])]
-    return f"{' '.join(map(quote, words))} '{_near(source, folder)}[{extra}]'"
+    place = f"{_near(source, folder)}[{extra}]"
+    if extra == WORKLOADS:
+        checkout = Path("CHECKOUT") if source.suffix == ".whl" else source
+        place = (
+            f"./{_near(checkout / WORKLOADS, folder)}" if checkout == folder else str(checkout / WORKLOADS)
+        )
+    return f"{' '.join(map(quote, words))} '{place}'"
 
 
 def _near(path: Path, folder: Path) -> str:

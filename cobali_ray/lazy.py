@@ -29,8 +29,8 @@ class LazyGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, place in self.places.items():
-            panel = self.panels.get(name)
-            self.add_command(TyperCommand(name, help=_docstring(*place.split(":")), rich_help_panel=panel))
+            about = _docstring(*place.split(":"))
+            self.add_command(TyperCommand(name, help=about, rich_help_panel=self.panels.get(name)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is to run, import it, and do what the process does before any command."""
@@ -42,8 +42,10 @@ class LazyGroup(TyperGroup):
         return name, command, rest
 
     def load(self, name: str) -> Any:
-        """Import a command."""
+        """Import a command. Raises MissingExtraError where its whole package is missing."""
         module, attribute = self.places[name].split(":")
+        if name in self.needs and not _is_there(module):
+            require_extra(*self.needs[name])
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
@@ -90,9 +92,14 @@ def mend_completion() -> None:
 
 def _docstring(module: str, attribute: str) -> str:
     """Read the docstring of a function, or of its module where it has none, without running either."""
-    spec = find_spec(module)
+    spec = find_spec(module) if _is_there(module) else None
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(module)
+        return f"Is in a package that is not installed: {module.partition('.')[0].replace('_', '-')}."
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == attribute)
     return ast.get_docstring(next(functions, tree)) or ""
+
+
+def _is_there(module: str) -> bool:
+    """Say whether the package that a module is part of can be imported."""
+    return find_spec(module.partition(".")[0]) is not None

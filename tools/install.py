@@ -63,6 +63,7 @@ LOW = ("nice", "-n", "19") if shutil.which("nice") else ()
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 UNTRIED = "untried"
 """The folder of a downloaded wheel until it has computed something. One that could not has another suffix."""
+MADE_FROM = ("pyproject.toml", "workloads/pyproject.toml", "constraints.txt")
 TRIAL = """
 import sys
 from llama_cpp import Llama, mtmd_cpp
@@ -83,7 +84,8 @@ def main() -> int:
         for stamp in VENV.glob("installed*"):
             if stamp.read_text() != wanted:
                 stamp.unlink()  # there is one environment, and it will be another
-        install(["--group", "dev", "--editable", f".[{extras()}]"] if dev else ["--editable", "."])
+        everything = ["--group", "dev", "--editable", f".[{extras()}]", "--editable", "workloads"]
+        install(everything if dev else ["--editable", "."])
         for stamp in stamps:
             stamp.write_text(wanted)
     # Not under the stamp: they lie in the user's cache, which may be emptied while .venv stays.
@@ -127,7 +129,7 @@ def extras() -> str:
 
 def fingerprint() -> str:
     """Return what the environment was made from, to tell whether it is still right."""
-    content = b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
+    content = b"".join((ROOT / name).read_bytes() for name in MADE_FROM)
     made = f"{LLAMA} {platform.python_version()} {build_id()}"
     return hashlib.sha256(content + made.encode()).hexdigest()
 

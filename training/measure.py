@@ -7,9 +7,9 @@ from functools import partial
 from statistics import median
 
 from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.offline import run_offline
 from training.check import note
 from training.errors import TrainingError
 from training.recipe import Workshop

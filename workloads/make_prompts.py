@@ -3,7 +3,6 @@
 Only `random.Random.random` is drawn from: of the whole module it alone promises the same numbers in
 every Python version, and the files are compared byte for byte.
 """
-# ruff: noqa: INP001 - a script, not a package
 
 from __future__ import annotations
 

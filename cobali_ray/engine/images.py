@@ -25,8 +25,8 @@ _MOST_KNOWN = 1024
 """Images of which it is remembered what they come to."""
 
 _Key: TypeAlias = tuple[str | None, bytes]
-"""A request's salt and an image's digest: how fast an answer comes tells nobody what others have sent. Without
-a salt nothing is kept."""
+"""A request's salt and an image's digest: how fast an answer comes tells nobody what others have sent.
+Without a salt nothing is kept."""
 RowsOf: TypeAlias = Mapping[tuple[bytes, int], Embedded]
 """The rows of a request's images, by digest and part."""
 

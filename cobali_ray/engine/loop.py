@@ -230,9 +230,9 @@ class EngineLoop:
         return self._between_ticks(question, changes=False)
 
     def act(self, action: Callable[[Engine], _T]) -> Future[_T]:
-        """Have the tick thread change something between two ticks; what was wrongly asked is raised by the result.
+        """Have the tick thread change something between two ticks.
 
-        Any other error ends every open request, too, as in a tick.
+        What was wrongly asked is raised by the result; any other error ends every open request, too.
         """
         return self._between_ticks(action, changes=True)
 

@@ -251,7 +251,9 @@ async def test_packed_bodies_are_read(post, client, encoding, packed):
         pytest.param("gzip", gzip.compress(bytes(100_000_000)), 413, "body_too_large", id="bomb"),
         pytest.param("gzip", 2 * gzip.compress(bytes(6_000_000)), 413, "body_too_large", id="two-bombs"),
         pytest.param("gzip", gzip.compress(PLAIN) + b"more", 400, "invalid_json", id="more-behind"),
-        pytest.param("deflate", zlib.compress(PLAIN) + b"more", 400, "invalid_json", id="more-behind-deflate"),
+        pytest.param(
+            "deflate", zlib.compress(PLAIN) + b"more", 400, "invalid_json", id="more-behind-deflate"
+        ),
     ],
 )
 async def test_bodies_that_do_not_unpack_are_refused(post, encoding, body, status, code):

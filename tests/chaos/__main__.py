@@ -15,10 +15,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from cobali_ray.bench.servers.process import ServerProcess, cobali_server
-from cobali_ray.bench.servers.processes import descendants, name_of
-from cobali_ray.bench.servers.restart import engine_pid
 from cobali_ray.signals import ended_in_order
+from cobali_workloads.servers.process import ServerProcess, cobali_server
+from cobali_workloads.servers.processes import descendants, name_of
+from cobali_workloads.servers.restart import engine_pid
 from tests.chaos.callers import endure_calls
 from tests.chaos.crowd import Pid, Report, endure, ghosts, kill, leave, n_files, stop
 from tests.chaos.deaths import PARTS, kill_one, witness

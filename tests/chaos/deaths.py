@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from cobali_ray.bench.servers.processes import descendants, name_of
+from cobali_workloads.servers.processes import descendants, name_of
 from tests.chaos.crowd import COMPLETIONS, HUNG_S, LOOK_S, Report, asked, read
 
 PARTS = {

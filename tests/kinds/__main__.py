@@ -24,10 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cobali_ray.bench.report.report import Table, with_range
-from cobali_ray.bench.report.rounds import Figures, run_rounds
-from cobali_ray.bench.servers.process import cobali_server
 from cobali_ray.signals import ended_in_order
+from cobali_workloads.report.report import Table, with_range
+from cobali_workloads.report.rounds import Figures, run_rounds
+from cobali_workloads.servers.process import cobali_server
 from tests.chaos.crowd import ghosts
 from tests.fuzz import watch
 from tests.kinds.clients import KINDS, Site, crowd, site

@@ -7,10 +7,10 @@ import pytest
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.offline import run_offline
 
 pytestmark = pytest.mark.model
 

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.backend import library
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.inside.handles import held_bytes, inside
-from cobali_ray.bench.inside.micro_llama import floor_step
-from cobali_ray.bench.inside.prefill import Prefill
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.commands import app
+from cobali_workloads.inside.handles import held_bytes, inside
+from cobali_workloads.inside.micro_llama import floor_step
+from cobali_workloads.inside.prefill import Prefill
 
 pytestmark = pytest.mark.model
 

@@ -109,9 +109,7 @@ class Bench:
             request = self.engine.images.expand(asked) if asked.images else asked
             sequences.append(self.engine.submit(request, ready=not request.rows))
             if request.rows:
-                self.engine.ready(
-                    sequences[-1], None, self.engine.images.encode(request, request.images)
-                )
+                self.engine.ready(sequences[-1], None, self.engine.images.encode(request, request.images))
         while self.engine.has_work:
             self.engine.tick()
             self.engine.scheduler.check()

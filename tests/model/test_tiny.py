@@ -7,11 +7,11 @@ import pytest
 
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.request import Request, SamplingParams
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
-from cobali_ray.run import read_prompts
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.offline import run_offline
+from cobali_workloads.run import read_prompts
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes
 from training.corpus.example import KINDS

@@ -10,10 +10,10 @@ import pytest
 
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.request import Request
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import resolve
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.offline import run_offline
 from training.corpus.checks import bullets, has, json_value, number, passes, story
 
 pytestmark = pytest.mark.model

@@ -9,15 +9,15 @@ import pytest
 from stack import Site
 from typer.testing import CliRunner
 
-from cobali_ray.bench.commands.peers import whole_answers
-from cobali_ray.bench.commands.peers_report import best_tables, ratio_plot
-from cobali_ray.bench.load.options import Workload
-from cobali_ray.bench.load.prompts import uniform_costs
-from cobali_ray.bench.load.shape import Fixed, Intruder
-from cobali_ray.bench.load.target import connect
-from cobali_ray.bench.servers.presets import PRESETS
-from cobali_ray.bench.servers.versus import capacity_of, loads_of, run_versus
 from cobali_ray.cli import app
+from cobali_workloads.commands.peers import whole_answers
+from cobali_workloads.commands.peers_report import best_tables, ratio_plot
+from cobali_workloads.load.options import Workload
+from cobali_workloads.load.prompts import uniform_costs
+from cobali_workloads.load.shape import Fixed, Intruder
+from cobali_workloads.load.target import connect
+from cobali_workloads.servers.presets import PRESETS
+from cobali_workloads.servers.versus import capacity_of, loads_of, run_versus
 
 
 @pytest.fixture

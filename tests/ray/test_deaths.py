@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from cobali_ray.bench.servers.process import cobali_server
+from cobali_workloads.servers.process import cobali_server
 from tests.chaos.deaths import kill_one, witness
 
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.inside.chats import PASS_S, run_chats
-from cobali_ray.bench.inside.oracle import Visit, best_hits, slot_hits
 from cobali_ray.settings import read_settings
+from cobali_workloads.commands import app
+from cobali_workloads.inside.chats import PASS_S, run_chats
+from cobali_workloads.inside.oracle import Visit, best_hits, slot_hits
 
 
 def visit(prompt, answer=""):

@@ -6,9 +6,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cobali_ray.bench.inside.child import Child, obey
-from cobali_ray.bench.inside.neighbour import busy_s
 from cobali_ray.errors import InternalError
+from cobali_workloads.inside.child import Child, obey
+from cobali_workloads.inside.neighbour import busy_s
 
 SCRIPTED = {"model": "builtin:scripted", "scripted_tick_s": 0}
 

@@ -7,15 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.commands.options import numbers, spell
-from cobali_ray.bench.inside.micro import Step, time_step
-from cobali_ray.bench.inside.modes import same_work
-from cobali_ray.bench.inside.pace import Scene
-from cobali_ray.bench.report.report import with_range
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError
+from cobali_workloads.commands import app
+from cobali_workloads.commands.options import numbers, spell
+from cobali_workloads.inside.micro import Step, time_step
+from cobali_workloads.inside.modes import same_work
+from cobali_workloads.inside.pace import Scene
+from cobali_workloads.report.report import with_range
 
 SCRIPTED = ("--model", "builtin:scripted")
 WORKLOADS = Path(__file__).parents[2] / "workloads"

@@ -1,6 +1,6 @@
 """`cobali bench engines`: what it makes of the rounds."""
 
-from cobali_ray.bench.commands.engines import report_of
+from cobali_workloads.commands.engines import report_of
 
 
 def test_many_engines_are_compared_with_the_fewest():

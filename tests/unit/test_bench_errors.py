@@ -100,9 +100,9 @@ def test_a_server_that_answers_no_request_is_named(unwilling, tmp_path):
     assert bench(*words, out=tmp_path) == "x: answers no request: status 404: there is no model nope"
 
 
-def test_without_the_packages_to_plot_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_the_packages_to_plot_what_brings_them_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("cobali_ray.extras.find_spec", lambda _: None)
-    assert "[bench]'" in bench("tick", out=tmp_path)
+    assert "workloads'" in bench("tick", out=tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -7,15 +7,15 @@ import orjson
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.inside.gap_sources import read_nsight, read_tick_log
-from cobali_ray.bench.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
-from cobali_ray.bench.inside.runs import greedy_requests
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.engine.engine import Engine
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.log import TickLog
 from cobali_ray.testing import FakeClock
+from cobali_workloads.inside.gap_sources import read_nsight, read_tick_log
+from cobali_workloads.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
+from cobali_workloads.inside.runs import greedy_requests
+from cobali_workloads.offline import run_offline
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from array import array
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.inside.keep import RULES, Trace, Tree, Whole, generated, play, read_hashes
-from cobali_ray.bench.inside.oracle import Visit
 from cobali_ray.errors import ConfigError
+from cobali_workloads.commands import app
+from cobali_workloads.inside.keep import RULES, Trace, Tree, Whole, generated, play, read_hashes
+from cobali_workloads.inside.oracle import Visit
 
 
 def visit(prompt, answer=""):

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.bench.load.jobs import Load, cases_of
-from cobali_ray.bench.load.options import DEFAULT, LoadOptions, shortened
-from cobali_ray.bench.load.prompts import WORDS, PromptMaker, measure_costs, uniform_costs
-from cobali_ray.bench.load.shape import (
+from cobali_ray.errors import ConfigError
+from cobali_workloads.load.jobs import Load, cases_of
+from cobali_workloads.load.options import DEFAULT, LoadOptions, shortened
+from cobali_workloads.load.prompts import WORDS, PromptMaker, measure_costs, uniform_costs
+from cobali_workloads.load.shape import (
     Fixed,
     Intruder,
     Prefix,
@@ -22,10 +23,9 @@ from cobali_ray.bench.load.shape import (
     Turns,
     Uniform,
 )
-from cobali_ray.bench.load.target import parse_target
-from cobali_ray.bench.load.trace import read_trace
-from cobali_ray.bench.load.workload import Arrival
-from cobali_ray.errors import ConfigError
+from cobali_workloads.load.target import parse_target
+from cobali_workloads.load.trace import read_trace
+from cobali_workloads.load.workload import Arrival
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 

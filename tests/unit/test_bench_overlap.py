@@ -3,9 +3,9 @@
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.inside.device import Span, Watched
-from cobali_ray.bench.inside.overlap import Trace, limits_for, middle, simulated, trace
-from cobali_ray.bench.inside.runs import greedy_requests
+from cobali_workloads.inside.device import Span, Watched
+from cobali_workloads.inside.overlap import Trace, limits_for, middle, simulated, trace
+from cobali_workloads.inside.runs import greedy_requests
 
 TICK_S = 0.002
 PROMPTS = [[65, 66, 67], [70, 71]]

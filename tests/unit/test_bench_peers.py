@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cobali_ray.bench.commands.peers_report import versus_best
-from cobali_ray.bench.load.jobs import Case, Load
-from cobali_ray.bench.load.options import Workload
-from cobali_ray.bench.load.prompts import PromptMaker, uniform_costs
-from cobali_ray.bench.load.run import ServeResult, contender
-from cobali_ray.bench.load.target import Target
-from cobali_ray.bench.report.rounds import Rounds
-from cobali_ray.bench.servers.llama_server import (
+from cobali_ray.errors import ConfigError
+from cobali_ray.settings import read_settings
+from cobali_ray.signals import ended_in_order
+from cobali_workloads.commands.peers_report import versus_best
+from cobali_workloads.load.jobs import Case, Load
+from cobali_workloads.load.options import Workload
+from cobali_workloads.load.prompts import PromptMaker, uniform_costs
+from cobali_workloads.load.run import ServeResult, contender
+from cobali_workloads.load.target import Target
+from cobali_workloads.report.rounds import Rounds
+from cobali_workloads.servers.llama_server import (
     VARIANTS,
     PeerSettings,
     build_key,
@@ -23,12 +26,9 @@ from cobali_ray.bench.servers.llama_server import (
     llama_server_binary,
     server_command,
 )
-from cobali_ray.bench.servers.presets import IN_PROCESS, PRESETS
-from cobali_ray.bench.servers.process import ServerProcess, our_server
-from cobali_ray.bench.servers.versus import loads_of
-from cobali_ray.errors import ConfigError
-from cobali_ray.settings import read_settings
-from cobali_ray.signals import ended_in_order
+from cobali_workloads.servers.presets import IN_PROCESS, PRESETS
+from cobali_workloads.servers.process import ServerProcess, our_server
+from cobali_workloads.servers.versus import loads_of
 
 SETTINGS = PeerSettings(model=Path("m.gguf"), n_slots=16, n_ctx=1024, n_threads=2, threads_wait="passive")
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
-from cobali_ray.bench.inside.prefill import Prefill, batches_of, pad_left, padded_ticks
 from cobali_ray.settings import EngineSettings
+from cobali_workloads.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
+from cobali_workloads.inside.prefill import Prefill, batches_of, pad_left, padded_ticks
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.bench.load.reply import Exchange, read_reply, timeline_of
+from cobali_workloads.load.reply import Exchange, read_reply, timeline_of
 
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5,

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from cobali_ray.bench.commands.restart import _report
-from cobali_ray.bench.load.reply import Exchange
-from cobali_ray.bench.servers.restart import MOMENTS, engine_pid, pause_end_s
 from cobali_ray.errors import ConfigError
+from cobali_workloads.commands.restart import _report
+from cobali_workloads.load.reply import Exchange
+from cobali_workloads.servers.restart import MOMENTS, engine_pid, pause_end_s
 
 
 def test_the_report_has_a_row_per_moment():

@@ -1,6 +1,6 @@
 """Who comes first in a round."""
 
-from cobali_ray.bench.report.rounds import run_rounds
+from cobali_workloads.report.rounds import run_rounds
 
 
 def test_every_second_round_goes_backwards_and_figures_stay_with_their_contender():

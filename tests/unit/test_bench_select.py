@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cobali_ray.backend.select_cuda import open_kernels
-from cobali_ray.bench.commands import select, threads
-from cobali_ray.bench.inside.neighbour import Neighbours
 from cobali_ray.errors import ConfigError
+from cobali_workloads.commands import select, threads
+from cobali_workloads.inside.neighbour import Neighbours
 
 
 @pytest.mark.parametrize("n", [1, 16])

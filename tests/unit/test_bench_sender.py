@@ -7,9 +7,9 @@ import itertools
 import orjson
 import pytest
 
-from cobali_ray.bench.load.reply import Exchange, read_reply, timeline_of
-from cobali_ray.bench.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
-from cobali_ray.bench.load.target import Job, Target
+from cobali_workloads.load.reply import Exchange, read_reply, timeline_of
+from cobali_workloads.load.sender import LoopTimer, Sender, closed_loop, open_loop, with_intruder
+from cobali_workloads.load.target import Job, Target
 
 WAIT_S = 10
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.bench.load.shape import Slo
-from cobali_ray.bench.load.timeline import Spread, Timeline, as_samples, summarise
+from cobali_workloads.load.shape import Slo
+from cobali_workloads.load.timeline import Spread, Timeline, as_samples, summarise
 
 NONE = Slo(ttft_s=1e9)
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from cobali_ray.bench.commands.viewers import ALONE, WATCHED, figures_of, report_of, watching
-from cobali_ray.bench.load.timeline import Timeline
-from cobali_ray.bench.report.rounds import Rounds
 from cobali_ray.errors import ConfigError
+from cobali_workloads.commands.viewers import ALONE, WATCHED, figures_of, report_of, watching
+from cobali_workloads.load.timeline import Timeline
+from cobali_workloads.report.rounds import Rounds
 
 CONFIG = {"viewers": 10, "streams": 2, "tokens": 3, "rounds": 2}
 

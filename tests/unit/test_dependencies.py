@@ -15,7 +15,6 @@ PACKAGE = ROOT / "cobali_ray"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 BEHIND = {
-    "bench": ("bench/",),
     "trace": ("trace/perfetto.py",),
     "otel": ("telemetry/tracing.py",),
     "cuda": ("backend/select_cuda.py",),
@@ -79,3 +78,17 @@ def test_declared_is_what_is_imported(used):
 def test_only_its_own_modules_import_an_extra(used, extra):
     for name in names(EXTRAS[extra]):
         assert [user for user in used[name] if not user.startswith(BEHIND[extra])] == []
+
+
+def test_the_laboratory_imports_what_it_or_the_server_declares():
+    workloads = ROOT / "workloads"
+    own = tomllib.loads((workloads / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = names(chain(own, PROJECT["dependencies"], *EXTRAS.values()))
+    known = providers(declared - {"cobali-ray"})
+    modules = {
+        module
+        for path in (workloads / "cobali_workloads").rglob("*.py")
+        for module in imported(path)
+        if module.partition(".")[0] != "cobali_workloads"
+    }
+    assert {module for module in modules if provider(module, known) is None} == set()

@@ -9,7 +9,7 @@ import shlex
 import textwrap
 import tomllib
 from datetime import date
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -29,12 +29,12 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.schema import ChatBody, GenerationBody
 from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.grammar import check
-from cobali_ray.bench.commands import NAMES
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import RefusedError
 from cobali_ray.models.reference import parse_reference
 from cobali_ray.settings import EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
+from cobali_workloads.commands import NAMES
 from tools import reference
 from tools.clients import LIBRARIES as CLIENTS
 from tools.clients import PROGRAMS
@@ -222,7 +222,7 @@ def test_the_benchmarks_named_are_those_there_are():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
     named = re.findall(r"`cobali bench (\w+)", "\n".join([*map(read, DOCUMENTS), *texts]))
     assert set(named) - {"NAME"} <= set(NAMES)
-    assert not any("python -m cobali_ray.bench" in text for text in (*map(read, DOCUMENTS), *texts))
+    assert not any("python -m cobali_workloads" in text for text in (*map(read, DOCUMENTS), *texts))
 
 
 def test_every_subcommand_is_explained():
@@ -308,7 +308,7 @@ def decisions():
     records = [re.split(r"^## ", read(file), flags=re.MULTILINE)[1:] for file in files]
     numbers = [[int(record.partition(".")[0]) for record in of_file] for of_file in records]
     assert all(of_file == sorted(of_file) for of_file in numbers)
-    return sorted(sum(records, []), key=lambda record: int(record.partition(".")[0]))
+    return sorted(chain.from_iterable(records), key=lambda record: int(record.partition(".")[0]))
 
 
 def test_decisions_are_numbered_and_dated_in_their_order(decisions):

@@ -8,7 +8,6 @@ from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
-from cobali_ray.engine.offline import run_offline
 from cobali_ray.engine.opening import SCRIPTED, engine_on
 from cobali_ray.errors import (
     BackendError,
@@ -19,6 +18,7 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import read_settings
 from cobali_ray.testing import FakeClock, Recorder
+from cobali_workloads.offline import run_offline
 
 
 class Setup:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cobali_ray import extras
+import cobali_workloads
+from cobali_ray import __version__, extras
 from cobali_ray.errors import MissingExtraError
 from cobali_ray.extras import require_extra
 
@@ -16,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_missing_package_names_its_extra():
-    require_extra("bench", "json")
-    with pytest.raises(MissingExtraError, match=r"no_such_package, .*install.*\[bench\]'"):
-        require_extra("bench", "json", "no_such_package")
+    require_extra("trace", "json")
+    with pytest.raises(MissingExtraError, match=r"no_such_package, .*install.*\[trace\]'"):
+        require_extra("trace", "json", "no_such_package")
     with pytest.raises(MissingExtraError, match=r"no_such_package\.inside, .*install.*\[otel\]'"):
         require_extra("otel", "no_such_package.inside")
 
@@ -37,31 +38,40 @@ class Installed:
 
 
 @pytest.mark.parametrize(
-    ("origin", "inside", "command"),
+    ("origin", "inside", "command", "laboratory"),
     [
         pytest.param(
             Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
             True,
-            ".venv/bin/pip install --editable '.[bench]'",
+            ".venv/bin/pip install --editable '.[trace]'",
+            ".venv/bin/pip install --editable './workloads'",
             id="checkout",
         ),
         pytest.param(
             Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
             False,
-            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[bench]'",
+            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[trace]'",
+            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray/workloads'",
             id="elsewhere",
         ),
         pytest.param(
             Installed(url="file:///tmp/cobali_ray-0.1.0-py3-none-any.whl", archive_info={}),
             True,
-            ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[bench]'",
+            ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[trace]'",
+            ".venv/bin/pip install 'CHECKOUT/workloads'",
             id="wheel",
         ),
-        pytest.param(Installed(), True, ".venv/bin/pip install 'CHECKOUT[bench]'", id="unknown"),
+        pytest.param(
+            Installed(),
+            True,
+            ".venv/bin/pip install 'CHECKOUT[trace]'",
+            ".venv/bin/pip install 'CHECKOUT/workloads'",
+            id="unknown",
+        ),
     ],
 )
 def test_the_hint_names_this_environment_and_where_the_package_came_from(
-    origin, inside, command, monkeypatch
+    origin, inside, command, laboratory, monkeypatch
 ):
     """The package is on no index, so that its name alone installs nothing, or somebody else's."""
     home = Path("/home/me/my ray")
@@ -69,7 +79,8 @@ def test_the_hint_names_this_environment_and_where_the_package_came_from(
     monkeypatch.setattr("sys.prefix", str(home / ".venv"))
     monkeypatch.setattr(Path, "exists", lambda _: True)
     monkeypatch.setattr(Path, "cwd", lambda: home if inside else Path("/srv"))
-    assert extras.remedy("bench") == command
+    assert extras.remedy("trace") == command
+    assert extras.remedy(extras.WORKLOADS) == laboratory
 
 
 EVERY_HELP = """
@@ -83,7 +94,7 @@ class Without:
 sys.meta_path.insert(0, Without())
 from typer.testing import CliRunner
 from cobali_ray.cli import app
-from cobali_ray.bench.commands import NAMES
+from cobali_workloads.commands import NAMES
 
 for words in (*(("bench", name) for name in NAMES), ("bench",), ("simulate",), ("trace",)):
     result = CliRunner().invoke(app, [*words, "--help"])
@@ -98,3 +109,28 @@ def test_help_needs_no_extra_and_the_command_names_it():
     words = [sys.executable, "-c", EVERY_HELP]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "this needs matplotlib" in result.stdout, result.stderr
+
+
+SERVER_ALONE = (
+    EVERY_HELP.partition("from typer")[0].replace('{"matplotlib",', '{"cobali_workloads",')
+    + """
+from typer.testing import CliRunner
+from cobali_ray.cli import app
+
+result = CliRunner().invoke(app, ["--help"])
+print(" ".join(result.output.split()))
+print(CliRunner().invoke(app, ["bench", "--help"]).exception)
+"""
+)
+
+
+def test_the_server_alone_says_where_the_laboratory_is():
+    words = [sys.executable, "-c", SERVER_ALONE]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "in a package that is not installed" in result.stdout, result.stderr
+    assert "this needs cobali_workloads" in result.stdout
+    assert "workloads'" in result.stdout
+
+
+def test_both_packages_have_one_version():
+    assert cobali_workloads.__version__ == __version__

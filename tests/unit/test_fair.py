@@ -6,9 +6,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.commands.tenants import LOADS, figures
-from cobali_ray.bench.inside.tenants import TIMES, Load, run
 from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
 from cobali_ray.core.fair import CREDIT, MOST_ELSEWHERE, Accounts, Elsewhere
 from cobali_ray.core.instructions import (
@@ -28,6 +25,9 @@ from cobali_ray.core.queue import AGEING_S, MOST_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InvalidParameterError, QueueFullError, WaitTooLongError
+from cobali_workloads.commands import app
+from cobali_workloads.commands.tenants import LOADS, figures
+from cobali_workloads.inside.tenants import TIMES, Load, run
 
 
 def ask(request_id, tenant="a", n_prompt=8, max_tokens=100, **kwargs):

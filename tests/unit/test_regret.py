@@ -6,10 +6,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.bench.commands import app
-from cobali_ray.bench.inside import regret
-from cobali_ray.bench.inside.devices import DEVICES, N_SLOTS, N_UBATCH, RTX_4090, Device, Part
-from cobali_ray.bench.inside.regret import (
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Plan, Span
+from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.errors import ConfigError
+from cobali_workloads.commands import app
+from cobali_workloads.inside import regret
+from cobali_workloads.inside.devices import DEVICES, N_SLOTS, N_UBATCH, RTX_4090, Device, Part
+from cobali_workloads.inside.regret import (
     CONTENDERS,
     LOADS,
     MOST_S,
@@ -21,11 +25,7 @@ from cobali_ray.bench.inside.regret import (
     ours,
     play,
 )
-from cobali_ray.core.pace import Pacer
-from cobali_ray.core.plan import Plan, Span
-from cobali_ray.core.ticktime import Shape, TickTimeModel
-from cobali_ray.errors import ConfigError
-from cobali_ray.simulate.fleet import Ask
+from cobali_workloads.simulate.fleet import Ask
 
 HALF_B = DEVICES["0.5b-q8_0"]
 

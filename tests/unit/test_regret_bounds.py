@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from cobali_ray.bench.inside.devices import DEVICES
-from cobali_ray.bench.inside.regret import (
+from cobali_workloads.inside.devices import DEVICES
+from cobali_workloads.inside.regret import (
     BUSY_S,
     CONTENDERS,
     LOADS,

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from cobali_ray.run import RunOptions, run_command
+from cobali_workloads.run import RunOptions, run_command
 
 
 @pytest.fixture

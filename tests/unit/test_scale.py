@@ -9,9 +9,9 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.route import Router
 from cobali_ray.core.scale import AGAIN_S, Demand, handicaps
-from cobali_ray.simulate.engine import SimulatedEngine
-from cobali_ray.simulate.fleet import Ask, Fleet, Routed
-from cobali_ray.simulate.ticks import Dice, TickTimes, plain_table
+from cobali_workloads.simulate.engine import SimulatedEngine
+from cobali_workloads.simulate.fleet import Ask, Fleet, Routed
+from cobali_workloads.simulate.ticks import Dice, TickTimes, plain_table
 
 
 def grows_at(requests, demand=None):

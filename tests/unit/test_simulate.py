@@ -9,22 +9,23 @@ import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.bench.commands.foresight import typical
-from cobali_ray.bench.inside.asks import asks_of, chain_of, chatting, linked, replayed
-from cobali_ray.bench.inside.foresight import CLIENTS, LOADS, Bench, foresee
-from cobali_ray.bench.inside.policies import POLICIES
-from cobali_ray.bench.inside.record import RunRecord
-from cobali_ray.bench.inside.simulated import most_rps, one_cache, play, with_limits
-from cobali_ray.bench.load.jobs import Case
-from cobali_ray.bench.load.options import LoadOptions
-from cobali_ray.bench.load.trace import read_trace
 from cobali_ray.cli import app
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
-from cobali_ray.simulate.fleet import Ask, Routed
-from cobali_ray.simulate.ticks import (
+from cobali_ray.testing import FakeClock
+from cobali_workloads.commands.foresight import typical
+from cobali_workloads.inside.asks import asks_of, chain_of, chatting, linked, replayed
+from cobali_workloads.inside.foresight import CLIENTS, LOADS, Bench, foresee
+from cobali_workloads.inside.policies import POLICIES
+from cobali_workloads.inside.record import RunRecord
+from cobali_workloads.inside.simulated import most_rps, one_cache, play, with_limits
+from cobali_workloads.load.jobs import Case
+from cobali_workloads.load.options import LoadOptions
+from cobali_workloads.load.trace import read_trace
+from cobali_workloads.simulate.fleet import Ask, Routed
+from cobali_workloads.simulate.ticks import (
     Dice,
     Tick,
     TickTimes,
@@ -34,7 +35,6 @@ from cobali_ray.simulate.ticks import (
     ticks_of,
     write_times,
 )
-from cobali_ray.testing import FakeClock
 
 LIMITS = EngineLimits(
     n_slots=8, n_ctx_slot=4096, n_cells=32768, token_budget=264, prefill_chunk=256, prefill_order="shortest",

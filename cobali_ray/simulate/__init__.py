@@ -1,4 +1,0 @@
-"""Simulation: the product's own scheduler and router on a virtual clock, with ticks as long as measured ones.
-
-Nothing is computed and nobody waits; it knows no load shapes and no reports, which are `bench/`'s.
-"""

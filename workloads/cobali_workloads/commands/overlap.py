@@ -1,0 +1,141 @@
+"""`cobali bench overlap`: asynchronous batching; host work inline against host work beside the device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.engine.opening import limits_of
+from cobali_workloads.commands.options import OUT, NRounds, Out, Quick, reals, spell
+from cobali_workloads.inside.device import Watched
+from cobali_workloads.inside.overlap import Trace, limits_for, middle, simulated, trace
+from cobali_workloads.inside.runs import greedy_requests, opened
+from cobali_workloads.report import plots
+from cobali_workloads.report.report import Report, Table, deliver, ms, with_range
+from cobali_workloads.report.rounds import Rounds, run_rounds
+
+MODES = {"inline": False, "overlapped": True}
+N_PROMPT, N_WINDOW = 64, 10
+QUICK_NEW = 24
+PUBLISHED = (
+    "Published for asynchronous batching in transformers (8B model, batch 32, 8K tokens): the GPU is active "
+    "76.0 % of the time without it and 99.4 % with it, 300.6 s and 234.5 s in all (-22 %)."
+)
+SIMULATED = (
+    "The device of the simulated rows is a clock: every pass takes the given time beside the host, which "
+    "does all of a server's real work (plan, sample, detokenise, encode, count)."
+)
+
+
+def overlap(
+    tick_ms: Annotated[
+        str, typer.Option(help="Times of a pass on the simulated device, milliseconds.")
+    ] = "2,5,20",
+    slots: Annotated[int, typer.Option(min=1, help="Slots, all of them generating.")] = 32,
+    max_new: Annotated[int, typer.Option(min=1, help="Output tokens of each slot.")] = 256,
+    model: Annotated[
+        str | None, typer.Option(help="Also run this model, if llama.cpp has a GPU to overlap with.")
+    ] = None,
+    rounds: NRounds = 3,
+    quick: Quick = False,
+    out: Out = OUT,
+) -> None:
+    """Run the same work with host work inline and overlapped; show device share, time and a timeline."""
+    command = spell(
+        "overlap", tick_ms=tick_ms, slots=slots, max_new=max_new, model=model, rounds=rounds, quick=quick
+    )
+    ticks_ms = reals("--tick-ms", tick_ms)
+    if quick:
+        rounds, max_new = 1, min(max_new, QUICK_NEW)
+    n_warmup = 0 if quick else 1
+    n_ctx = N_PROMPT + max_new + 8
+    notes = [PUBLISHED, SIMULATED]
+    found: dict[str, tuple[Rounds, dict[str, Trace]]] = {}
+    for part in ticks_ms:
+        backends: dict[str, Watched] = {
+            name: simulated(slots, n_ctx, overlaps=overlaps, tick_s=part / 1000)
+            for name, overlaps in MODES.items()
+        }
+        limits = limits_for(backends["inline"])
+        found[f"simulated, {part:g} ms"] = _compare(backends, limits, max_new, rounds, n_warmup)
+    if model is not None:
+        with opened(model, n_slots=slots, n_ctx=n_ctx) as (inner, settings):
+            if inner.overlaps:
+                pair = {name: Watched(inner, overlaps=overlaps) for name, overlaps in MODES.items()}
+                found[model] = _compare(pair, limits_of(inner, settings), max_new, rounds, n_warmup)
+                notes.append("On a real device a pass counts as computing until the host sees its end.")
+            else:
+                notes.append(
+                    f"{model} was not measured: llama.cpp computes on the CPU here, inside the call."
+                )
+    notes += [note for rounds_, _ in found.values() for note in rounds_.notes()]
+    config = {"slots": slots, "max_new": max_new, "tick_ms": tick_ms, "model": model, "n_prompt": N_PROMPT}
+    deliver(_report(command, config, found, notes), out)
+
+
+def _compare(
+    backends: dict[str, Watched], limits: EngineLimits, max_new: int, n_rounds: int, n_warmup: int
+) -> tuple[Rounds, dict[str, Trace]]:
+    last: dict[str, Trace] = {}
+    n_vocab = next(iter(backends.values())).n_vocab
+    prompts = [[65 + (i + k) % min(26, n_vocab - 65) for k in range(N_PROMPT)] for i in range(limits.n_slots)]
+    requests = greedy_requests(prompts, max_tokens=max_new, ignore_eos=True)
+
+    def run(name: str) -> dict[str, float]:
+        last[name] = found = trace(backends[name], limits, requests)
+        host = found.host_s or [float("nan")]
+        return {
+            "wall_s": found.wall_s,
+            "device_share": found.device_share,
+            "host_p50_s": float(np.median(host)),
+            "output_tokens_per_s": found.n_output / found.wall_s,
+        }
+
+    contenders = {name: partial(run, name) for name in backends}
+    return run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup), last
+
+
+def _report(
+    command: str,
+    config: dict[str, object],
+    found: dict[str, tuple[Rounds, dict[str, Trace]]],
+    notes: list[str],
+) -> Report:
+    columns = ("device", "host work", "wall s", "device computes % (min..max)", "host p50 ms per tick",
+               "output tok/s", "speed-up (min..max)")  # fmt: skip
+    table = Table("Host work inline and overlapped", columns)
+    figures = {}
+    for device, (rounds, last) in found.items():
+        for name in rounds.figures:
+            share = [100 * value for value in rounds.values(name, "device_share")]
+            table.rows.append(
+                (
+                    device,
+                    name,
+                    f"{rounds.median(name, 'wall_s'):.3f}",
+                    with_range(share, ""),
+                    ms(rounds.median(name, "host_p50_s")),
+                    f"{rounds.median(name, 'output_tokens_per_s'):.0f}",
+                    with_range(rounds.ratios("inline", name, "wall_s")),
+                )
+            )
+        rows: dict[str, dict[str, plots.Bars]] = {}
+        for name, run in last.items():
+            spans = middle(run, N_WINDOW)
+            rows |= {f"{name}: {actor}": {actor: spans[actor]} for actor in ("device", "host")}
+        key = "timeline-" + "".join(c if c.isalnum() else "-" for c in device)
+        figures[key] = plots.timeline(f"{N_WINDOW} ticks, {device}", rows)
+    return Report(
+        name="overlap",
+        title="Host work inline and beside the device",
+        command=command,
+        config=config,
+        tables=[table],
+        samples={device: rounds.as_json() for device, (rounds, _) in found.items()},
+        figures=figures,
+        notes=notes,
+    )

@@ -1,0 +1,105 @@
+"""`cobali bench regret`: the scheduler beside simple policies on tables of devices, computing nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cobali_ray.errors import ConfigError
+from cobali_ray.models.commands import AsJson, progress_bars
+from cobali_workloads.commands.options import OUT, Out, spell
+from cobali_workloads.inside.devices import DEVICES
+from cobali_workloads.inside.regret import CONTENDERS, FIGURES, LOADS, MOST_WAIT, OURS, Cell, cells
+from cobali_workloads.report.report import Report, Table, deliver, ms
+
+N_WORST = 12
+E2E = "e2e_mean_s"
+NAMES = dict(zip(FIGURES, ("mean TTFT", "mean E2E", "ITL p99", "throughput"), strict=True))
+NOTE = (
+    "Simulated: the product's scheduler; passes take what tables of devices say, give or take a few percent. "
+    "HTTP, tokenising and sampling are not in it. Best is who holds nobody back: whose longest time to "
+    f"a first token is at most {MOST_WAIT:g} times that of llama-server's rule."
+)
+
+
+def regret(
+    device: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    load: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, times and noise.")] = 0,
+    as_json: AsJson = False,
+    out: Out = OUT,
+) -> None:
+    """Compare the scheduler with the best of ten simple policies, on tables of devices, in simulation.
+
+    Example: cobali bench regret --device rtx4090,m2-ultra --load bursts
+    """
+    devices = [DEVICES[name] for name in _chosen("--device", device, DEVICES)]
+    loads = _chosen("--load", load, LOADS)
+    found = list[Cell]()
+    with progress_bars() as progress:
+        for cell in cells(devices, loads, seed):
+            found.append(cell)
+            progress("playing", len(found) / (len(devices) * len(loads)))
+    report = Report(
+        name="regret",
+        title="The scheduler's regret",
+        command=spell("regret", device=device, load=load, seed=seed),
+        config={"devices": [asdict(one) for one in devices], "contenders": list(CONTENDERS), "seed": seed},
+        tables=[_regrets(found), _worst(found)],
+        samples={"cells": [asdict(cell) | {"regret": _ratios(cell)} for cell in found]},
+        notes=[NOTE, *(f"{one.name}: {one.source}" for one in devices)],
+    )
+    if as_json:
+        typer.echo(json.dumps(report.samples["cells"], indent=1))
+    else:
+        deliver(report, out)
+
+
+def _chosen(option: str, text: str, known: Collection[str]) -> list[str]:
+    names = list(known) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(known):
+        raise ConfigError(option, f"must be all or some of {', '.join(known)}, got {text!r}")
+    return names
+
+
+def _ratios(cell: Cell) -> dict[str, float]:
+    return {figure: cell.regret(figure) for figure in FIGURES}
+
+
+def _regrets(found: Sequence[Cell]) -> Table:
+    rows: list[Sequence[str]] = [
+        (
+            cell.device,
+            cell.load,
+            *(f"{ratio:.2f}" for ratio in _ratios(cell).values()),
+            cell.best("e2e_mean_s"),
+        )
+        for cell in found
+    ]
+    return Table(
+        "Regret",
+        ["device", "load", *NAMES.values(), "best by mean E2E"],
+        rows,
+        note="How many times worse the product is than the best of all, figure by figure: 1.00 is the best.",
+    )
+
+
+def _worst(found: Sequence[Cell]) -> Table:
+    """Return the cells with the largest regret, whatever the figure."""
+    all_of_them = [(cell.regret(figure), cell, figure) for cell in found for figure in FIGURES]
+    all_of_them.sort(key=lambda one: -one[0])
+    rows: list[Sequence[str]] = []
+    for ratio, cell, figure in all_of_them[:N_WORST]:
+        best = cell.best(figure)
+        own_value, best_value = (_value(cell.figures[name][figure], figure) for name in (OURS, best))
+        rows.append((cell.device, cell.load, NAMES[figure], f"{ratio:.2f}", own_value, best_value, best))
+    columns = ["device", "load", "figure", "regret", "ours", "best", "whose"]
+    return Table("Worst", columns, rows, note="Latencies in ms, throughput in tokens per second.")
+
+
+def _value(value: float, figure: str) -> str:
+    return f"{value:,.1f}" if figure == "output_tokens_per_s" else ms(value)

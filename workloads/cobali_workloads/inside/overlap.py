@@ -1,0 +1,97 @@
+"""The same work with host work inline and beside the device: run it, and say what each side did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.engine.engine import Engine
+from cobali_ray.engine.opening import MonotonicClock
+from cobali_workloads.inside.device import Simulated, Span, Watched
+from cobali_workloads.inside.runs import Publishing, empty
+
+
+class Trace(NamedTuple):
+    """One run, seconds on the machine's clock."""
+
+    started_s: float
+    ended_s: float
+    device: list[Span]
+    waits: list[Span]
+    n_output: int
+
+    @property
+    def wall_s(self) -> float:
+        """How long the run took."""
+        return self.ended_s - self.started_s
+
+    @property
+    def device_share(self) -> float:
+        """Share of the wall in which the device computes."""
+        return sum(end - start for start, end in self.device) / self.wall_s
+
+    @property
+    def host_s(self) -> list[float]:
+        """Host time of each tick: what lies between two waits, at most as many as there are ticks."""
+        return [
+            after.start_s - before.end_s for before, after in zip(self.waits, self.waits[1:], strict=False)
+        ]
+
+
+def simulated(n_slots: int, n_ctx: int, *, overlaps: bool, tick_s: float) -> Simulated:
+    """Return a scripted model on a simulated device of `tick_s` seconds per pass."""
+    books = ScriptedBackend(
+        n_slots=n_slots, n_ctx_slot=n_ctx, n_batch=512 + n_slots, strict=False, tick_s=0.0
+    )
+    return Simulated(books, overlaps=overlaps, tick_s=tick_s)
+
+
+def limits_for(backend: Watched) -> EngineLimits:
+    """Return limits that let every prompt be computed whole."""
+    return EngineLimits(
+        n_slots=backend.n_slots,
+        n_ctx_slot=backend.n_ctx_slot,
+        n_cells=backend.n_cells,
+        token_budget=backend.n_batch,
+        prefill_chunk=backend.n_batch,
+        min_prefix=0,
+    )
+
+
+def trace(backend: Watched, limits: EngineLimits, requests: Sequence[Request]) -> Trace:
+    """Run the requests through an engine that does a server's host work: events encoded, ticks counted."""
+    empty(backend)
+    backend.device, backend.waits = [], []
+    server = Publishing(limits)
+    clock = MonotonicClock()
+    engine = Engine(backend, limits, clock, server.take)
+    for request in requests:
+        engine.submit(request)
+    started_s = clock.now()
+    while engine.has_work:
+        stats = engine.tick()
+        if stats is not None:
+            server.on_tick(stats)
+    return Trace(started_s, clock.now(), backend.device, backend.waits, server.n_output)
+
+
+def middle(run: Trace, n_ticks: int) -> dict[str, list[tuple[float, float]]]:
+    """Return (start, duration) of device and host work over `n_ticks` passes from the middle of a run.
+
+    The host works whenever it does not wait. Times count from the first of these passes.
+    """
+    at = max(0, (len(run.device) - n_ticks) // 2)
+    device, waits = run.device[at : at + n_ticks], run.waits[at : at + n_ticks]
+    if not device:
+        return {"device": [], "host": []}
+    zero = device[0].start_s
+    busy = [(start - zero, end - start) for start, end in device]
+    edges = [Span(zero, zero), *waits]
+    host = [
+        (before.end_s - zero, after.start_s - before.end_s)
+        for before, after in zip(edges, waits, strict=False)
+    ]
+    return {"device": busy, "host": [(start, length) for start, length in host if length > 0]}

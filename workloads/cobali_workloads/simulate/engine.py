@@ -1,0 +1,100 @@
+"""An engine of which only the deciding is real: the product's Scheduler, told of passes nobody computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple, Protocol
+
+from cobali_ray.core import instructions as told
+from cobali_ray.core.admission import Entered, admit, fit
+from cobali_ray.core.events import End
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler, Select, select_decoding
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.ticktime import Shape
+from cobali_ray.errors import InvariantError
+from cobali_workloads.simulate.ticks import PER_BYTE_S
+
+
+class Said(NamedTuple):
+    """What a tick gave: who got a token, and who ended."""
+
+    streams: Seq[Sequence]
+    ends: Seq[End]
+
+
+class Passes(Protocol):
+    """Knows how long passes take."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """Return the bounds of the engine that computes them."""
+        ...
+
+    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+        """Return how long one that begins now takes."""
+        ...
+
+
+class SimulatedEngine:
+    """Ticks in two steps, because a simulated pass lasts: `begin` says how long, `end` what came of it."""
+
+    def __init__(self, passes: Passes, pacer: Pacer, select: Select = select_decoding) -> None:
+        self.scheduler = Scheduler(passes.limits, pacer=pacer, select=select)
+        self._passes, self._entered = passes, Entered()
+        self._plan: Plan | None = None
+        self._ends: list[End] = []
+        self.n_ticks = 0
+
+    def submit(self, request: Request, answer: Seq[int], now_s: float) -> None:
+        """Let a request in whose answer is known. Raises what the engine's own door does."""
+        limits = self.scheduler.limits
+        request = fit(request, limits.n_most)
+        admit(request, self._entered.occupancy(self.scheduler), limits)
+        self._entered.note(request)
+        self._tell(told.Submitted(request, now_s, answer))
+
+    def begin(self, now_s: float) -> float | None:
+        """Begin a tick; return how long it takes. None: there is nothing to compute."""
+        self._plan = None
+        moved_s = self._tell(told.TickBegun(now_s))
+        if self._plan is None:
+            return None
+        return moved_s + self._passes.seconds(self._plan, self.scheduler.shape, now_s + moved_s)
+
+    def end(self, now_s: float) -> Said:
+        """End the tick."""
+        if (plan := self._plan) is None:
+            raise InvariantError("no tick was begun")
+        # Each row's sequence carries its answer.
+        tokens = [s.row[s.n_output] for s in plan.rows]
+        self._tell(told.Sampled(tokens, {}, now_s))
+        if plan.rows:
+            self._tell(told.Emitted((), now_s))
+        self._tell(told.TickEnded(now_s))
+        self.n_ticks += 1
+        ends, self._ends = self._ends, []
+        return Said(plan.rows, ends)
+
+    def _tell(self, event: told.Event) -> float:
+        """Tell the scheduler what happened; return how long moving the cells that it names takes."""
+        n_moved = 0
+        for one in self.scheduler.handle(event):
+            if isinstance(one, told.Compute):
+                self._plan = one.plan
+            elif isinstance(one, told.Finish):
+                self._ends.append(one.end)
+            elif isinstance(one, told.Save):
+                n_moved += one.blocks[-1][2]
+            elif isinstance(one, told.Restore):
+                n_moved += one.n_keep
+            elif isinstance(one, told.Swap):
+                n_moved += 2 * one.n_cells
+        if not n_moved:
+            return 0.0
+        moved_s = n_moved * self.scheduler.limits.cell_bytes * PER_BYTE_S
+        self._tell(told.Moved(n_moved, moved_s, ()))
+        return moved_s
