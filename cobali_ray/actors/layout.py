@@ -100,7 +100,7 @@ def served_by(found: Sequence[Place]) -> list[Served]:
 
 
 class ForIngress(NamedTuple):
-    """What the HTTP layer is told beside its engines: nothing of any of them, so that no change of one concerns it."""
+    """What the HTTP layer is told: nothing of any engine, so that no change of one concerns it."""
 
     api: ApiSettings
     log_level: str
@@ -108,7 +108,10 @@ class ForIngress(NamedTuple):
 
 
 def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
-    """Return what the HTTP layer is told; `listens` is where clients reach it, if not at Serve's own proxy."""
+    """Return what the HTTP layer is told.
+
+    `listens` is where clients reach it, if that is not at Serve's own proxy.
+    """
     api = ApiSettings(
         api_keys=settings.api_keys,
         api_keys_file=settings.api_keys_file,

@@ -206,7 +206,11 @@ class EngineLink:
 
     def _has_ended(self) -> bool:
         """Say whether the engine's process is gone though no call failed; of another machine's, say no."""
-        return self._known is not None and not self._known.wire_key and has_ended(self._known.pid, self._known.began)
+        return (
+            self._known is not None
+            and not self._known.wire_key
+            and has_ended(self._known.pid, self._known.began)
+        )
 
     def _met(self, found: Attendance, asked_s: float) -> None:
         """Take the answer to a call that began at `asked_s`: the engine is there, and may be another one."""
