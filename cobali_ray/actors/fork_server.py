@@ -24,12 +24,13 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
 from cobali_ray.actors import fork_worker
 from cobali_ray.actors.folder import clear, fork_socket
+from cobali_ray.actors.ray_private import draws_alike, keep_sessions_private, no_random_ids
 
 MODULES: Final = (
     "ray._private.workers.default_worker",
@@ -44,8 +45,6 @@ MODULES: Final = (
 NO_JOB: Final = "ffffffff"
 """The job of a worker that has none yet. Ray reads it when imported, so it is alike in all forks."""
 ASK_S: Final = 10.0
-SESSION: Final = "/session_"
-"""In the path of everything that belongs to one cluster of Ray's."""
 
 
 class ForkServer:
@@ -86,7 +85,7 @@ class ForkServer:
 def preload() -> None:
     """Import what workers need, and keep the garbage collector's hands off it: pages stay shared."""
     gc.disable()
-    with warnings.catch_warnings(), _no_random_ids():
+    with warnings.catch_warnings(), no_random_ids():
         warnings.simplefilter("ignore")
         for name in MODULES:
             try:
@@ -97,61 +96,6 @@ def preload() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-def keep_sessions_private() -> None:
-    """Have Ray leave a session's folders as they are.
-
-    Every process that joins would let everybody write there, whatever the umask. The folder of all sessions,
-    which the users of a machine have in common, stays open.
-    """
-    from ray._common import utils
-
-    share = utils.try_make_directory_shared
-
-    def share_common(path: str) -> None:
-        if SESSION not in path:
-            share(path)
-
-    utils.try_make_directory_shared = share_common
-
-
-@contextlib.contextmanager
-def _no_random_ids() -> Iterator[None]:
-    """Keep Ray from drawing ids: forks of a generator that has begun all go on with the same ones.
-
-    Serve's modules name their actor classes when they are imported.
-    """
-    import ray.actor
-
-    class FromSystem:
-        @staticmethod
-        def from_random() -> Any:
-            return real(os.urandom(real.size()))
-
-    real = ray.actor.ActorClassID
-    ray.actor.ActorClassID = FromSystem
-    try:
-        yield
-    finally:
-        ray.actor.ActorClassID = real
-
-
-def draws_alike() -> bool:
-    """Say whether two forks would draw the same ids, so that there must be none."""
-    drawn = set()
-    for _ in range(2):
-        ours, theirs = os.pipe()
-        if (pid := os.fork()) == 0:
-            from ray._raylet import JobID, PlacementGroupID
-
-            os.write(theirs, PlacementGroupID.of(JobID.from_int(1)).binary())
-            os._exit(0)
-        drawn.add(os.read(ours, 100))
-        os.waitpid(pid, 0)
-        os.close(ours)
-        os.close(theirs)
-    return len(drawn) < 2
 
 
 def fork_for_all(listener: socket.socket, parent: int) -> dict[str, Any] | None:

@@ -1,15 +1,14 @@
 """Ray's node for `cobali serve`: what it needs of Ray, and as long to start as a busy machine takes.
 
-Ray has no settings for most of that, so its functions are wrapped while it starts (`altered`). What is left
-out without the dashboard: the dashboard's server, the autoscaler, and two agents, of metrics that nobody
-scrapes and of runtime environments that we have none of. Its log monitor runs as a thread of this process.
+Ray has no settings for most of that, so its functions are wrapped while it starts (`altered` in
+ray_private.py). What is left out without the dashboard: the dashboard's server, the autoscaler, and two
+agents, of metrics that nobody scrapes and of runtime environments that we have none of. Its log monitor runs
+as a thread of this process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import os
 import resource
 import secrets
@@ -17,23 +16,22 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from cobali_ray.actors import fork_worker
-from cobali_ray.actors.fork_server import keep_sessions_private
 from cobali_ray.actors.output import Output
 from cobali_ray.actors.processes import descendants, end
+from cobali_ray.actors.ray_private import (
+    RAY_START_S,
+    altered,
+    keep_sessions_private,
+    pass_logs_on,
+    process_of,
+)
 from cobali_ray.errors import StartError
 from cobali_ray.ports import free_port, socket_dir
 
 LOOPBACK = "127.0.0.1"
-POLL_S = 0.05
-
-RAY_START_S = 120
-"""How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
 
 LONGEST_TEMP = 40
 """Bytes of a path below which Ray's sockets, which may have 107, can still be named."""
@@ -67,10 +65,6 @@ N_FILES = 10_300
 PARTS = ("gcs_server", "raylet")
 """Of Ray's processes on a node, those that it starts only once and without which nothing works for long."""
 STOPPING_S = 0.5
-
-NO_AGENT = "/bin/sh -c 'exec cat'"
-"""Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
-AGENTS = ("dashboard_agent", "runtime_env_agent")
 
 
 def guard_token(output: Output) -> None:
@@ -164,21 +158,12 @@ def require_files() -> None:
         )
 
 
-def logs_folder() -> Path:
-    """Return the folder of the logs of Ray, of Serve and of every engine."""
-    from ray._private import worker
-
-    return Path(worker._global_node.get_logs_dir_path())  # noqa: SLF001 Ray has no public word for it
-
-
 @contextlib.contextmanager
 def watching_node(act: Callable[[str, int], None]) -> Iterator[None]:
     """Call `act` in a thread with the name and the exit status of a part of Ray's node that ends meanwhile.
 
     A signal may reach it and this process alike: that this one is stopping has `STOPPING_S` to show.
     """
-    from ray._private import worker
-
     stopping = threading.Event()
 
     def watch(name: str, process: subprocess.Popen[bytes]) -> None:
@@ -186,9 +171,8 @@ def watching_node(act: Callable[[str, int], None]) -> Iterator[None]:
         if not stopping.wait(STOPPING_S):
             act(name, status)
 
-    parts = worker._global_node.all_processes  # noqa: SLF001 Ray has no public word for it
     for name in PARTS:
-        words = name, parts[name][0].process
+        words = name, process_of(name)
         threading.Thread(target=watch, args=words, name=f"watch {name}", daemon=True).start()
     try:
         yield
@@ -218,84 +202,5 @@ def _init_ray(*, dashboard: bool, meanwhile: Callable[[], None]) -> None:
             # Else Ray's own choice, which may have the better disk.
             _temp_dir=f"{temp_folder()}/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP else None,
         )
-    threading.Thread(target=_pass_logs_on, name="logs", daemon=True).start()
+    threading.Thread(target=pass_logs_on, args=(LOOPBACK,), name="logs", daemon=True).start()
     thread.join()
-
-
-@contextlib.contextmanager
-def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
-    """Have Ray start the first node as we want it.
-
-    Two limits that a busy machine breaks are written in Ray's code: it gives the node 30 s to report, and the
-    node gives its agents 15 s each to write down which ports they have chosen, and aborts if they do not. So
-    the ports are chosen, and written down, before it starts.
-    """
-    from ray._private import parameter, ray_constants, services, utils
-    from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
-
-    params, get_node = parameter.RayParams, services.get_node
-    start_raylet, start_ray_process = services.start_raylet, services.start_ray_process
-
-    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
-        until = time.monotonic() + RAY_START_S
-        while True:
-            try:
-                return get_node(gcs_address, node_id)
-            except RuntimeError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(POLL_S)
-
-    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
-        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
-        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
-        persist_port(told["session_dir"], told["node_id"], DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
-        info = start_raylet(*args, **kwargs)
-        meanwhile.start()
-        return info
-
-    def start_without_agents(command: list[str], *args: Any, **kwargs: Any) -> Any:
-        return start_ray_process([_without_agent(word) for word in command], *args, **kwargs)
-
-    ports = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    told: dict[str, Any] = {name: free_port() for name in ports} | {"include_log_monitor": False}
-    if fork_worker.SOCKET in os.environ:
-        told["setup_worker_path"] = fork_worker.__file__
-    new: dict[str, Any] = {"get_node": get_node_in_time, "start_raylet": start_raylet_with_port}
-    if not dashboard:
-        told["no_monitor"] = True
-        new |= {"start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents}
-    old = {name: getattr(services, name) for name in new}
-    set_sigterm_handler = utils.set_sigterm_handler
-    # Signals are ours, in this process.
-    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
-    utils.set_sigterm_handler = lambda _: None
-    parameter.RayParams = functools.partial(params, **told)
-    vars(services).update(new)
-    try:
-        yield
-    finally:
-        parameter.RayParams = params
-        vars(services).update(old)
-        utils.set_sigterm_handler = set_sigterm_handler
-
-
-def _without_agent(word: str) -> str:
-    """Return a word of the node's command; one that gives an agent's command gives another one."""
-    names = [f"--{agent}_command" for agent in AGENTS]
-    name, _, _ = word.partition("=")
-    return f"{name}={NO_AGENT}" if name in names else word
-
-
-def _pass_logs_on() -> None:
-    """Do what Ray has a process for: hand on what workers write, for the terminal."""
-    from ray._private import log_monitor, worker
-
-    node = worker._global_node  # noqa: SLF001 Ray has no public word for it
-    folder = node.get_logs_dir_path()
-    # Whatever ends it ends with the cluster; the lines are in Ray's files all the same.
-    with contextlib.suppress(Exception):
-        monitor = log_monitor.LogMonitor(LOOPBACK, folder, node.get_gcs_client(), log_monitor.is_proc_alive)
-        # It counts them as known, and so leaves them out: they complain of the agents that are not there.
-        monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
-        monitor.run()

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from cobali_ray.actors.banner import banner
+from cobali_ray.actors.ray_private import hear_workers
 from cobali_ray.errors import CobaliError, StartError
 from cobali_ray.models.builtin import Progress as Told
 from cobali_ray.telemetry.lines import more_line, readable
@@ -311,10 +312,7 @@ class Workers:
 
     def hear(self) -> None:
         """Take their lines, which Ray would print; Ray must have been started."""
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
-
-        dispatcher.remove_handler("ray_print_logs")
-        dispatcher.add_handler("cobali", self.take)
+        hear_workers(self.take)
 
     def take(self, data: dict[str, Any]) -> None:
         """Take some lines of one of them, as Ray has them."""

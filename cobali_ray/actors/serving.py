@@ -39,7 +39,6 @@ from cobali_ray.actors.node import (
     RAY_FLAGS,
     guard_token,
     is_full,
-    logs_folder,
     one_line,
     require_files,
     require_room,
@@ -49,6 +48,7 @@ from cobali_ray.actors.node import (
 )
 from cobali_ray.actors.output import Apart, Output, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
+from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
 from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
@@ -329,10 +329,8 @@ def _in_time(limit_s: float) -> Iterator[None]:
 def _start_serve(*, host: str, port: int | None) -> None:
     """Start Serve's controller, which starts the front end; the app need not wait for that."""
     from ray import serve
-    from ray.serve._private import api, client
 
-    for module in (api, client):
-        vars(module)["HTTP_PROXY_TIMEOUT"] = 0
+    wait_for_no_proxy()
     with contextlib.suppress(TimeoutError):  # what counts is that the app answers, see _wait_ready
         serve.start(http_options={"host": host, "port": port})
 

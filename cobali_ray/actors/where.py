@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import ray
-from ray.serve._private import replica
+
+from cobali_ray.actors.ray_private import listen_on
 
 
 class Place(TypedDict):
@@ -25,13 +25,6 @@ def where_am_i() -> Place:
 
 
 def stay_here() -> None:
-    """Have Serve's gRPC server of this replica, which starts later, listen on the node's address alone.
-
-    Serve itself has it listen on all addresses of the machine.
-    """
+    """Have Serve's gRPC server of this replica listen on the node's address alone."""
     if host := where_am_i()["host"]:
-        replica.add_port_to_grpc_server = partial(_listen_on, host, replica.add_port_to_grpc_server)
-
-
-def _listen_on(host: str, listen: Any, server: Any, address: str) -> Any:
-    return listen(server, address.replace("[::]", f"[{host}]" if ":" in host else host))
+        listen_on(host)

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from cobali_ray.actors.fork_server import ForkServer
 from cobali_ray.actors.front import ports_held
-from cobali_ray.actors.node import altered
+from cobali_ray.actors.ray_private import altered
 from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.ports import free_port
 from cobali_ray.settings import EngineSettings

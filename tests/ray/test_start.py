@@ -22,7 +22,7 @@ import httpx2
 import pytest
 import yaml
 
-from cobali_ray.actors import node, serving
+from cobali_ray.actors import node, ray_private, serving
 from cobali_ray.actors.cluster import cluster_environment
 from cobali_ray.actors.front import MEND_UVICORN
 from cobali_ray.actors.output import JsonLines
@@ -104,7 +104,7 @@ def test_a_part_of_ray_that_ends_is_told_unless_the_server_stops(monkeypatch, pa
 
 
 def altered(*, dashboard):
-    return node.altered(dashboard=dashboard, meanwhile=threading.Thread(target=list))
+    return ray_private.altered(dashboard=dashboard, meanwhile=threading.Thread(target=list))
 
 
 def test_ray_waits_where_its_code_would_not(monkeypatch):
@@ -125,7 +125,7 @@ def test_ray_waits_where_its_code_would_not(monkeypatch):
         return {"node_id": node_id}
 
     monkeypatch.setattr(services, "get_node", get_node)
-    monkeypatch.setattr(node, "POLL_S", 0)
+    monkeypatch.setattr(ray_private, "POLL_S", 0)
     before = parameter.RayParams
     with altered(dashboard=True):
         assert services.get_node("address", "node") == {"node_id": "node"}
@@ -145,7 +145,7 @@ def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
     monkeypatch.setattr(services, "start_ray_process", lambda command, *_, **__: started.append(command))
     monkeypatch.setattr(services, "start_api_server", lambda *_: ("board", "process"))
     source = inspect.getsource(services.start_raylet)
-    assert all(f'"--{agent}_command={{}}"' in source for agent in node.AGENTS)
+    assert all(f'"--{agent}_command={{}}"' in source for agent in ray_private.AGENTS)
     assert "services.start_api_server(" in inspect.getsource(ray_node.Node.start_api_server)
     with altered(dashboard=dashboard):
         services.start_ray_process(["raylet", "--dashboard_agent_command=python agent.py --port=1", "--head"])
@@ -154,7 +154,7 @@ def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
     assert started == [
         [
             "raylet",
-            f"--dashboard_agent_command={'python agent.py --port=1' if dashboard else node.NO_AGENT}",
+            f"--dashboard_agent_command={'python agent.py --port=1' if dashboard else ray_private.NO_AGENT}",
             "--head",
         ]
     ]
@@ -162,7 +162,7 @@ def test_what_nobody_uses_is_not_started(monkeypatch, dashboard):
 
 
 def test_what_stands_in_for_an_agent_waits_until_its_node_ends():
-    words = [*shlex.split(node.NO_AGENT), "--node-id=1", "--disable-metrics-collection"]
+    words = [*shlex.split(ray_private.NO_AGENT), "--node-id=1", "--disable-metrics-collection"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as agent:
         with pytest.raises(subprocess.TimeoutExpired):
             agent.wait(0.2)

@@ -1,0 +1,243 @@
+"""Every private name of Ray's that we replace or call, each looked for before it is.
+
+Ray has no settings for what is done here. A version that lacks one of the names ends the start with an error
+that says which; others have the names and may use them otherwise, which is why the package asks for the minor
+version that was tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cobali_ray.actors import fork_worker
+from cobali_ray.errors import StartError
+from cobali_ray.ports import free_port
+
+TESTED = "2.60"
+SESSION = "/session_"
+"""In the path of everything that belongs to one cluster of Ray's."""
+RAY_START_S = 120
+"""How long one part of Ray may take to start. A busy machine makes it slow; what hangs hangs for longer."""
+POLL_S = 0.05
+
+NO_AGENT = "/bin/sh -c 'exec cat'"
+"""Stands in for an agent, which a node must have: whatever words follow, it waits until the node ends."""
+AGENTS = ("dashboard_agent", "runtime_env_agent")
+
+
+def _having(module: str, *names: str) -> Any:
+    """Return a module of Ray's that has these names. Raises StartError where this version lacks one."""
+    try:
+        found = import_module(module)
+        missing = [name for name in names if not hasattr(found, name)]
+    except ImportError:
+        found, missing = None, [""]
+    if missing:
+        what = f"{module}.{missing[0]}".rstrip(".")
+        raise StartError(
+            "Ray",
+            f"version {version('ray')} has no {what}, which this server needs; "
+            f"install the version it was tested with: pip install 'ray[serve]=={TESTED}.*'",
+        )
+    return found
+
+
+# -- in every process -------------------------------------------------------------------------------------
+
+
+def keep_sessions_private() -> None:
+    """Have Ray leave a session's folders as they are.
+
+    Every process that joins would let everybody write there, whatever the umask. The folder of all sessions,
+    which the users of a machine have in common, stays open.
+    """
+    utils = _having("ray._common.utils", "try_make_directory_shared")
+    share = utils.try_make_directory_shared
+
+    def share_common(path: str) -> None:
+        if SESSION not in path:
+            share(path)
+
+    utils.try_make_directory_shared = share_common
+
+
+@contextlib.contextmanager
+def no_random_ids() -> Iterator[None]:
+    """Keep Ray from drawing ids: forks of a generator that has begun all go on with the same ones.
+
+    Serve's modules name their actor classes when they are imported.
+    """
+    actor = _having("ray.actor", "ActorClassID")
+
+    class FromSystem:
+        @staticmethod
+        def from_random() -> Any:
+            return real(os.urandom(real.size()))
+
+    real = actor.ActorClassID
+    actor.ActorClassID = FromSystem
+    try:
+        yield
+    finally:
+        actor.ActorClassID = real
+
+
+def draws_alike() -> bool:
+    """Say whether two forks would draw the same ids, so that there must be none."""
+    drawn = set()
+    for _ in range(2):
+        ours, theirs = os.pipe()
+        if (pid := os.fork()) == 0:
+            ids = _having("ray._raylet", "JobID", "PlacementGroupID")
+            os.write(theirs, ids.PlacementGroupID.of(ids.JobID.from_int(1)).binary())
+            os._exit(0)
+        drawn.add(os.read(ours, 100))
+        os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
+    return len(drawn) < 2
+
+
+# -- in replicas ------------------------------------------------------------------------------------------
+
+
+def listen_on(host: str) -> None:
+    """Have Serve's gRPC server of this replica, which starts later, listen on this address alone.
+
+    Serve itself has it listen on all addresses of the machine.
+    """
+    replica = _having("ray.serve._private.replica", "add_port_to_grpc_server")
+    listen, place = replica.add_port_to_grpc_server, f"[{host}]" if ":" in host else host
+
+    def listen_there(server: Any, address: str) -> Any:
+        return listen(server, address.replace("[::]", place))
+
+    replica.add_port_to_grpc_server = listen_there
+
+
+# -- in the process that starts Ray -----------------------------------------------------------------------
+
+
+def this_node() -> Any:
+    """Return Ray's node, which this process has started."""
+    return _having("ray._private.worker", "_global_node")._global_node  # noqa: SLF001
+
+
+def logs_folder() -> Path:
+    """Return the folder of the logs of Ray, of Serve and of every engine."""
+    return Path(this_node().get_logs_dir_path())
+
+
+def process_of(part: str) -> subprocess.Popen[bytes]:
+    """Return the process of a part of this node, such as `raylet`."""
+    process: subprocess.Popen[bytes] = this_node().all_processes[part][0].process
+    return process
+
+
+def hear_workers(take: Callable[[dict[str, Any]], None]) -> None:
+    """Have `take` called with what other processes write, which Ray would print."""
+    dispatcher = _having(
+        "ray._private.ray_logging", "global_worker_stdstream_dispatcher"
+    ).global_worker_stdstream_dispatcher
+    dispatcher.remove_handler("ray_print_logs")
+    dispatcher.add_handler("cobali", take)
+
+
+def wait_for_no_proxy() -> None:
+    """Have `serve.start` return while the front end still starts."""
+    for module in ("api", "client"):
+        vars(_having(f"ray.serve._private.{module}", "HTTP_PROXY_TIMEOUT"))["HTTP_PROXY_TIMEOUT"] = 0
+
+
+@contextlib.contextmanager
+def altered(*, dashboard: bool, meanwhile: threading.Thread) -> Iterator[None]:
+    """Have Ray start the first node as we want it.
+
+    Two limits that a busy machine breaks are written in Ray's code: it gives the node 30 s to report, and the
+    node gives its agents 15 s each to write down which ports they have chosen, and aborts if they do not. So
+    the ports are chosen, and written down, before it starts.
+    """
+    parameter = _having("ray._private.parameter", "RayParams")
+    constants = _having("ray._private.ray_constants", "RAY_DISABLE_FAILURE_SIGNAL_HANDLER")
+    services = _having(
+        "ray._private.services", "get_node", "start_raylet", "start_ray_process", "start_api_server"
+    )
+    utils = _having("ray._private.utils", "set_sigterm_handler")
+    raylet = _having("ray._raylet", "DASHBOARD_AGENT_LISTEN_PORT_NAME", "persist_port")
+    params, get_node = parameter.RayParams, services.get_node
+    start_raylet, start_ray_process = services.start_raylet, services.start_ray_process
+
+    def get_node_in_time(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + RAY_START_S
+        while True:
+            try:
+                return get_node(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(POLL_S)
+
+    def start_raylet_with_port(*args: Any, **kwargs: Any) -> Any:
+        told = inspect.signature(start_raylet).bind(*args, **kwargs).arguments
+        port = told["dashboard_agent_listen_port"]  # the one that the node itself is not told
+        raylet.persist_port(
+            told["session_dir"], told["node_id"], raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME, port
+        )
+        info = start_raylet(*args, **kwargs)
+        meanwhile.start()
+        return info
+
+    def start_without_agents(command: list[str], *args: Any, **kwargs: Any) -> Any:
+        return start_ray_process([_without_agent(word) for word in command], *args, **kwargs)
+
+    ports = ("metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    told: dict[str, Any] = {name: free_port() for name in ports} | {"include_log_monitor": False}
+    if fork_worker.SOCKET in os.environ:
+        told["setup_worker_path"] = fork_worker.__file__
+    new: dict[str, Any] = {"get_node": get_node_in_time, "start_raylet": start_raylet_with_port}
+    if not dashboard:
+        told["no_monitor"] = True
+        new |= {"start_api_server": lambda *_, **__: ("", None), "start_ray_process": start_without_agents}
+    old = {name: getattr(services, name) for name in new}
+    set_sigterm_handler = utils.set_sigterm_handler
+    # Signals are ours, in this process.
+    constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
+    utils.set_sigterm_handler = lambda _: None
+    parameter.RayParams = functools.partial(params, **told)
+    vars(services).update(new)
+    try:
+        yield
+    finally:
+        parameter.RayParams = params
+        vars(services).update(old)
+        utils.set_sigterm_handler = set_sigterm_handler
+
+
+def _without_agent(word: str) -> str:
+    """Return a word of the node's command; one that gives an agent's command gives another one."""
+    names = [f"--{agent}_command" for agent in AGENTS]
+    name, _, _ = word.partition("=")
+    return f"{name}={NO_AGENT}" if name in names else word
+
+
+def pass_logs_on(host: str) -> None:
+    """Do what Ray has a process for: hand on what workers write, for the terminal."""
+    log_monitor, node = _having("ray._private.log_monitor", "LogMonitor", "is_proc_alive"), this_node()
+    folder = node.get_logs_dir_path()
+    # Whatever ends it ends with the cluster; the lines are in Ray's files all the same.
+    with contextlib.suppress(Exception):
+        monitor = log_monitor.LogMonitor(host, folder, node.get_gcs_client(), log_monitor.is_proc_alive)
+        # It counts them as known, and so leaves them out: they complain of the agents that are not there.
+        monitor.log_filenames |= {f"{folder}/{name}.err" for name in ("gcs_server", "raylet")}
+        monitor.run()
