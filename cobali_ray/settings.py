@@ -23,12 +23,18 @@ from pydantic_settings import (
 )
 
 from cobali_ray.core.embedding import ChosenPooling
-from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, EngineLimits, Grain, PrefillOrder
+from cobali_ray.core.limits import (
+    MAX_SLOTS,
+    PLAIN_CELL_TYPES,
+    CellType,
+    EngineLimits,
+    Grain,
+    PrefillOrder,
+)
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import NEUTRAL, SamplingParams, tuned
 from cobali_ray.errors import ConfigError, InvalidParameterError, InvariantError
 
-MAX_SLOTS = 256
 MAX_COUNT = (1 << 31) - 1
 """What llama.cpp can count to."""
 MAX_THREADS = 512

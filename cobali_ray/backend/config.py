@@ -9,10 +9,9 @@ from typing import Literal
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import ChosenPooling
-from cobali_ray.core.limits import PLAIN_CELL_TYPES, CellType, Grain
+from cobali_ray.core.limits import MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
-MAX_SLOTS = 256
 FLASH = {"auto": -1, "off": 0, "on": 1}
 """How llama.cpp numbers what `flash_attn` may be."""
 FEWEST_SLOTS = 32

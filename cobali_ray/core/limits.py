@@ -13,6 +13,8 @@ CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4
 PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})
 """Those that are not quantised."""
 
+MAX_SLOTS = 256
+"""Sequences that llama.cpp keeps apart in one context."""
 MIN_SCORED_ROWS = 2
 """A chunk of one token is computed by another kernel, which rounds differently."""
 _MANY_STEPS = 4

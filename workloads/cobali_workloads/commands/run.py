@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from cobali_ray.command_line import said
+from cobali_ray.core.limits import MAX_SLOTS
 from cobali_ray.models.completion import complete_model
 from cobali_workloads.run import RunOptions, run_command
 
@@ -34,7 +35,7 @@ def run(
     mode: Annotated[
         Literal["seq", "cont"], typer.Option(help="One request at a time, or continuous batching.")
     ] = "cont",
-    max_slots: Annotated[int, typer.Option(min=1, max=256, help="Requests computed together.")] = 16,
+    max_slots: Annotated[int, typer.Option(min=1, max=MAX_SLOTS, help="Requests computed together.")] = 16,
     ctx: Annotated[
         int, typer.Option(help="KV cells in total; a request gets ctx / max-slots tokens.")
     ] = 16384,
