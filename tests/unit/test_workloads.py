@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from cobali_ray.errors import ConfigError
+from cobali_workloads.load.prompts_file import read_prompts
 from cobali_workloads.load.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
 from cobali_workloads.load.shape_file import load_shape
 from cobali_workloads.load.trace import read_trace
 from cobali_workloads.load.workload import arrivals, prefix_groups, sizes
-from cobali_workloads.run import read_prompts
 
 ROOT = Path(__file__).parents[2]
 WORKLOADS = ROOT / "workloads"

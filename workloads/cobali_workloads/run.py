@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,9 @@ from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import EngineSettings, read_settings
+from cobali_workloads.load.prompts_file import read_prompts, read_text
 from cobali_workloads.offline import RunReport, run_offline
 
-_BLANK_LINE = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 SHARES = (0.5, 0.9, 0.99)
 LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
 
@@ -57,24 +56,6 @@ class RunOptions:
             "prefill_order": "fcfs",
         }
         return read_settings(values | self.settings)
-
-
-def read_prompts(text: str) -> list[str]:
-    """Split a prompts file at its blank lines; a prompt may have several lines. None at all: ConfigError."""
-    prompts = [p.strip() for p in _BLANK_LINE.split(text.replace("\r\n", "\n")) if p.strip()]
-    if not prompts:
-        raise ConfigError("prompts", "there is none in the file")
-    return prompts
-
-
-def read_text(setting: str, path: Path) -> str:
-    """Return what a text file holds. Raises ConfigError; `setting` says where the file was named."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(setting, f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(setting, f"{path} is not a text in UTF-8") from error
 
 
 def run_command(options: RunOptions, console: Console, *, show: bool = False) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ConfigError
+from cobali_workloads.load.prompts_file import read_prompts, read_text
 from cobali_workloads.load.shape import (
     Fixed,
     Intruder,
@@ -22,7 +23,6 @@ from cobali_workloads.load.shape import (
 from cobali_workloads.load.shape_file import load_shape
 from cobali_workloads.load.trace import read_trace
 from cobali_workloads.load.workload import Arrival
-from cobali_workloads.run import read_prompts, read_text
 
 
 @dataclass(frozen=True, slots=True)
