@@ -19,7 +19,7 @@ WORKLOADS = "workloads"
 def require_extra(extra: str, *modules: str) -> None:
     """Check that the packages of an extra can be imported. Raises MissingExtraError, which names both."""
     for module in modules:
-        if not _is_there(module):
+        if not is_there(module):
             raise MissingExtraError(module, remedy(extra))
 
 
@@ -53,7 +53,8 @@ def _near(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Say whether a module can be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it should be part of

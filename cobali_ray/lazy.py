@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cobali_ray.extras import require_extra
+from cobali_ray.extras import is_there, require_extra
 
 
 class LazyGroup(TyperGroup):
@@ -44,7 +44,7 @@ class LazyGroup(TyperGroup):
     def load(self, name: str) -> Any:
         """Import a command. Raises MissingExtraError where its whole package is missing."""
         module, attribute = self.places[name].split(":")
-        if name in self.needs and not _is_there(module):
+        if name in self.needs and not is_there(module):
             require_extra(*self.needs[name])
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
@@ -92,14 +92,9 @@ def mend_completion() -> None:
 
 def _docstring(module: str, attribute: str) -> str:
     """Read the docstring of a function, or of its module where it has none, without running either."""
-    spec = find_spec(module) if _is_there(module) else None
+    spec = find_spec(module) if is_there(module) else None
     if spec is None or spec.origin is None:
         return f"Is in a package that is not installed: {module.partition('.')[0].replace('_', '-')}."
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == attribute)
     return ast.get_docstring(next(functions, tree)) or ""
-
-
-def _is_there(module: str) -> bool:
-    """Say whether the package that a module is part of can be imported."""
-    return find_spec(module.partition(".")[0]) is not None

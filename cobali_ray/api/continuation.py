@@ -19,6 +19,7 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     EngineDiedError,
     LoadingError,
+    RefusedError,
 )
 
 _log = structlog.get_logger(__name__)
@@ -69,7 +70,7 @@ async def continued(
                 book.note_death()
             else:
                 return
-    except CobaliError as error:  # of the first engine or a later one, which may refuse to go on
+    except (EngineDiedError, DeadlineExceededError, RefusedError) as error:  # a later one may refuse to go on
         if not book.begun:
             raise
         yield [book.fail(error)]

@@ -42,6 +42,8 @@ from tools.clients import PROGRAMS
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "DECISIONS.md", "CONTRIBUTING.md", "SECURITY.md")
 COMMANDS = "docs/commands.md"
+PLACES = ("", "cobali_ray", "workloads/cobali_workloads")
+"""Where the paths in documents begin."""
 FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|yaml|toml|json|txt)|[\w./-]+/")
 NOT_OURS = {"/openapi.json", "site/"}  # a route, and what `make docs` makes
 PLACEHOLDERS = re.compile(r"\b(TODO|FIXME|TBD|XXX|WIP|lorem|placeholder|coming soon)\b", re.IGNORECASE)
@@ -106,7 +108,7 @@ def test_every_metric_is_listed_and_exported():
         assert (kind, labels) == (exported[name].type, own), name
     assert "carries the label `engine`" in read("docs/metrics.md")
     named = {word for document in DOCUMENTS for word in re.findall(r"\bcobali_[a-z0-9_]+", read(document))}
-    assert named - {"cobali_ray", "cobali_"} <= set(exported)
+    assert named - {"cobali_ray", "cobali_workloads", "cobali_"} <= set(exported)
 
 
 def test_the_tables_of_the_api_are_what_the_server_describes():
@@ -160,10 +162,12 @@ def test_links_and_files_lead_somewhere(document):
         assert target.exists(), link
         if anchor:
             titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {title.lower().replace(" ", "-") for title in titles}, link
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, (
+                link
+            )
     names = {word for word in ticked(text) if FILE_NAME.fullmatch(word)} - NOT_OURS
     for name in names:
-        assert (ROOT / name).exists() or (ROOT / "cobali_ray" / name).exists(), name
+        assert any((ROOT / place / name).exists() for place in PLACES), name
 
 
 def commands():

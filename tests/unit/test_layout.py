@@ -1,8 +1,6 @@
 """Several engines in the settings: who is told what, under which name."""
 
-import ast
 import warnings
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,10 +8,9 @@ import yaml
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
-from cobali_ray.actors import ingress
 from cobali_ray.actors.layout import for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_ALL, EngineSettings, listed, read_settings
+from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, listed, read_settings
 
 TWO = {
     "n_slots": 8,
@@ -169,14 +166,17 @@ def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, share
     assert list(gpu_shares(found, n_gpus).values()) == shares
 
 
-def test_what_the_ingress_reads_it_is_told():
-    tree = ast.parse(Path(ingress.__file__).read_text(encoding="utf-8"))
-    read = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in {"s", "settings"}
+def test_the_ingress_is_told_all_that_it_reads():
+    said = {
+        "api_keys": ["secret"], "allowed_origins": ["https://a.example"], "strict": True, "n_ingress": 3,
+        "max_body_bytes": 2048, "default_max_tokens": 7, "default_timeout_s": 9.0, "min_stream_gap_s": 0.5,
+        "api_keys_file": "keys.yaml",
+    }  # fmt: skip
+    assert set(said) == OF_INGRESS
+    settings = read_settings(said | {"log_level": "debug", "otlp_endpoint": "http://127.0.0.1:1"})
+    told = for_ingress(settings, "http://127.0.0.1:8000")
+    assert {name: getattr(told.api, name) for name in said} == {
+        name: getattr(settings, name) for name in said
     }
-    assert "api_keys" in read
-    assert read <= OF_ALL, "what is not told has its default there"
+    assert (told.api.listens, told.log_level) == ("http://127.0.0.1:8000", "debug")
+    assert told.otlp_endpoint == settings.otlp_endpoint

@@ -64,8 +64,8 @@ class Releasing:
     def __init__(self, server):
         self._server = server
 
-    def ask(self, question):
-        answer = self._server.loop.ask(question)
+    def act(self, action):
+        answer = self._server.loop.act(action)
         self._server.backend.may_go.set()
         return answer
 
