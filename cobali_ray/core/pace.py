@@ -129,12 +129,14 @@ class Pacer:
     ) -> list[Span]:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
+        Asked again, it answers the same until the next tick is learnt.
+
         With a target, it takes no longer than `within_s`: streams that have no part in it wait for its end.
         Streams of a worse class do not bind a prompt; beside them, and beside those of tenants who had far
         more, the automatic target is `DUE_FACTOR` times as long; no other prompt makes such a tick longer.
         """
         budget = limits.token_budget - len(streams)
-        self.target_s = 0.0
+        self.target_s, self._trying = 0.0, False
         if not prompts:
             return []
         first, decode_s, exact = min([p.rank for p in prompts]), 0.0, False
@@ -255,7 +257,7 @@ class Pacer:
             return 0
         if self.model.chunk_s(prompt.n_computed, step, mixed=mixed) > _NEARLY * left_s:
             return 0
-        self._untried_s, self._trying = 0.0, True
+        self._trying = True
         return step
 
     def decode_s(self, n_decode: int, context: int) -> float:
@@ -284,7 +286,7 @@ class Pacer:
         if self._trying:
             factor = 2.0 if seconds > self.target_s else 0.5
             self._try_s = min(max(factor * self._try_s, _TRY_S), _MOST_TRY_S)
-            self._trying = False
+            self._untried_s, self._trying = 0.0, False
         self._untried_s += seconds
         self.model.learn(shape, seconds)
         return predicted

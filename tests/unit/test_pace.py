@@ -354,3 +354,16 @@ def test_without_a_target_plans_are_the_fixed_kind():
     pacer = Pacer(None)
     slots = [View(0, 50, 1, decoding=True), View(1, 0, 5000)]
     assert [p.length for p in planned(pacer, slots, LIMITS)] == [1, 1024]
+
+
+def test_a_plan_is_a_question_that_can_be_asked_again():
+    pacer, limits, n_tried = Pacer(0.165, GRAIN), replace(LIMITS, grain=GRAIN), 0
+    for _ in range(60):
+        slots = beside(3, 4000)
+        slots[-1].n_computed = 256
+        first = planned(pacer, slots, limits)
+        assert planned(pacer, slots, limits) == first
+        (chunk,) = [span for span in first if span.length > 1]
+        n_tried += pacer._trying
+        pacer.learn(Shape(3, 30, ((chunk.start, chunk.length),)), 0.03 + 0.001 * chunk.length)
+    assert n_tried
