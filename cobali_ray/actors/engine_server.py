@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 import structlog
 
 from cobali_ray import __version__
 from cobali_ray.actors.processes import began_at
-from cobali_ray.actors.ray_metrics import RayMetrics
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.actors.tracing import EngineTracer
 from cobali_ray.actors.where import stay_here, where_am_i
@@ -130,7 +128,6 @@ class EngineServer:
         self._card: ModelCard | None = None
         self._runs: dict[str, Any] = {}
         """What a person who starts it wants to know, once the model is loaded."""
-        self._ray_metrics: RayMetrics | None = None
         self._loop = self._new_loop()
         self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
         self._used_s = self._clock.now()
@@ -158,19 +155,13 @@ class EngineServer:
         self._slot_files = SlotFiles(
             loop, self._clock, settings.slot_save_path, lambda: model_hash(settings, self._path)
         )
-        if self._telemetry is not None and ray.is_initialized():
-            self._ray_metrics = self._onlooker.look(RayMetrics, self._telemetry.collector.snapshot)
-        if self._ray_metrics is not None:
-            self._ray_metrics.start()
         self._loop, self._loaded, self._used_s = loop, True, self._clock.now()
 
     def _close_loop(self) -> None:
         """Give the model's memory back. Blocks."""
         loop, self._loop = self._loop, self._new_loop()
-        if self._ray_metrics is not None:
-            self._ray_metrics.stop()
         loop.stop(timeout_s=CLOSE_S)
-        self._telemetry = self._ray_metrics = None
+        self._telemetry = None
         del self._slot_files
 
     def _open(self, sink: Sink) -> tuple[Engine, Observer]:
@@ -462,8 +453,6 @@ class EngineServer:
 
     def __del__(self) -> None:
         """Stop the loop; Serve calls this when the replica goes."""
-        if (metrics := getattr(self, "_ray_metrics", None)) is not None:
-            metrics.stop()
         loop = getattr(self, "_loop", None)
         if loop is not None:
             loop.stop(timeout_s=5.0)

@@ -76,13 +76,6 @@ class Server:
     def __init__(self, name, port):
         self.name, self.url = name, f"http://127.0.0.1:{port}/{name}"
 
-    def ray_metrics(self):
-        """Return what Ray's metrics agent exports, for everything on this node."""
-        import ray
-
-        (node,) = ray.nodes()
-        return httpx2.get(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics", timeout=30.0).text
-
     def http(self):
         """Return a client with connections of its own."""
         return httpx2.AsyncClient(base_url=self.url, timeout=60.0)
