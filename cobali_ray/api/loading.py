@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import structlog
 
 from cobali_ray.api.apart import begin_apart
+from cobali_ray.api.client import EngineClient
 from cobali_ray.core.scale import AGAIN_S
-from cobali_ray.core.stats import EngineStatus
+from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import CobaliError, LoadingError, NoRoomError, QueueFullError
-
-if TYPE_CHECKING:  # a model asks its loader, and a loader knows all models
-    from cobali_ray.api.client import EngineClient
-    from cobali_ray.api.fleet import Model
 
 _log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S: Final = 5.0
 _LOADABLE: Final = frozenset({EngineStatus.UNLOADED, EngineStatus.FAILED, EngineStatus.READY})
 """How an engine is that can be had by loading; READY where another ingress has loaded it."""
+
+
+class Model(Protocol):
+    """What loading needs of a model; a model asks its loader, and a loader knows all models."""
+
+    max_waiting: int
+    n_waiting: int
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def engines(self) -> Mapping[str, EngineClient]: ...
+    @property
+    def loose(self) -> Sequence[str]: ...
+    async def states(self) -> Sequence[EngineState]: ...
 
 
 class Loader:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cobali_ray.backend.port import Words
+from typing import Protocol
 
 N_CACHED = 1024
 """Markers that are remembered; some have the name of a tool in them."""
 
 
+class Vocabulary(Protocol):
+    """What cutting needs to know of one."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]: ...
+    def tokenize(self, text: str, *, add_special: bool) -> list[int]: ...
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str: ...
+
+
 class Markers:
     """Cuts markers into plain text and control tokens, for one vocabulary. Thread-safe."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Vocabulary) -> None:
         self._words = words
         self._cached = lru_cache(maxsize=N_CACHED)(self._cut)
 

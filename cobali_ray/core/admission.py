@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from cobali_ray.core.fair import used
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.errors import PromptTooLongError, QueueFullError, WaitTooLongError
-
-if TYPE_CHECKING:  # it knows this module
-    from cobali_ray.core.scheduler import Scheduler
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
@@ -42,6 +39,23 @@ class Line(NamedTuple):
     n_tokens: int
 
 
+class Left(Protocol):
+    """Who has left the queue for good, as the scheduler counts, and how fast they do."""
+
+    @property
+    def n_left_queue(self) -> int: ...
+    @property
+    def n_left_queue_tokens(self) -> int: ...
+    @property
+    def n_left_line(self) -> Mapping[tuple[int, str], int]: ...
+    @property
+    def n_left_line_tokens(self) -> Mapping[tuple[int, str], int]: ...
+    @property
+    def n_free_slots(self) -> int: ...
+    @property
+    def drain_rps(self) -> float: ...
+
+
 class Entered:
     """Counts who went in through the door, by class and tenant. Of one thread."""
 
@@ -61,14 +75,14 @@ class Entered:
         self._n_tokens[line] += request.n_prompt
         self._weights[request.tenant] = request.weight
 
-    def occupancy(self, scheduler: Scheduler, prefill_s: float = 0.0) -> Occupancy:
+    def occupancy(self, left: Left, prefill_s: float = 0.0) -> Occupancy:
         """Return who of them waits, as far as the scheduler's thread came."""
         return Occupancy(
-            n_queued=self.n - scheduler.n_left_queue,
-            n_queued_tokens=self.n_tokens - scheduler.n_left_queue_tokens,
-            n_free_slots=0 if scheduler.head_waits else scheduler.slots.n_idle,
-            drain_rps=scheduler.drain_rps,
-            lines=self.lines(scheduler.n_left_line, scheduler.n_left_line_tokens),
+            n_queued=self.n - left.n_left_queue,
+            n_queued_tokens=self.n_tokens - left.n_left_queue_tokens,
+            n_free_slots=left.n_free_slots,
+            drain_rps=left.drain_rps,
+            lines=self.lines(left.n_left_line, left.n_left_line_tokens),
             prefill_s=prefill_s,
         )
 

@@ -13,12 +13,10 @@ tells each with a request what the others gave its tenant since it was told last
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
+from cobali_ray.core.account import Account
 from cobali_ray.core.request import Request
-
-if TYPE_CHECKING:  # it holds an Account, which is ours
-    from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.sequence import Sequence
 
 OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""
@@ -34,22 +32,6 @@ PARKING = 2048.0
 def yields(rank: tuple[int, float], other: tuple[int, float]) -> bool:
     """Whether one rank makes room for another: its class is worse, or its tenant was served far more."""
     return rank[0] > other[0] or rank[1] > other[1] + PARKING
-
-
-class Account:
-    """One tenant's counter, and where its open requests are."""
-
-    __slots__ = ("n_open", "n_waiting", "n_waiting_tokens", "served", "tenant", "weight")
-
-    def __init__(self, tenant: str, weight: float) -> None:
-        self.tenant, self.weight = tenant, weight
-        self.served = 0.0
-        """Tokens computed for it, divided by its weight."""
-        self.n_open = self.n_waiting = self.n_waiting_tokens = 0
-
-    def charge(self, n_tokens: float) -> None:
-        """Count service."""
-        self.served += n_tokens / self.weight
 
 
 class Accounts:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from cobali_ray.core.events import End, FinishReason, Tier
-
-if TYPE_CHECKING:  # it holds Stays, which are ours
-    from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.sequence import Sequence, Stay
 
 State: TypeAlias = Literal["queued", "prefilling", "generating", "ended"]
-
-
-class Stay(NamedTuple):
-    """One time a request had a slot. Moments are seconds on the engine's clock."""
-
-    slot_id: int
-    since_s: float
-    until_s: float | None = None
-    """None while it holds the slot."""
-    n_computed: int = 0
-    """Tokens computed when it gave the slot back."""
 
 
 class Life(NamedTuple):

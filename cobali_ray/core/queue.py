@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from cobali_ray.core.fair import Account
+from cobali_ray.core.account import Account
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.sequence import Sequence
 

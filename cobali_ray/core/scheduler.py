@@ -205,6 +205,11 @@ class Scheduler:
         return bool(self.slots.running or self._emit or self.queue.has_ready)
 
     @property
+    def n_free_slots(self) -> int:
+        """Slots that take somebody at the next look."""
+        return 0 if self.head_waits else self.slots.n_idle
+
+    @property
     def n_open(self) -> int:
         """Requests that have not ended."""
         return len(self._open)
@@ -301,7 +306,7 @@ class Scheduler:
         The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives.
         """
         most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
-        n_free = 0 if self.head_waits else self.slots.n_idle
+        n_free = self.n_free_slots
         while len(self.queue) > max(n_free, 1):
             n_ahead = len(self.queue) - n_free
             if used(n_ahead, self.queue.n_tokens, most, most_tokens) <= 1:

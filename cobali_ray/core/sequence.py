@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
+from cobali_ray.core.account import Account
 from cobali_ray.core.events import FinishReason, RequestStats, Tier, TokenLogprob
-from cobali_ray.core.fair import Account
-from cobali_ray.core.life import Stay
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
 from cobali_ray.core.stopping import StopScanner
 from cobali_ray.core.text import TextStream
 
 NO_SLOT = -1
+
+
+class Stay(NamedTuple):
+    """One time a request had a slot. Moments are seconds on the engine's clock."""
+
+    slot_id: int
+    since_s: float
+    until_s: float | None = None
+    """None while it holds the slot."""
+    n_computed: int = 0
+    """Tokens computed when it gave the slot back."""
 
 
 class Sequence:

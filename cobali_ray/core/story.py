@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cobali_ray.core.instructions import (
     Compute,
@@ -23,9 +23,6 @@ from cobali_ray.core.instructions import (
     Written,
 )
 from cobali_ray.errors import InvariantError
-
-if TYPE_CHECKING:  # it has a story
-    from cobali_ray.core.scheduler import Scheduler
 
 N_EVENTS = 256
 _N_SHOWN = 40
@@ -92,7 +89,15 @@ def _all(instructions: Seq[Instruction]) -> str:
     return "; ".join([tell(one) for one in instructions]) or "-"
 
 
-def replay(events: Seq[Event], scheduler: Scheduler) -> list[str]:
+class Told(Protocol):
+    """What can be told a story: a scheduler."""
+
+    @property
+    def story(self) -> Story: ...
+    def handle(self, event: Event) -> Seq[Instruction]: ...
+
+
+def replay(events: Seq[Event], scheduler: Told) -> list[str]:
     """Tell a scheduler these events; return what it answered to each, in words.
 
     Raises what the scheduler raises. Raises InvariantError if it has a past.
