@@ -25,7 +25,7 @@ LOOK_S: Final = 0.5
 BACK_S: Final = 60.0
 """How long a request waits for an engine that is away."""
 AGAIN_S: Final = 0.1
-MOST: Final = 10_000
+MOST_VALUES: Final = 10_000
 """Values of one histogram that may wait for an engine that is away."""
 
 
@@ -83,7 +83,7 @@ class EngineLink:
     def observe(self, name: HttpTime, seconds: float) -> None:
         """Keep a value until the next call takes it along."""
         values = self._values.setdefault(name, [])
-        if len(values) < MOST:
+        if len(values) < MOST_VALUES:
             values.append(seconds)
 
     @property
@@ -189,7 +189,7 @@ class EngineLink:
             else:
                 self._log.error("attend_failed", error=str(error))
             for name, values in taken.items():
-                self._values[name] = (values + self._values.get(name, []))[:MOST]
+                self._values[name] = (values + self._values.get(name, []))[:MOST_VALUES]
             await asyncio.sleep(AGAIN_S)
 
     async def _outlast(self, call: asyncio.Future[Any], began_s: float) -> None:

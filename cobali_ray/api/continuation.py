@@ -24,7 +24,7 @@ from cobali_ray.errors import (
 
 _log = structlog.get_logger(__name__)
 
-MOST: Final = 2
+MOST_DEATHS: Final = 2
 """How often a request goes on when an engine died that computed for it: what kills every engine that it comes
 to must not go round for ever."""
 MOST_MOVES: Final = 30
@@ -206,7 +206,7 @@ class _Book:
     def note_death(self) -> None:
         """Note that an engine is gone. Raises EngineDiedError where the request does not go on."""
         self._n_died += self._computing
-        if self._n_died > MOST or self._attempt == MOST_MOVES:
+        if self._n_died > MOST_DEATHS or self._attempt == MOST_MOVES:
             raise EngineDiedError
         self._attempt += 1
         self._waits, self._gone_s = True, self._now()

@@ -17,7 +17,7 @@ from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.sse import SSE
-from cobali_ray.api.viewers import AT_FIRST, MOST, Viewers
+from cobali_ray.api.viewers import AT_FIRST, MOST_TICKS, Viewers
 
 _ENGINE: dict[str, Any] = {
     "name": "engine",
@@ -33,7 +33,7 @@ _TICKS: dict[str, Any] = {
             "name": "last",
             "in": "query",
             "description": "Most ticks, the newest ones.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": AT_FIRST},
+            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
         },
         {
             "name": "since",
@@ -76,7 +76,7 @@ class Debug:
 
     async def ticks(self, http: HttpRequest) -> Response:
         """Return what the last ticks computed for which requests, and those requests."""
-        last = _whole(http, "last", low=1, high=MOST, default=AT_FIRST)
+        last = _whole(http, "last", low=1, high=MOST_TICKS, default=AT_FIRST)
         since = _whole(http, "since", low=0, high=2**63 - 1, default=0)
         engine = self._fleet.engine(http.query_params.get("engine"))
         feed = await engine.ticks(last=last, since=since)

@@ -22,7 +22,7 @@ KEPT_S: Final = 30.0
 """How long a stream waits for a reader."""
 KEPT_BYTES: Final = 1 << 20
 """What is kept of one stream. What was sent goes first; what was not is waited for."""
-MOST: Final = 128
+MOST_STREAMS: Final = 128
 """Streams under way that may be recorded at once; others are plain ones."""
 MOST_OF_KEY: Final = 32
 """Those of one API key among them."""
@@ -157,7 +157,7 @@ class Streams:
     def has_room(self, tenant: str) -> bool:
         """Say whether one more answer may be recorded."""
         n_of_key = sum(live.tenant == tenant for live in self._live)
-        return len(self._live) < MOST and (not tenant or n_of_key < MOST_OF_KEY)
+        return len(self._live) < MOST_STREAMS and (not tenant or n_of_key < MOST_OF_KEY)
 
     def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> Recording:
         """Have an answer written into a recording."""

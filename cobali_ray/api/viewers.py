@@ -24,7 +24,7 @@ EVENTS_PER_S: Final = 12
 """What all viewers together are sent, as long as that leaves the polls closer than the longest period."""
 AT_FIRST: Final = 200
 """Ticks that a newcomer is shown."""
-MOST: Final = 4096
+MOST_TICKS: Final = 4096
 """Ticks that the engine remembers."""
 BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
@@ -135,7 +135,7 @@ class Viewers:
         """Tell those who know the past what came since, then newcomers what was before."""
         known = [viewer for viewer in self._viewers if not viewer.fresh]
         if known:
-            news = await self._client.ticks(last=MOST, since=self._next)
+            news = await self._client.ticks(last=MOST_TICKS, since=self._next)
             if news.incarnation_id == self._incarnation_id:
                 self._next = news.next
                 _tell(known, news)

@@ -140,7 +140,7 @@ class Sequence:
         """Its class, and what its tenant was served: the least goes first."""
         return self.priority, self.account.served
 
-    def wait(self) -> None:
+    def hold_back(self) -> None:
         """Wait for one more thing; only before it is queued."""
         self.status = Status.NOT_READY
         self.n_awaited += 1

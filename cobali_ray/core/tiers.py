@@ -210,7 +210,7 @@ class Tiers:
         if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
             self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
-            sequence.wait()
+            sequence.hold_back()
 
     def loaded(self, event: Loaded) -> None:
         """Keep what came from the disk in host memory; the request goes on when nothing more comes."""

@@ -20,7 +20,7 @@ from cobali_ray.trace.recording import Recording, incarnation_of
 from cobali_ray.trace.timeline import timeline_of
 
 POLL_S = 0.5
-MOST = 4096
+MOST_TICKS = 4096
 """Ticks that a server remembers."""
 UI = "https://ui.perfetto.dev"
 
@@ -152,11 +152,11 @@ class Watcher:
     def look(self) -> bool:
         """Take what is new. False: the engine cannot be reached just now."""
         try:
-            feed = self._ask(last=MOST, since=self._next)
+            feed = self._ask(last=MOST_TICKS, since=self._next)
             self.recording.add(feed)
             if incarnation_of(feed) != self._incarnation_id:  # a new engine counts from 0
                 self._incarnation_id, self._next = incarnation_of(feed), 0
-                feed = self._ask(last=MOST, since=0)
+                feed = self._ask(last=MOST_TICKS, since=0)
                 self.recording.add(feed)
         except Away:
             return False

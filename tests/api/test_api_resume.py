@@ -291,7 +291,7 @@ async def test_one_who_has_read_all_that_is_waited_for_gets_what_comes(app, said
 
 
 async def test_beyond_so_many_streams_are_plain_and_say_so(app, client, said, monkeypatch):
-    monkeypatch.setattr(streams, "MOST", 1)
+    monkeypatch.setattr(streams, "MOST_STREAMS", 1)
     said.say("one")
     async with Cut(app) as cut, Cut(app) as other:
         assert other.wire.headers["x-cobali-ignored-fields"] == "resumable"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cobali_ray.api.continuation import MOST, MOST_MOVES, Offer, continued
+from cobali_ray.api.continuation import MOST_DEATHS, MOST_MOVES, Offer, continued
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.events import Computing, Delta, End, RequestStats
@@ -172,7 +172,7 @@ async def test_deaths_count_where_something_was_computed(asked, words, counts):
         told.append(DIES)
     assert not any(isinstance(event, Computing) for event in told), "clients are not told"
     ended = told[-1] == DIES or told[-1].error is not None
-    assert (ended, n_sent) == ((True, MOST + 1) if counts else (False, 10))
+    assert (ended, n_sent) == ((True, MOST_DEATHS + 1) if counts else (False, 10))
 
 
 async def test_a_later_engine_that_refuses_ends_what_was_begun():
