@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from cobali_ray.core.counts import Counts
 from cobali_ray.core.fair import used
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
@@ -40,16 +41,10 @@ class Line(NamedTuple):
 
 
 class Left(Protocol):
-    """Who has left the queue for good, as the scheduler counts, and how fast they do."""
+    """Who has left the queue for good, and how fast they do: a scheduler."""
 
     @property
-    def n_left_queue(self) -> int: ...
-    @property
-    def n_left_queue_tokens(self) -> int: ...
-    @property
-    def n_left_line(self) -> Mapping[tuple[int, str], int]: ...
-    @property
-    def n_left_line_tokens(self) -> Mapping[tuple[int, str], int]: ...
+    def counts(self) -> Counts: ...
     @property
     def n_free_slots(self) -> int: ...
     @property
@@ -77,12 +72,13 @@ class Entered:
 
     def occupancy(self, left: Left, prefill_s: float = 0.0) -> Occupancy:
         """Return who of them waits, as far as the scheduler's thread came."""
+        counts = left.counts
         return Occupancy(
-            n_queued=self.n - left.n_left_queue,
-            n_queued_tokens=self.n_tokens - left.n_left_queue_tokens,
+            n_queued=self.n - counts.n_left_queue,
+            n_queued_tokens=self.n_tokens - counts.n_left_queue_tokens,
             n_free_slots=left.n_free_slots,
             drain_rps=left.drain_rps,
-            lines=self.lines(left.n_left_line, left.n_left_line_tokens),
+            lines=self.lines(counts.n_left_line, counts.n_left_line_tokens),
             prefill_s=prefill_s,
         )
 

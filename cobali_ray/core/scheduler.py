@@ -15,7 +15,6 @@ decides nothing.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import islice
@@ -25,6 +24,7 @@ from typing import Any, TypeAlias
 
 from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
+from cobali_ray.core.counts import Counts
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.events import End, FinishReason
 from cobali_ray.core.fair import Accounts, used, yields
@@ -122,8 +122,7 @@ class Scheduler:
         self._sorted = True
         """Whether these three still hold: nobody came, left or began to decode."""
         self._turns = Turns()
-        self.n_adapter_changes = 0
-        """Passes so far that were computed under another adapter than the one before."""
+        self.counts = Counts()
         self._pass: Plan | None = None
         self._emit: Emit | None = None
         """Tokens whose text is not out yet."""
@@ -133,25 +132,9 @@ class Scheduler:
         self._began_s = 0.0
         self._shared = False
         """Whether the streams' gap has been used by something else already."""
-        self.shape = Shape(0, 0, ())
-        """The pass computed last; likewise the next two."""
-        self.gaps: list[float] = []
-        """Seconds between two tokens of a stream."""
-        self.predicted_s = 0.0
-        self.n_preempted = self.n_ended = 0
-        """Preemptions and ends so far."""
-        self.n_drafted = self.n_accepted = 0
-        """Tokens guessed in the pass computed last, and those of them that were right."""
         self.drain_rate = DrainRate()
         self.stay_s = 0.0
         """How long a request has its slot, as a mean of the last ones."""
-        self.n_left_queue = self.n_left_queue_tokens = 0
-        """Requests and prompt tokens that ever left the queue for good."""
-        self.n_left_line: Counter[tuple[int, str]] = Counter()
-        self.n_left_line_tokens: Counter[tuple[int, str]] = Counter()
-        """The same by class and tenant."""
-        self.n_preempted_class: Counter[int] = Counter()
-        """Preemptions so far, by the class of who was preempted."""
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -369,7 +352,7 @@ class Scheduler:
         self._tell_end(sequence, now_s, why)
 
     def _tell_end(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
-        self.n_ended += 1
+        self.counts.n_ended += 1
         if sequence.assigned_s is None:
             self._leave_queue(sequence)
         reason, error = (why, None) if isinstance(why, str) else (None, why)
@@ -378,11 +361,12 @@ class Scheduler:
         self._out.append(Finish(sequence.request.reply_to, end))
 
     def _leave_queue(self, sequence: Sequence) -> None:
-        self.n_left_queue += 1
-        self.n_left_queue_tokens += sequence.n_prompt
+        counts = self.counts
+        counts.n_left_queue += 1
+        counts.n_left_queue_tokens += sequence.n_prompt
         line = (sequence.priority, sequence.request.tenant)
-        self.n_left_line[line] += 1
-        self.n_left_line_tokens[line] += sequence.n_prompt
+        counts.n_left_line[line] += 1
+        counts.n_left_line_tokens[line] += sequence.n_prompt
 
     def _computes_for(self, sequence: Sequence) -> bool:
         return self._pass is not None and any(s is sequence for s in self._pass.sequences)
@@ -484,7 +468,7 @@ class Scheduler:
         if not plan.n_tokens:
             return
         self._pass = plan
-        self.n_adapter_changes += self._turns.took(plan.adapter, now_s)
+        self.counts.n_adapter_changes += self._turns.took(plan.adapter, now_s)
         context = plan.context
         if context is None:
             cells = self.slots.n_cells_running
@@ -493,7 +477,7 @@ class Scheduler:
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
         runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
-        self.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
+        self.counts.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
         self._out.append(Compute(plan))
 
     def _next_plan(self, now_s: float) -> Plan:
@@ -566,8 +550,8 @@ class Scheduler:
         victim.change(Change.PREEMPT)
         self.queue.push_front(victim, now_s)
         victim.n_preempted += 1
-        self.n_preempted += 1
-        self.n_preempted_class[victim.priority] += 1
+        self.counts.n_preempted += 1
+        self.counts.n_preempted_class[victim.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
 
@@ -611,7 +595,7 @@ class Scheduler:
                 self._end(failed, now_s, problem)
         plan = self._take_pass()
         self.slots.n_cells_running += plan.n_tokens
-        self.n_drafted = self.n_accepted = 0
+        self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
             self._judge(plan, event.n_each)
         if plan.chunks:
@@ -641,7 +625,7 @@ class Scheduler:
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")
             fresh.append((sequence, token, row))
-        self.gaps = gaps
+        self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
             self._emit = Emit(fresh)
@@ -657,8 +641,8 @@ class Scheduler:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
                 self._out.append(Truncate(sequence.slot_id, sequence.n_computed + n_kept))
             if n_draft:
-                self.n_drafted += n_draft
-                self.n_accepted += n_kept - 1
+                self.counts.n_drafted += n_draft
+                self.counts.n_accepted += n_kept - 1
 
     def _prefilled(self, plan: Plan) -> None:
         """Note what was computed of the prompts, and by how many tokens of later ones each was passed."""
@@ -709,10 +693,10 @@ class Scheduler:
     def _tick_ended(self, event: TickEnded) -> None:
         seconds = event.now_s - self._began_s - self.tiers.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
-        if self.n_drafted:
-            self.predicted_s = expected_s
+        if self.counts.n_drafted:
+            self.counts.predicted_s = expected_s
         else:
-            self.predicted_s = self._pacer.learn(self.shape, seconds)
+            self.counts.predicted_s = self._pacer.learn(self.counts.shape, seconds)
 
     # -- the books ------------------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ class EngineLoop:
         return EngineState(
             status=status,
             n_running=len(engine.slots.running),
-            n_queued=max(self._entered.n - engine.scheduler.n_left_queue, 0),
+            n_queued=max(self._entered.n - engine.scheduler.counts.n_left_queue, 0),
             n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",

@@ -40,7 +40,8 @@ class Recorder:
         embedded: Pass,
     ) -> TickStats:
         """Return the tick's record; what is counted since ever is told as its growth."""
-        slots, queue, shape = scheduler.slots, scheduler.queue, scheduler.shape
+        slots, queue, counts = scheduler.slots, scheduler.queue, scheduler.counts
+        shape = counts.shape
         n_prefilling = scheduler.n_prefilling
         chunks = [chunk.length for chunk in plan.chunks]
         host, disk = scheduler.tiers.host, scheduler.tiers.disk
@@ -54,7 +55,7 @@ class Recorder:
             n_decode=shape.n_decode,
             n_prefill=sum(chunks),
             n_sequences=shape.n_decode + len(chunks),
-            n_sampled=len(plan.rows) + scheduler.n_accepted,
+            n_sampled=len(plan.rows) + counts.n_accepted,
             n_idle=slots.n_idle,
             n_prefilling=n_prefilling,
             n_generating=len(slots.running) - n_prefilling,
@@ -69,8 +70,8 @@ class Recorder:
             n_cells_used=slots.n_used(),
             n_cells_idle=slots.n_used_idle(),
             n_reused_graphs=n_reused - self._n_reused,
-            n_preempted=scheduler.n_preempted - self._n_preempted,
-            n_finished=scheduler.n_ended - self._n_ended + embedded.n_ended,
+            n_preempted=counts.n_preempted - self._n_preempted,
+            n_finished=counts.n_ended - self._n_ended + embedded.n_ended,
             n_host_cells=host.n_used,
             n_host_hits=n_hits,
             n_restored=n_restored,
@@ -80,23 +81,23 @@ class Recorder:
             n_disk_hits=n_disk_hits,
             n_loaded=n_loaded,
             n_written=n_written,
-            n_adapter_changes=scheduler.n_adapter_changes - self._n_adapter_changes,
-            n_drafted=scheduler.n_drafted,
-            n_accepted=scheduler.n_accepted,
+            n_adapter_changes=counts.n_adapter_changes - self._n_adapter_changes,
+            n_drafted=counts.n_drafted,
+            n_accepted=counts.n_accepted,
             n_embedded=embedded.n_tokens,
             n_texts=embedded.n_texts,
             n_texts_queued=embedded.n_waiting,
             embed_s=embedded.seconds,
-            predicted_s=scheduler.predicted_s,
+            predicted_s=counts.predicted_s,
             target_s=scheduler.target_s,
             chunks=chunks,
-            gaps_s=scheduler.gaps,
+            gaps_s=counts.gaps,
             spans=spans,
         )
         self._tick_id += 1
         self._moved = moved
-        self._n_reused, self._n_preempted, self._n_ended = n_reused, scheduler.n_preempted, scheduler.n_ended
-        self._n_adapter_changes = scheduler.n_adapter_changes
+        self._n_reused, self._n_preempted, self._n_ended = n_reused, counts.n_preempted, counts.n_ended
+        self._n_adapter_changes = counts.n_adapter_changes
         return stats
 
     def record_pass(self, scheduler: Scheduler, started_s: float, embedded: Pass) -> TickStats:

@@ -58,7 +58,7 @@ def run(backend, requests):
         told[request.request_id] = tuple(
             token for event in events.events[request.request_id][:-1] for token in event.tokens
         )
-    return told, engine.scheduler.n_adapter_changes
+    return told, engine.scheduler.counts.n_adapter_changes
 
 
 def ask(name, adapter, n_prompt, max_tokens=24):

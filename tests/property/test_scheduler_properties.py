@@ -306,12 +306,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def tick(self):
         if hasattr(self, "limits"):
-            n_preempted = self.scheduler.n_preempted
+            n_preempted = self.scheduler.counts.n_preempted
             self.do(TickBegun(self.now_s))
             slots = self.scheduler.slots
             sequences = sorted(zip(self.seq_ids, slots.by_slot, strict=True))
             lengths = run_lengths([s is not None for _, s in sequences])
-            if self.limits.dense and self.cut_s and self.scheduler.n_preempted == n_preempted:
+            if self.limits.dense and self.cut_s and self.scheduler.counts.n_preempted == n_preempted:
                 assert len(lengths) < 2, "where passes are dear, busy ids are neighbours"
             assert self.limits.dense or self.seq_ids == sorted(self.seq_ids)
 
@@ -439,10 +439,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 break
         assert set(self.ended) == set(self.requests), "every request ends"
-        assert self.scheduler.n_left_queue == self.scheduler.n_ended == len(self.requests)
-        assert self.scheduler.n_left_queue_tokens == sum(r.n_prompt for r in self.requests.values())
-        assert self.scheduler.n_left_line.total() == len(self.requests)
-        assert self.scheduler.n_left_line_tokens.total() == self.scheduler.n_left_queue_tokens
+        assert self.scheduler.counts.n_left_queue == self.scheduler.counts.n_ended == len(self.requests)
+        assert self.scheduler.counts.n_left_queue_tokens == sum(r.n_prompt for r in self.requests.values())
+        assert self.scheduler.counts.n_left_line.total() == len(self.requests)
+        assert self.scheduler.counts.n_left_line_tokens.total() == self.scheduler.counts.n_left_queue_tokens
         self.check_charges()
         assert self.scheduler.slots.n_idle == self.limits.n_slots
         assert replay(self.scheduler.story.events, self.new_scheduler()) == self.told, "stories repeat"

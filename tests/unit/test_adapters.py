@@ -226,7 +226,7 @@ def test_streams_of_other_adapters_wait_no_longer_than_the_target(target_s, most
     setup.submit("a", "1", bytes(range(97, 122)) * 36, max_tokens=2)
     while not setup.events.ends("a"):
         setup.engine.tick()
-        gaps += setup.engine.scheduler.gaps
+        gaps += setup.engine.scheduler.counts.gaps
     chunks = [n for adapter, n in setup.backend.passes if adapter == "1"]
     assert len(chunks) > 10
     assert max(chunks) > 5 * LEAST_CHUNK, "it is not starved for that"
@@ -241,7 +241,7 @@ def test_prompts_of_all_adapters_go_on():
     setup.run()
     assert all(setup.events.ends(f"r{i}")[0].stats.n_output == 40 for i in range(8))
     used = [adapter for adapter, _ in setup.backend.passes]
-    assert setup.engine.scheduler.n_adapter_changes == sum(a != b for a, b in pairwise(["", *used]))
+    assert setup.engine.scheduler.counts.n_adapter_changes == sum(a != b for a, b in pairwise(["", *used]))
 
 
 def test_an_answer_goes_on_under_its_adapter():

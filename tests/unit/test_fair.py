@@ -171,7 +171,7 @@ def test_a_better_class_takes_the_newest_slot_of_the_worst():
     s.tick()
     assert s.running() == ["a", "b", "first"]
     assert [one.request_id for one in s.scheduler.queue] == ["c"]
-    assert s.scheduler.n_preempted_class == {2: 1}
+    assert s.scheduler.counts.n_preempted_class == {2: 1}
     s.tick(400)
     assert {end.finish_reason for end in s.ends.values()} == {"length"}
     assert all(end.stats.n_output == 100 for end in s.ends.values()), "who was parked lost nothing"
@@ -206,7 +206,7 @@ def test_a_tenant_takes_its_share_of_the_slots_and_no_more():
     s.submit(*[ask(f"b{i}", "b", n_prompt=500) for i in range(6)])
     s.tick(6)
     assert "".join(sorted(name[0] for name in s.running())) == "aaaabbbb"
-    assert s.scheduler.n_preempted == 4
+    assert s.scheduler.counts.n_preempted == 4
 
 
 def test_who_was_served_alike_takes_nobodys_slot():

@@ -110,7 +110,7 @@ def test_a_preempted_sequence_comes_back_to_its_own_cells_or_is_computed_again(s
     s.submit("a", "other", max_tokens=20)
     s.submit("b", salt, max_tokens=20)
     s.run()
-    assert s.engine.scheduler.n_preempted
+    assert s.engine.scheduler.counts.n_preempted
     assert s.engine.scheduler.tiers.host.n_hits == (salt == "one")
     assert set(s.engine.scheduler.tiers.host._roots) <= {"one", "other"}
     assert s.events.text("a") == s.events.text("b")

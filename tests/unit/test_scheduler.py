@@ -235,7 +235,7 @@ def test_a_full_cache_preempts_the_youngest_who_goes_to_the_head():
     s = Setup(n_slots=2, n_cells=12, n_ctx_slot=12)
     s.submit(request("a", max_tokens=8), request("b", max_tokens=8), request("c", max_tokens=8))
     out = s.tick()
-    while not s.scheduler.n_preempted:
+    while not s.scheduler.counts.n_preempted:
         out = s.tick()
     assert Truncate(1, 0) in out
     assert [q.request_id for q in s.scheduler.queue] == ["b", "c"]
@@ -301,7 +301,7 @@ def test_what_slots_hold_is_neither_restored_nor_saved():
 def test_a_preempted_sequence_waits_in_host_memory():
     s = Tiered(n_slots=2, n_cells=20, n_ctx_slot=20)
     s.submit(numbers("a", 0, 6, max_tokens=8), numbers("b", 100, 6, max_tokens=8))
-    while not s.scheduler.n_preempted:
+    while not s.scheduler.counts.n_preempted:
         out = s.tick()
     (save,) = moves(out)
     n = len(s.scheduler.sequence("b").tokens) - 1
@@ -432,7 +432,7 @@ def test_a_refused_pass_counts_nothing_twice():
     plan, _ = s.begin()
     assert [c.slot_id for c in plan.chunks] == [1, 2]
     out = s.do(Refused, CacheFullError("no room"), None)
-    assert s.scheduler.n_preempted == 1
+    assert s.scheduler.counts.n_preempted == 1
     assert isinstance(out[-1], Compute)
     assert s.scheduler.sequence("long").n_passed == 0
     s.do(Sampled, [7])
@@ -544,7 +544,7 @@ def test_shared_cells_leave_room_for_others(shares, n_at_once):
         most = max(most, len(slots.running))
         if shares and len(slots.running) == 4:
             assert slots.n_used() <= 256 < slots.n_cells_running
-    assert (most, s.scheduler.n_preempted) == (n_at_once, 0)
+    assert (most, s.scheduler.counts.n_preempted) == (n_at_once, 0)
 
 
 @pytest.mark.parametrize("changes", [{"copies": False}, {"min_prefix": 0}, {"min_prefix": 101}])
@@ -612,7 +612,7 @@ def test_whom_an_error_kept_from_ending_ends_with_the_next_answer():
         s.do(Cancelled, "a")
     out = s.do(Failed, InternalError("broken"))
     assert ends(out) == dict.fromkeys(["a", "b", "waits"], InternalError)
-    assert s.scheduler.n_left_queue == s.scheduler.n_ended == 3
+    assert s.scheduler.counts.n_left_queue == s.scheduler.counts.n_ended == 3
 
 
 def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():

@@ -133,7 +133,7 @@ def measured(bench: Bench, asks: Sequence[Ask]) -> tuple[Latencies, list[Tick]]:
         elif (stats := engine.tick()) is not None:
             since_s = None if ended_s is None else stats.started_s - ended_s
             if not (stats.n_restored or stats.n_saved):
-                ticks.append(Tick(engine.scheduler.shape, stats.total_s, since_s))
+                ticks.append(Tick(engine.scheduler.counts.shape, stats.total_s, since_s))
             found.itl_s += stats.gaps_s
             ended_s = stats.started_s + stats.total_s
     return found, ticks

@@ -63,7 +63,7 @@ class SimulatedEngine:
         moved_s = self._tell(told.TickBegun(now_s))
         if self._plan is None:
             return None
-        return moved_s + self._passes.seconds(self._plan, self.scheduler.shape, now_s + moved_s)
+        return moved_s + self._passes.seconds(self._plan, self.scheduler.counts.shape, now_s + moved_s)
 
     def end(self, now_s: float) -> Said:
         """End the tick."""
