@@ -30,8 +30,9 @@ _GROWTH = 2
 """Chunks of passes that were never seen: at most 64 tokens, or twice as many as the largest pass."""
 PATIENCE_S = 4.0
 """A gap of twice this length costs its reader as much as the gap is long: see `best_prefill_s`."""
-STRETCH = 1.5
-"""How much longer a prompt may take beside streams than alone, where gaps may be long enough for that."""
+STRETCH = 1.3
+"""How much longer a prompt's chunks may take beside streams than alone, where gaps may be long enough for
+that. What it waits for first, and what its chunks cannot have exactly, add some to it: 1.5 in all."""
 _SIZES, _ALONE = tuple(n << i for i in range(10) for n in (4, 6)), (128, 256, 512)
 """The chunks that are compared, and those of prompts that are computed alone."""
 MOST_GAP_S = 2.5
