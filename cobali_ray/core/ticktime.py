@@ -32,6 +32,8 @@ MEMORY_S: Final = 60.0
 DRIFT_S: Final = 1.0
 """How fast the table and the drift forget."""
 _LEAST_DRIFT, _MOST_DRIFT = 0.25, 8.0
+_MOST_S = 1e6
+"""No term takes longer: ticks that differ by twelve orders of magnitude leave numbers, too."""
 _CLEAR_DRIFT = 1.2
 """From here on, the drift is taken out of what the table learns."""
 _MOST_AT_ONCE = 0.5
@@ -317,7 +319,7 @@ class TickTimeModel:
             right = self._right[i] - sum([own[j] * weights[j] for j in held]) + strength * value
             rows.append([own[j] + strength * (i == j) for j in places] + [right])
         for i, value in zip(places, nonnegative(rows), strict=True):
-            weights[i] = value
+            weights[i] = min(value, _MOST_S)
         for i in places:
             if i < len(KNOTS):
                 self._rise(i)

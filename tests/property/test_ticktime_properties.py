@@ -34,10 +34,10 @@ def test_whatever_ticks_took_what_is_predicted_is_a_number_of_seconds(seen, apar
         runs = (n_decode - n_decode // 2, n_decode // 2) if apart and n_decode > 1 else ()
         shape = Shape(n_decode, 100 * n_decode, ((start, n_chunk),) if n_chunk else (), 0, runs)
         model.learn(shape, seconds)
-        assert 0 <= model.predict(shape) < 1e8
+        assert 0 <= model.predict(shape) < 1e9
     assert 0 <= model.longest_chunk(0, 1.0, most=4000) <= 4000
     model.calibrate([(Shape(1, 0, ()), 0.01)])
-    assert 0 <= model.predict(Shape(1, 0, ())) < 1e8
+    assert 0 <= model.predict(Shape(1, 0, ())) < 1e9
 
 
 @given(st.lists(st.tuples(st.integers(1, 512), st.integers(0, 4000), st.floats(1e-5, 1e-4)), min_size=20))
