@@ -9,22 +9,10 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from cobali_ray.cli import Model, Setting
 from cobali_ray.command_line import said
 from cobali_ray.core.limits import MAX_SLOTS
-from cobali_ray.models.completion import complete_model
 from cobali_workloads.run import RunOptions, run_command
-
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help=r"GGUF path, hf://owner/repo\[:QUANT], builtin:NAME, or a name from `cobali models list`.",
-        autocompletion=complete_model,
-    ),
-]
-Setting = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any setting from docs/settings.md; repeatable."),
-]
 
 
 def run(
