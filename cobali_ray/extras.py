@@ -39,13 +39,15 @@ def remedy(extra: str) -> str:
     # Not sys.executable, which may be a link to one that is outside the environment.
     pip = Path(sys.prefix) / "bin" / "pip"
     words = [_near(pip, folder) if pip.exists() else "pip", "install", *(["--editable"] if editable else [])]
-    place = f"{_near(source, folder)}[{extra}]"
-    if extra == WORKLOADS:
-        checkout = Path("CHECKOUT") if source.suffix == ".whl" else source
-        place = (
-            f"./{_near(checkout / WORKLOADS, folder)}" if checkout == folder else str(checkout / WORKLOADS)
-        )
+    place = _laboratory(source, folder) if extra == WORKLOADS else f"{_near(source, folder)}[{extra}]"
     return f"{' '.join(map(quote, words))} '{place}'"
+
+
+def _laboratory(source: Path, folder: Path) -> str:
+    """Return its folder beside what the server's package was installed from; no wheel has it."""
+    if source == folder:
+        return f"./{WORKLOADS}"  # without ./ pip would look for a package of that name
+    return str((Path("CHECKOUT") if source.suffix == ".whl" else source) / WORKLOADS)
 
 
 def _near(path: Path, folder: Path) -> str:
