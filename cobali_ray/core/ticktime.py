@@ -32,7 +32,7 @@ MEMORY_S: Final = 60.0
 DRIFT_S: Final = 1.0
 """How fast the table and the drift forget."""
 _LEAST_DRIFT, _MOST_DRIFT = 0.25, 8.0
-_MOST_S = 1e6
+_MOST_S = 1e5
 """No term takes longer: ticks that differ by twelve orders of magnitude leave numbers, too."""
 _CLEAR_DRIFT = 1.2
 """From here on, the drift is taken out of what the table learns."""
