@@ -242,9 +242,6 @@ class EngineSettings(BaseSettings):
     """HTTP replicas in front of the engine."""
     stall_timeout_s: float = Field(default=60.0, gt=0, le=MAX_S)
     """Longest tick, and longest silence, before the engine counts as hung and is replaced."""
-    continuation: Literal["auto", "exact"] = "auto"
-    """How an answer continues after its engine died: auto recomputes it like a prompt; exact token by token,
-    so that the rest is exactly what would have come, but this takes as long as the first time."""
     drain_timeout_s: float = Field(default=30.0, ge=0, le=MAX_S)
     """How long running requests may continue when the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -385,15 +382,6 @@ class EngineSettings(BaseSettings):
             raise ValueError("min_replicas: with load: on_demand, none is loaded at the start")
         if self.mode == "continuous" and self.token_budget is not None and self.token_budget < self.n_slots:
             raise ValueError(f"token_budget: {self.token_budget} cannot feed n_slots: {self.n_slots}")
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_its_promise(self) -> EngineSettings:
-        needed = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0, "unified": False}
-        if self.continuation == "exact" and any(getattr(self, name) != needed[name] for name in needed):
-            raise ValueError(
-                "continuation: exact needs flash_attn: off, itl_target_ms: off, min_prefix: 0, kv: split"
-            )
         return self
 
     @property

@@ -77,8 +77,6 @@ class Served(NamedTuple):
     scale_up_wait_s: float
     max_queue: int
     stall_timeout_s: float
-    replays: bool
-    """Whether answers that were begun elsewhere are computed again token by token."""
 
 
 def served_by(found: Sequence[Place]) -> list[Served]:
@@ -93,7 +91,6 @@ def served_by(found: Sequence[Place]) -> list[Served]:
             scale_up_wait_s=own.scale_up_wait_s,
             max_queue=own.max_queue,
             stall_timeout_s=own.stall_timeout_s,
-            replays=own.continuation == "exact",
         )
         for place in found
     ]
