@@ -68,10 +68,11 @@ def says(*deltas, reason="stop"):
 
 
 def ends_with(error, *deltas):
-    """Script: deltas, then an end event with an error."""
+    """Script: deltas, then an end event with an error; where it goes on behind the deltas, only that."""
 
     def script(request):
-        yield from ([Delta(request.request_id, text, (1,))] for text in deltas)
+        if not request.attempt:
+            yield from ([Delta(request.request_id, text, (1,))] for text in deltas)
         yield [End(request.request_id, None, error, stats(request, len(deltas)))]
 
     return script
@@ -80,13 +81,14 @@ def ends_with(error, *deltas):
 class FakeClient:
     """Plays `script(request)`: a list is a batch, an exception ends it, an asyncio.Event is waited for.
 
-    How it is may be changed at any time: `present`, `engine`, `busy` and `the_model` are announced.
+    A step is taken when the reader waits for it. How the engine is may be changed at any time: `present`,
+    `engine`, `busy` and `the_model` are announced. Several apps may have the same one.
     """
 
     _ANNOUNCED = frozenset({"present", "engine", "busy", "the_model"})
 
     def __init__(self, script=None, card=CARD):
-        self.hear, self.known, self.playing = None, None, {}
+        self.playing, self.apps = {}, []
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
@@ -107,24 +109,33 @@ class FakeClient:
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name in self._ANNOUNCED and self.hear is not None:
-            self.announce()
+        if name in self._ANNOUNCED:
+            for hear, known in getattr(self, "apps", ()):
+                self.announce(hear, known)
 
     def connect(self, hear, known):
-        self.hear, self.known = hear, known
-        self.announce()
+        self.apps.append((hear, known))
+        self.announce(hear, known)
 
-    def announce(self):
-        """Tell the dispatcher how it is."""
-        engine_id, busy = self.known.engine_id, self.busy and self.busy[0]
+    def hear(self, event):
+        for hear, _ in self.apps:
+            hear(event)
+
+    @property
+    def engine_id(self):
+        return self.apps[0][1].engine_id
+
+    def announce(self, hear, known):
+        """Tell a dispatcher how it is."""
+        engine_id, busy = known.engine_id, self.busy and self.busy[0]
         if not self.present and self.engine.status in {EngineStatus.RESTARTING, EngineStatus.STALLED}:
-            self.hear(Lost(engine_id))
+            hear(Lost(engine_id))
             return
-        self.known.described = False  # it is loaded elsewhere, or not at all, unless it is present
+        known.described = False  # it is loaded elsewhere, or not at all, unless it is present
         found = Attendance("e1", 0, loaded=self.present, busy=busy, model=self.the_model)
         if self.present:
-            self.hear(Described(engine_id))
-        self.hear(Attended(engine_id, found, 0.0))
+            hear(Described(engine_id))
+        hear(Attended(engine_id, found, 0.0))
 
     def follow(self, one):
         pass
@@ -187,26 +198,52 @@ class FakeClient:
         if self.playing.pop(request_id, None) is not None:
             self.n_open -= 1
 
+    def _die(self, request_id):
+        """Have a request's process end; its successor is there at once."""
+        self._over(request_id)
+        self.hear(Returned(self.engine_id, request_id, EngineDiedError()))
+        for hear, known in self.apps:
+            self.announce(hear, known)
+
+    async def _turn(self, request):
+        """Wait until the reader waits for this request: an engine in a test is never ahead of its client."""
+        client_id = request.request_id.partition("~")[0]
+        streams = [hear.__self__._streams.get(client_id) for hear, _ in self.apps]
+        (stream,) = filter(None, streams)
+        await asyncio.sleep(0)
+
+        def is_read():
+            if stream._pending:
+                return all(event.request_id != client_id for event in stream._pending)
+            return bool(stream._arrived._waiters)
+
+        while not is_read():  # noqa: ASYNC110 a reader is no event
+            await asyncio.sleep(0)
+
     async def _play(self, request):
-        for step in self.script(request):
+        request_id, steps = request.request_id, iter(self.script(request))
+        while True:
+            await self._turn(request)
+            if (step := next(steps, None)) is None:
+                step = InternalError("the script has no end")
+            if isinstance(step, EngineDiedError):
+                self._die(request_id)
+                return
             if isinstance(step, Exception):
-                self._over(request.request_id)
-                self.hear(Returned(self.known.engine_id, request.request_id, step))
-                if isinstance(step, EngineDiedError):
-                    self.announce()  # and is there again
+                self._over(request_id)
+                self.hear(Returned(self.engine_id, request_id, step))
                 return
             if isinstance(step, asyncio.Event):
                 await step.wait()
                 continue
-            await asyncio.sleep(0)
-            ends = any(isinstance(event, End) for event in step)
-            if ends:
-                self._over(request.request_id)
+            end = next((event for event in step if isinstance(event, End)), None)
+            if end is not None and not isinstance(end.error, EngineDiedError):
+                self._over(request_id)
             self.hear(Told(step, "here"))
-            if ends:
+            if end is not None:
+                if isinstance(end.error, EngineDiedError):
+                    self._die(request_id)
                 return
-        self._over(request.request_id)
-        self.hear(Returned(self.known.engine_id, request.request_id, InternalError("the script has no end")))
 
     async def state(self):
         return self.engine

@@ -109,7 +109,7 @@ class OpenRequest:
             if isinstance(request, Request):
                 changes |= {"said": tuple(self.tokens), "n_scored": self.n_scored}
         if request.timeout_s is not None and (self.n_moves or self.waited):
-            changes["timeout_s"] = max(self.deadline_s - now_s, 0.001)
+            changes["timeout_s"] = min(max(self.deadline_s - now_s, 0.001), request.timeout_s)
         if self.fair and isinstance(request, Request):
             self.n_elsewhere = self.model.elsewhere.take(engine.engine_id, request.tenant)
             changes["served_elsewhere"] = self.n_elsewhere
