@@ -1,12 +1,10 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Without those that run whole benchmarks, and those of the training.
-QUICK := -m "not ray and not model and not gpu" \
-	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
+QUICK := -m "not ray and not model and not gpu"
 # These run on all cores, each file in one process, for what a file opens once; the others have the machine to
 # themselves.
-SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
+SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
