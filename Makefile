@@ -54,6 +54,9 @@ fuzz: install-dev ## fuzz a running server beside eight streams for two minutes;
 chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+flaky: install-dev ## run each file of tests/ray and tests/page 20 times beside two busy processes, for hours; ARGS="tests/ray/test_life.py --times 5"
+	$(BIN)/python -m tools.flaky $(ARGS)
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
@@ -79,4 +82,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos flaky boards reference docs monitoring-tools clients train constraints clean
