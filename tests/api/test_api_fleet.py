@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats, until
+from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
@@ -22,6 +22,7 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
 )
+from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]

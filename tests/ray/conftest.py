@@ -20,8 +20,7 @@ from cobali_ray.actors.ray_private import altered
 from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.ports import free_port
 from cobali_ray.settings import EngineSettings
-
-POLL_S = 0.02
+from tests.waiting import until
 
 FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -131,13 +130,6 @@ async def deployed(cluster, name, values):
         yield server
     finally:
         await asyncio.to_thread(serve.delete, name)
-
-
-async def until(condition, *, timeout_s=30.0, pause_s=POLL_S):
-    """Ask again and again, at most for `timeout_s`, until `await condition()` holds."""
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 what is asked is another process
-            await asyncio.sleep(pause_s)
 
 
 @pytest.fixture(scope="session")

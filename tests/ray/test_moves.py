@@ -4,9 +4,10 @@ import asyncio
 import os
 
 import pytest
-from conftest import SCRIPTED, deploy, deployed, until
 
+from conftest import SCRIPTED, deploy, deployed
 from tests.chaos.crowd import Report, read
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 

@@ -201,7 +201,7 @@ def logits(values):
 @pytest.mark.parametrize("params", [HOT, SamplingParams(top_p=0.999999), SamplingParams(top_k=200)])
 def test_the_draw_is_the_models_given_what_is_allowed(params):
     """Over many seeds: the likeliest token is refused, the three allowed ones keep their proportions."""
-    asked, n = grammar("regex", "[abc]"), 6000
+    asked, n = grammar("regex", "[abc]"), 1500
     values = {"x": 1.0, "a": 1.0, "b": 0.0, "c": -1.0}
     rows = []
     for seed in range(n):
@@ -212,7 +212,7 @@ def test_the_draw_is_the_models_given_what_is_allowed(params):
     weights = np.exp([1.0, 0.0, -1.0])
     shares = np.array([tokens.count(ord(c)) / n for c in "abc"])
     assert shares.sum() == 1
-    assert np.abs(shares - weights / weights.sum()).max() < 0.025
+    assert np.abs(shares - weights / weights.sum()).max() < 0.04
 
 
 def test_a_redraw_takes_a_number_of_its_own_and_seeds_repeat():

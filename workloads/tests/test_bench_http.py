@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from stack import Site
 from typer.testing import CliRunner
 
 from cobali_ray.cli import app
@@ -18,6 +17,7 @@ from cobali_workloads.load.shape import Fixed, Intruder
 from cobali_workloads.load.target import connect
 from cobali_workloads.servers.presets import PRESETS
 from cobali_workloads.servers.versus import capacity_of, loads_of, run_versus
+from tests.page.stack import Site
 
 
 @pytest.fixture

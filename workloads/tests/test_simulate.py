@@ -192,7 +192,7 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     assert policy.choose(request, 0.0, {"0", "1", "2"}) is None
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.whole), 0.9])
 def test_the_router_is_best_in_short(share):
     limits = {"n_slots": 16, "n_cells": 65536}
     times = with_limits(
