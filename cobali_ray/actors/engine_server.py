@@ -97,14 +97,14 @@ class EngineServer:
     def __init__(self, settings: EngineSettings, engine_id: str = ONLY_ENGINE) -> None:
         about = {"engine_id": engine_id}
         # Serve buffers sys.stderr.
-        configure_logging(level=settings.log_level, stream=sys.__stderr__, about=about)
+        configure_logging(level=settings.server.log_level, stream=sys.__stderr__, about=about)
         sys.setswitchinterval(SWITCH_S)
         stay_here()
         self._settings, self._engine_id = settings, engine_id
-        if settings.cores is not None:
-            pin(settings.cores)
-        if settings.gpus is not None:
-            _see(settings.gpus)
+        if settings.processes.cores is not None:
+            pin(settings.processes.cores)
+        if settings.processes.gpus is not None:
+            _see(settings.processes.gpus)
         self._path, self._chat_template = model_path(settings), chat_template(settings)
         self._clock = MonotonicClock()
         self._began_s = self._clock.now()
@@ -134,7 +134,7 @@ class EngineServer:
         self._without = EngineState(status=EngineStatus.UNLOADED)
         """How things are while there is no model."""
         self._loaded = False
-        if settings.load == "eager":
+        if settings.processes.load == "eager":
             self._open_loop()
 
     def _new_loop(self) -> EngineLoop:
@@ -143,8 +143,8 @@ class EngineServer:
             self._open,
             self._clock,
             self._publish,
-            stall_timeout_s=self._settings.stall_timeout_s,
-            max_predicted_ttft_s=self._settings.max_predicted_ttft_s,
+            stall_timeout_s=self._settings.processes.stall_timeout_s,
+            max_predicted_ttft_s=self._settings.limits.max_predicted_ttft_s,
         )
 
     def _open_loop(self) -> None:
@@ -153,7 +153,7 @@ class EngineServer:
         loop.start()
         loop.wait_open()
         self._slot_files = SlotFiles(
-            loop, self._clock, settings.slot_save_path, lambda: model_hash(settings, self._path)
+            loop, self._clock, settings.kept.slot_save_path, lambda: model_hash(settings, self._path)
         )
         self._loop, self._loaded, self._used_s = loop, True, self._clock.now()
 
@@ -191,7 +191,7 @@ class EngineServer:
             n_ctx_slot=limits.n_ctx_slot,
             n_host_cells=limits.n_host_cells,
             cell_bytes=limits.cell_bytes,
-            disk_bytes=self._settings.disk_bytes,
+            disk_bytes=self._settings.kept.disk_bytes,
             max_queue=limits.max_queue,
             max_queue_tokens=limits.max_queue_tokens,
             opened_at_s=time.time(),
@@ -200,7 +200,7 @@ class EngineServer:
         file = self._settings.log_ticks
         tick_log = TickLog(file, self._engine_id) if file else None
         self._telemetry = Telemetry(collector, tick_log)
-        target = self._settings.itl_target_ms
+        target_s = self._settings.itl_target_s
         self._feeder = TickFeeder(
             collector,
             self._clock,
@@ -213,7 +213,7 @@ class EngineServer:
                 "overlaps": backend.overlaps,
                 "limits": asdict(limits),
             },
-            itl_target_s={"auto": 0.0, "off": None}[target] if isinstance(target, str) else target / 1000,
+            itl_target_s=0.0 if target_s == "auto" else target_s,
             words=backend.words if self._settings.log_prompts else None,
         )
         self._runs = {
@@ -268,8 +268,8 @@ class EngineServer:
 
     async def _expanded(self, request: Request) -> Request:
         """Return a request with the rows that its images come to. Raises RefusedError or BadRequestError."""
-        if self._n_expanding >= self._settings.max_queue + self._settings.n_slots:
-            raise QueueFullError("requests", self._settings.max_queue, RETRY_S)
+        if self._n_expanding >= self._settings.limits.max_queue + self._settings.limits.n_slots:
+            raise QueueFullError("requests", self._settings.limits.max_queue, RETRY_S)
         self._n_expanding += 1
         try:
             return await asyncio.wrap_future(self._loop.expand(request))
@@ -330,7 +330,7 @@ class EngineServer:
         return None
 
     def _unload_if_idle(self) -> None:
-        most_s = self._settings.keep_alive_s
+        most_s = self._settings.processes.keep_alive_s
         if most_s is not None and self._loaded and self._idle_s > most_s:
             _log.info("let_go", idle_s=round(self._idle_s, 1))
             self._in_turn(self._unload())
@@ -410,12 +410,12 @@ class EngineServer:
         view = await asyncio.wrap_future(self._loop.ask(Engine.cache_view))
         if self._telemetry is None:
             return view
-        seen = self._telemetry.collector.snapshot()
+        seen, settings = self._telemetry.collector.snapshot(), self._settings.model_dump(mode="json")
         return replace(
             view,
             tier_requests=seen.tier_requests,
             tier_tokens=seen.tier_tokens,
-            settings=self._settings.model_dump(mode="json", include=set(CACHE_SETTINGS)),
+            settings={name: settings[name] for name in CACHE_SETTINGS},
         )
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove | CobaliError:

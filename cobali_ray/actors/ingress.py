@@ -33,10 +33,10 @@ class Ingress:
         told: ForIngress,
     ) -> None:
         """Look for the engines. `served` tells of each."""
-        configure_logging(level=told.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        configure_logging(level=told.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
-        self._api = told.api
+        self._told = told
         vocabularies = Vocabularies()
         self._clients = {
             one.engine_id: ServeEngineClient(
@@ -62,13 +62,20 @@ class Ingress:
             for names, engines in models.items()
         )
         self._fleet = Fleet(served_models, beside)
-        self._tracing = open_tracing(told.otlp_endpoint, "ingress")
+        self._tracing = open_tracing(told.server.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build the app of this replica."""
         judges = Judges()
         judges.warm()
-        self._app = build_api(self._fleet, self._api, tracer=self._tracing, judges=judges)
+        self._app = build_api(
+            self._fleet,
+            self._told.api,
+            tracer=self._tracing,
+            judges=judges,
+            listens=self._told.listens,
+            echo_request_id=False,  # Serve puts it on every answer, also on its own
+        )
         self._app.openapi()  # made now and not beside streams
         return self._app
 

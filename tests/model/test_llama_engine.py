@@ -60,11 +60,11 @@ class Run:
             LlamaConfig(
                 path=path,
                 n_slots=asked["n_slots"],
-                n_ctx_slot=N_CTX,
-                n_cells=asked.get("n_cells"),
+                n_ctx=N_CTX,
+                kv_cells=asked.get("n_cells"),
                 n_batch=asked["budget"],
                 n_threads=asked.get("n_threads", 1),
-                unified=asked["unified"],
+                kv="unified" if asked["unified"] else "split",
                 flash_attn=asked.get("flash_attn", "off"),
                 type_k=asked.get("type_k", "f16"),
                 device_sampling=asked.get("device_sampling", "off"),
@@ -342,7 +342,7 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     def opened(n_slots):
         config = LlamaConfig(
-            path=tiny, n_slots=n_slots, n_ctx_slot=N_CTX, n_batch=512, n_threads=1, flash_attn=flash_attn
+            path=tiny, n_slots=n_slots, n_ctx=N_CTX, n_batch=512, n_threads=1, flash_attn=flash_attn
         )
         backend = LlamaBackend(config)
         limits = EngineLimits(

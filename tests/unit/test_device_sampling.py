@@ -115,7 +115,7 @@ def test_rows_that_need_more_are_refused():
 
 
 def config(**changes):
-    asked = {"n_slots": 32, "n_ctx_slot": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
+    asked = {"n_slots": 32, "n_ctx": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
     return LlamaConfig(path=Path("m.gguf"), **asked | changes)
 
 

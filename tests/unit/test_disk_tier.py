@@ -559,9 +559,7 @@ def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):
 
 def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
     def kind_of(**settings):
-        settings = read_settings(
-            {"model": SCRIPTED, "disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings}
-        )
+        settings = read_settings({"disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings})
         engine = engine_on(ScriptedBackend(), settings, Recorder())
         return engine._disk._find()._home
 
@@ -596,7 +594,7 @@ def test_in_threads_it_does_the_same(tmp_path):
 
         def build(publish):
             settings = read_settings(
-                {"model": SCRIPTED, "disk_cache_dir": tmp_path, "scripted_tick_s": 0, "host_cache_mib": 8}
+                {"disk_cache_dir": tmp_path, "model": "builtin:scripted:0", "host_cache_mib": 8}
             )
             backend = ScriptedBackend(n_slots=16, n_ctx_slot=4096)
             return engine_on(backend, settings, publish), None

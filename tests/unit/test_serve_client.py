@@ -84,10 +84,9 @@ class Handle(LocalHandle):
 class Setup:
     def __init__(self, *, end_grace_s=5.0, replays=False, **settings):
         values = {
-            "model": "builtin:scripted",
             "n_slots": 2,
             "n_ctx": 4096,
-            "scripted_tick_s": 0.0005,
+            "model": "builtin:scripted:0.0005",
         } | settings
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
@@ -175,7 +174,7 @@ async def test_requests_side_by_side_answer_as_alone(make):
 
 
 async def test_a_refusal_is_raised_before_any_event(make):
-    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
     running = s.generate("running", max_tokens=2000)
     await anext(running)
     with pytest.raises(QueueFullError) as caught:
@@ -197,7 +196,7 @@ async def test_closing_the_generator_frees_the_slot(make):
 
 
 async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(make):
-    s = await make(scripted_tick_s=0.01)
+    s = await make(model="builtin:scripted:0.01")
     for n_steps in range(6):
         reader = asyncio.ensure_future(s.collect(f"r{n_steps}", max_tokens=4000))
         for _ in range(n_steps):
@@ -223,7 +222,7 @@ async def test_an_engine_sees_the_gpus_that_it_is_told(make, monkeypatch, gpus, 
 
 async def test_death_in_mid_stream_is_a_pause(make):
     alone = await (await make()).collect("alone", max_tokens=300)
-    s = await make(scripted_tick_s=0.005)  # a reader that is late still meets it in mid stream
+    s = await make(model="builtin:scripted:0.005")  # a reader that is late still meets it in mid stream
     told, n_kills = [], 0
     async with asyncio.timeout(WAIT_S):
         async for events in s.generate(max_tokens=300):
@@ -312,7 +311,7 @@ async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
 
 
 async def test_who_was_let_in_by_one_engine_is_not_refused_by_the_next(make):
-    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
     running = s.generate("running", max_tokens=4000)
     await anext(running)
     with pytest.raises(QueueFullError):
@@ -411,7 +410,7 @@ async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, mon
 async def test_an_answer_that_is_replayed(make):
     settings = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0}
     alone = await (await make(**settings)).collect("alone", max_tokens=100)
-    s = await make(replays=True, scripted_tick_s=0.01, **settings)
+    s = await make(replays=True, model="builtin:scripted:0.01", **settings)
     told, replays = [], []
     s.handle.before_run = lambda request: replays.append(request.replays)
     async with asyncio.timeout(WAIT_S):
@@ -443,7 +442,7 @@ async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neith
 
 
 async def test_three_deaths_while_its_prompt_is_computed_are_raised(make):
-    s = await make(scripted_tick_s=0.05, prefill_chunk=16)
+    s = await make(model="builtin:scripted:0.05", prefill_chunk=16)
     ends = asyncio.ensure_future(s.collect(n_prompt=4000))
     async with asyncio.timeout(WAIT_S):
         for n_deaths in range(3):
@@ -620,7 +619,7 @@ async def test_drain_waits_for_what_runs(make):
 
 
 async def test_drain_says_when_time_ran_out(make):
-    s = await make(scripted_tick_s=0.01)
+    s = await make(model="builtin:scripted:0.01")
     running = s.generate(max_tokens=4000)
     await anext(running)
     assert not await s.client.drain(0.0)
@@ -1037,7 +1036,7 @@ async def test_vectors_travel_the_whole_way(make):
 
 
 async def test_a_reader_of_vectors_who_leaves_ends_the_request(make):
-    setup = await make(pooling="last", scripted_tick_s=0.01)
+    setup = await make(pooling="last", model="builtin:scripted:0.01")
     answer = setup.model.generate(texts(*[500] * 2000))
     async with asyncio.timeout(WAIT_S):
         await anext(answer)

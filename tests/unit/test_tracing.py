@@ -16,11 +16,10 @@ from test_serve_client import WAIT_S, Setup
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.errors import ConfigError, DeadlineExceededError, RequestCancelledError
-from cobali_ray.settings import read_settings
+from cobali_ray.settings import ApiSettings, read_settings
 from cobali_ray.telemetry.tracing import _W3C as W3C
 from cobali_ray.telemetry.tracing import Tracing
 
