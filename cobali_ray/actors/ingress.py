@@ -56,7 +56,6 @@ class Ingress:
                 n_stay=sum(not one.on_demand for one in engines),
                 scale_up_wait_s=engines[0].scale_up_wait_s,
                 max_waiting=engines[0].max_queue,
-                replays=engines[0].replays,
                 adapters=engines[0].adapters,
             )
             for names, engines in models.items()

@@ -78,8 +78,6 @@ class Served(NamedTuple):
     scale_up_wait_s: float
     max_queue: int
     stall_timeout_s: float
-    replays: bool
-    """Whether answers that were begun elsewhere are computed again token by token."""
 
 
 def served_by(found: Sequence[Place]) -> list[Served]:
@@ -94,7 +92,6 @@ def served_by(found: Sequence[Place]) -> list[Served]:
             scale_up_wait_s=own.processes.scale_up_wait_s,
             max_queue=own.limits.max_queue,
             stall_timeout_s=own.processes.stall_timeout_s,
-            replays=own.continuation == "exact",
         )
         for place in found
     ]

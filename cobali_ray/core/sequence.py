@@ -32,7 +32,7 @@ class Sequence:
     __slots__ = (
         "account", "adapter", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding",
         "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
-        "n_awaited", "n_cached", "n_charged", "n_most", "n_muted", "n_parked", "n_passed", "n_preempted",
+        "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed", "n_preempted",
         "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id",
         "row", "salt", "seq_id", "slot_id", "status", "stays", "stops", "text", "tokens",
     )  # fmt: skip
@@ -61,10 +61,7 @@ class Sequence:
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
-        self.n_muted = len(request.said) if request.replays else 0
-        """Tokens of its answer that are said again and not told."""
-        if not request.replays:
-            self.tokens.extend(request.said)
+        self.tokens.extend(request.said)
         wanted = request.n_prompt_logprobs is not None and not request.said
         self.n_scored = request.n_scored if wanted else self.n_prompt
         """Tokens of its prompt whose logprobs are told; all, where none are wanted."""
@@ -89,7 +86,7 @@ class Sequence:
         self.n_preempted = 0
         self.n_parked = 0
         """How often it was preempted for others, and not because it was the youngest."""
-        self.n_charged = 0 if request.replays else len(request.said)
+        self.n_charged = len(request.said)
         """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""

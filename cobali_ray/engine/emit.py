@@ -54,9 +54,6 @@ class Emitter:
         tokens, logprobs_of = tuple(sequence.held), tuple(sequence.held_logprobs)
         sequence.held.clear()
         sequence.held_logprobs.clear()
-        if sequence.n_muted:
-            sequence.n_muted -= len(tokens)
-            return None, hit
         stats = None if sequence.begun else sequence.begin()
         return Delta(sequence.request_id, text, tokens, logprobs_of, stats), hit
 

@@ -208,10 +208,7 @@ class Engine:
             row.needs_rows = request.n_prompt_logprobs is not None
             if (budget := request.reasoning_budget) is not None:
                 row.reasoning = Reasoning(budget, partial(self._pieces.of, shown=request.shown_tokens))
-            if request.replays:
-                row.replay(request.said)
-            else:
-                row.resume(request.said)
+            row.resume(request.said)
             if ready:
                 row.matcher = self.matcher(request)
         except (BadRequestError, RefusedError) as error:
@@ -220,7 +217,7 @@ class Engine:
             problem = InternalError(repr(error))
         self._tell(told.Submitted(request, now_s, row, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
-        if request.said and not request.replays:
+        if request.said:
             self._emitter.resume(sequence)
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
@@ -236,8 +233,7 @@ class Engine:
         """Return where a request's answer stands in its grammar, if it has one. Any thread may call it."""
         if request.grammar is None:
             return None
-        said = () if request.replays else request.said
-        return self.grammars.matcher(request.grammar, request.shown_tokens, said)
+        return self.grammars.matcher(request.grammar, request.shown_tokens, request.said)
 
     def ready(
         self, sequence: Sequence, found: Matcher | CobaliError | None, rows: RowsOf | None = None

@@ -197,9 +197,6 @@ class EngineSettings(BaseModel):
     """What chooses the slots that decode: a loop over the slots, numpy, or kernels on a CUDA device."""
     speculation: Literal["auto", "off"] = "off"
     """Whether a few streams guess ahead from their own text, where that is expected to pay."""
-    continuation: Literal["auto", "exact"] = "auto"
-    """How an answer continues after its engine died: auto recomputes it like a prompt; exact token by token,
-    so that the rest is exactly what would have come, but this takes as long as the first time."""
     log_ticks: Path | None = None
     """Write one JSON line per tick to this file."""
     log_prompts: bool = False
@@ -287,15 +284,6 @@ class EngineSettings(BaseModel):
             raise ValueError("min_replicas: with load: on_demand, none is loaded at the start")
         if limits.token_budget is not None and limits.token_budget < limits.n_slots:
             raise ValueError(f"token_budget: {limits.token_budget} cannot feed n_slots: {limits.n_slots}")
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_its_promise(self) -> EngineSettings:
-        asked = (self.llama.flash_attn, self.itl_target_ms, self.limits.min_prefix, self.llama.unified)
-        if self.continuation == "exact" and asked != ("off", "off", 0, False):
-            raise ValueError(
-                "continuation: exact needs flash_attn: off, itl_target_ms: off, min_prefix: 0, kv: split"
-            )
         return self
 
     @property

@@ -82,7 +82,7 @@ class Handle(LocalHandle):
 
 
 class Setup:
-    def __init__(self, *, end_grace_s=5.0, replays=False, **settings):
+    def __init__(self, *, end_grace_s=5.0, **settings):
         values = {
             "n_slots": 2,
             "n_ctx": 4096,
@@ -91,7 +91,7 @@ class Setup:
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
         self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s)
-        self.model = Model({ONLY_ENGINE: self.client}, replays=replays)
+        self.model = Model({ONLY_ENGINE: self.client})
 
     async def connect(self):
         self.client.start()
@@ -405,21 +405,6 @@ async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, mon
     assert tokens_of(told) == tokens_of(alone)
     assert ended == [(os.getpid(), began_at(os.getpid()))]
     assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
-
-
-async def test_an_answer_that_is_replayed(make):
-    settings = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0}
-    alone = await (await make(**settings)).collect("alone", max_tokens=100)
-    s = await make(replays=True, model="builtin:scripted:0.01", **settings)
-    told, replays = [], []
-    s.handle.before_run = lambda request: replays.append(request.replays)
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=100):
-            told += events  # of several ticks, if they wait for their reader
-            if len(told) >= 20 and len(replays) == 1:
-                s.handle.kill()
-    assert tokens_of(told) == tokens_of(alone)
-    assert replays == [False, True]
 
 
 async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neither(make):

@@ -72,13 +72,6 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
     assert read_settings(yaml.safe_load(f"{name}: {word}")).values()[name] == word
 
 
-EXACT = {"flash_attn": "off", "itl_target_ms": "off", "min_prefix": 0}
-
-
-def test_the_exact_continuation_has_its_configuration():
-    assert read_settings({"continuation": "exact", **EXACT}).continuation == "exact"
-
-
 @pytest.mark.parametrize(
     ("values", "setting", "words"),
     [
@@ -106,18 +99,6 @@ def test_the_exact_continuation_has_its_configuration():
         ),
         pytest.param({"disk_cache_gib": 0}, "disk_cache_gib", "got 0", id="no-disk"),
         pytest.param({"stall_timeout_s": 0}, "stall_timeout_s", "got 0", id="no-patience"),
-        pytest.param(
-            {"continuation": "exact", "itl_target_ms": "off", "min_prefix": 0},
-            "continuation",
-            "needs flash_attn: off",
-            id="no-exact-answers",
-        ),
-        pytest.param(
-            {"continuation": "exact", **EXACT, "kv": "unified"},
-            "continuation",
-            "kv: split",
-            id="no-exact-cache",
-        ),
         pytest.param(
             {"itl_target_ms": "soon"}, "itl_target_ms", "'auto' or 'off' (got 'soon')", id="no-word"
         ),

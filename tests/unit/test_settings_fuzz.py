@@ -23,7 +23,7 @@ null | ~ | true | off | '' | ' ' | ',' | "\0" | "\ud800" | "a\0b" | [] | [[]] | 
 builtin:tiny | builtin:nothing | hf:// | x.gguf | http:// | http://[ | file:///etc/passwd
 {a: {b: {c: {}}}} | {a: {n_slots: many}} | {a: {engines: {}}} | {a: null, b: null} | {'': {}}
 {"\0": {file: x}} | !!binary aGk= | !!set {a, b} | !!python/object/apply:os.system [x]
-q8_0 | f32 | auto | exact | cuda | on_demand
+q8_0 | f32 | auto | cuda | on_demand
 """
 LAUGHS = "{a0: &a0 [x], " + ", ".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]" for i in range(1, 10)) + "}"
 """A few hundred bytes that would be written as 387 million."""
