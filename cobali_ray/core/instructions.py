@@ -2,7 +2,8 @@
 
 Times are seconds on the engine's clock and come in with the events. A tick is, inline: TickBegun, Sampled,
 Emitted, TickEnded; where host work hides behind the device: TickBegun, Emitted (the last tick's), Sampled,
-TickEnded. Whatever else happens comes in between, in any order.
+TickEnded. If texts are embedded in it, Embedded follows TickBegun. Whatever else happens comes in between, in
+any order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, TypeAlias
 
+from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import End
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.request import Request
@@ -24,7 +26,7 @@ from cobali_ray.errors import CobaliError
 class Submitted(NamedTuple):
     """A request came in. Whatever happens to it, it ends with one End."""
 
-    request: Request
+    request: Request | EmbeddingRequest
     now_s: float
     row: Any = None
     """What sampling remembers for it; opaque here."""
@@ -52,8 +54,14 @@ class TickBegun(NamedTuple):
     """The backend is free for the next pass."""
 
     now_s: float
-    shared: bool = False
-    """Something else was computed since the last one: beside streams no prompt goes on in this tick."""
+
+
+class Embedded(NamedTuple):
+    """The texts asked for are computed, and their vectors told; the tick goes on."""
+
+    failed: Mapping[str, CobaliError]
+    """Requests some of whose texts could not be, and why."""
+    now_s: float
 
 
 class Refused(NamedTuple):
@@ -179,6 +187,7 @@ Event: TypeAlias = (
     | Ready
     | Cancelled
     | TickBegun
+    | Embedded
     | Refused
     | Sampled
     | Emitted
@@ -272,6 +281,14 @@ class Assign(NamedTuple):
     row: Any
 
 
+class Embed(NamedTuple):
+    """Compute these texts and tell their vectors, before anything else of the tick."""
+
+    pieces: tuple[Piece, ...]
+    begun: tuple[EmbeddingRequest, ...]
+    """Requests of which nothing was computed before."""
+
+
 class Compute(NamedTuple):
     """Compute this plan, then draw its rows."""
 
@@ -310,6 +327,7 @@ Instruction: TypeAlias = (
     | Hold
     | Store
     | Assign
+    | Embed
     | Compute
     | Emit
     | Finish

@@ -7,8 +7,10 @@ from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from typing import Protocol
 
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.instructions import (
     Compute,
+    Embed,
     Emit,
     Event,
     Finish,
@@ -65,7 +67,10 @@ def tell(one: Event | Instruction) -> str:
     name = type(one).__name__
     if isinstance(one, Submitted):
         request = one.request
-        return f"{name}({request.request_id}, {request.n_prompt} + {request.max_tokens} at {one.now_s:.4f})"
+        wanted = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
+        return f"{name}({request.request_id}, {request.n_prompt} + {wanted} at {one.now_s:.4f})"
+    if isinstance(one, Embed):
+        return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in one.pieces])})"
     if isinstance(one, Compute):
         plan = one.plan
         streams = " ".join([s.request_id for s in plan.streams])

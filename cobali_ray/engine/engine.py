@@ -36,9 +36,9 @@ from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_dec
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
-from cobali_ray.core.stats import LoadView, Pass, TickStats
+from cobali_ray.core.stats import LoadView, TickStats
 from cobali_ray.engine.disk import Disk
-from cobali_ray.engine.embedding import Embedding
+from cobali_ray.engine.embedding import embed
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.images import ImageReader, RowsOf
@@ -94,6 +94,7 @@ class Engine:
             pacer=pacer,
             select=select,
             speculation=speculation if backend.verifies else None,
+            embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
         )
         words = backend.words
@@ -112,34 +113,21 @@ class Engine:
         self._rows: dict[str, RowsOf] = {}
         """Of the images of open requests."""
         self._batch = TickBatch(backend.n_batch)
+        self._embed: told.Embed | None = None
         self._compute: Plan | None = None
-        """What is to be computed next."""
+        """What is to be computed next, texts before tokens."""
         self._emit: tuple[told.Emit, dict[int, TokenLogprobs]] | None = None
         """Tokens to emit, and the logprobs of those rows that asked for them."""
         self._out: list[tuple[str, Word]] = []
         self._recorder = Recorder()
         self._told_unmet = False
-        self.embedding: Embedding | None = None
-        """What embeds texts, where the model does."""
-        if backend.embedder is not None:
-            self.embedding = Embedding(
-                backend.embedder,
-                clock,
-                lambda to, event: self._out.append((to, event)),
-                partial(self._say, computing=True),
-            )
 
     # -- asked from outside, between ticks ------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything."""
-        return self.scheduler.has_work or bool(self._out) or self.n_embedding > 0
-
-    @property
-    def n_embedding(self) -> int:
-        """Open requests for vectors."""
-        return 0 if self.embedding is None else len(self.embedding.queue)
+        return self.scheduler.has_work or bool(self._out)
 
     @property
     def patience_s(self) -> float | None:
@@ -253,21 +241,15 @@ class Engine:
 
     def embed(self, request: EmbeddingRequest, arrived_s: float | None = None) -> None:
         """Let a request for vectors in, which ends with one End; `arrived_s` as in `submit`."""
-        if self.embedding is None:
-            raise InternalError("this model does not embed")
-        self.embedding.submit(request, arrived_s)
+        self._tell(told.Submitted(request, self._clock.now(), arrived_s=arrived_s))
 
     def cancel(self, request_id: str) -> None:
-        """End a request wherever it stands; unknown and ended ones are none of our business."""
-        if self.embedding is not None:
-            self.embedding.cancel(request_id)
+        """End a request wherever it stands; nothing happens where it has ended."""
         self._tell(told.Cancelled(request_id, self._clock.now()))
 
     def fail_all(self, error: CobaliError) -> None:
         """End every open request with `error` and start over with an empty cache."""
-        self._compute = self._emit = None
-        if self.embedding is not None:
-            self.embedding.fail_all(error)
+        self._embed = self._compute = self._emit = None
         try:
             self._tell(told.Failed(error, self._clock.now()))
         finally:
@@ -275,11 +257,7 @@ class Engine:
 
     def load(self) -> LoadView:
         """Say how busy it is."""
-        view = load_of(self.scheduler)
-        if self.embedding is None:
-            return view
-        queue = self.embedding.queue
-        return view._replace(embed_s=queue.wait_s, token_s=view.token_s or queue.token_s)
+        return load_of(self.scheduler)
 
     # -- the cache, looked at and moved from outside --------------------------------------------------
 
@@ -337,15 +315,15 @@ class Engine:
     def tick(self) -> TickStats | None:
         """Do one round. None means that nothing was computed."""
         begun_s = self._clock.now()
-        embedded = self._embed()
-        times = TickTimes(self._clock.now())
-        self._tell(told.TickBegun(times.started, embedded is not None))
+        self._tell(told.TickBegun(begun_s))
+        times = TickTimes(begun_s if self._embed is None else self._embed_texts(self._embed))
         times.planned = self._clock.now()
         while (plan := self._compute) is not None and not self._forward(plan):
             times.planned = self._clock.now()
         if plan is None:
             self._publish()
-            return embedded and self._recorder.record_pass(self.scheduler, begun_s, embedded)
+            embedded = self.scheduler.counts.texts
+            return self._recorder.record_texts(self.scheduler, begun_s) if embedded.n_tokens else None
         spans = self._spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
@@ -374,28 +352,24 @@ class Engine:
             plan=plan,
             spans=spans,
             n_reused=self.backend.n_reused(),
-            embedded=embedded or self._no_pass(),
         )
 
-    def _no_pass(self) -> Pass:
-        return Pass(0, 0, 0.0, 0 if self.embedding is None else self.embedding.queue.n_texts, 0)
-
-    def _embed(self) -> Pass | None:
-        """Embed some texts, if it is their turn; tokens that wait for their text do so a little longer."""
-        if self.embedding is None:
-            return None
-        scheduler = self.scheduler
-        others_wait = scheduler.n_prefilling > 0 or scheduler.queue.has_ready
-        if not self.embedding.queue.takes_turn(others_wait=others_wait):
-            return None
-        embedded = self.embedding.step(scheduler.spare_s())
+    def _embed_texts(self, asked: told.Embed) -> float:
+        """Embed texts and hand their vectors over; return when that was done."""
+        self._embed = None
+        if (embedder := self.backend.embedder) is None:
+            raise InternalError("this model does not embed")
+        vectors, failed = embed(embedder, asked.pieces)
+        self._out += vectors
+        embedded_s = self._clock.now()
+        self._tell(told.Embedded(failed, embedded_s))
         self._flush()
-        return embedded
+        return embedded_s
 
     def _tell(self, event: told.Event, logprobs: dict[int, TokenLogprobs] | None = None) -> None:
         """Tell the scheduler what happened and do what it says. What is told to clients cannot fail."""
         instructions = self.scheduler.handle(event)
-        begun: list[Request] = []
+        begun: list[Request | EmbeddingRequest] = []
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
@@ -404,6 +378,9 @@ class Engine:
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
                 self._compute = one.plan
+            elif isinstance(one, told.Embed):
+                self._embed = one
+                begun += one.begun
             elif isinstance(one, told.Assign) and (sequence := self.slots.by_slot[one.slot_id]) is not None:
                 begun.append(sequence.request)
         if begun:  # before anything is copied or computed for them

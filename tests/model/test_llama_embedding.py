@@ -1,5 +1,7 @@
 """Vectors and scores of real llama.cpp: those of the model, in any company and in pieces, and no abort."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from numpy_bert import NumpyBert
@@ -9,8 +11,10 @@ from cobali_ray.backend.embedder import FLASH_TOGETHER, MOST_TEXTS, PLAIN_TOGETH
 from cobali_ray.backend.embedding_only import EmbeddingBackend, open_llama
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.account import Account
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingQueue, EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import BackendError, BadRequestError, ConfigError, TooManyTokensError
 from cobali_ray.models.registry import resolve
@@ -55,12 +59,14 @@ def whole(request, number):
 
 def vectors(embedder, request, n_most=1 << 30):
     """Return the vector of each text, packed as the engine packs them."""
-    queue, found = EmbeddingQueue(embedder.kind), {}
-    queue.submit(request, 0.0)
-    while pieces := queue.pack(n_most, 0.0):
+    texts, found = TextPasses(embedder.kind), {}
+    texts.times.most = lambda _: n_most
+    texts.add(job := EmbeddingJob(request, Account("", 1.0), 0.0), 0.0)
+    while job.n_texts and (pieces := texts.pack(inf, 0.0)):
         rows = embedder.embed(pieces)
         found |= {p.text_id: unit(row) for p, row in zip(pieces, rows, strict=True) if p.last}
-        queue.computed(pieces, 0.0)
+        for piece in pieces:
+            texts.computed(piece, job)
     return [found[number] for number in range(len(request.ends))]
 
 

@@ -522,9 +522,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.engine.has_work, "every request ends"
         self.engine.scheduler.check()
         assert self.engine.slots.n_idle == self.limits.n_slots
-        assert self.engine.scheduler.counts.n_left_queue == len(self.requests), (
-            "the door counts everybody out"
-        )
+        assert self.engine.scheduler.counts.left.n == len(self.requests), "the door counts everybody out"
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

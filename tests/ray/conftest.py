@@ -168,9 +168,7 @@ def cluster(tmp_path_factory):
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
             targets = [
-                serve.RunTarget(
-                    build({**values, "cache_dir": cache_dir}), name=name, route_prefix=f"/{name}"
-                )
+                serve.RunTarget(build({**values, "cache_dir": cache_dir}), name=name, route_prefix=f"/{name}")
                 for name, values in APPS.items()
             ]
             serve.run_many(targets, wait_for_applications_running=True)

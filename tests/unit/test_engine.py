@@ -383,7 +383,7 @@ def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     s.run()
     assert isinstance(s.end("bad").error, InternalError)
     assert s.events.text("good") == answer("fine", max_tokens=5)
-    assert s.engine.scheduler.counts.n_left_queue == 2, "the door counts who left"
+    assert s.engine.scheduler.counts.left.n == 2, "the door counts who left"
 
 
 def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):

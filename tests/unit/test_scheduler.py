@@ -612,7 +612,7 @@ def test_whom_an_error_kept_from_ending_ends_with_the_next_answer():
         s.do(Cancelled, "a")
     out = s.do(Failed, InternalError("broken"))
     assert ends(out) == dict.fromkeys(["a", "b", "waits"], InternalError)
-    assert s.scheduler.counts.n_left_queue == s.scheduler.counts.n_ended == 3
+    assert s.scheduler.counts.left.n == s.scheduler.counts.n_ended == 3
 
 
 def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
