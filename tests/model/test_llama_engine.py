@@ -359,11 +359,11 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     engines = here, there = opened(4), opened(2)
     tokens = run(here, first).tokens
-    held, cells = here.take_out(0)
+    held, cells = here.idle_slots.take_out(0)
     assert held.n_tokens == len(tokens) - 1
     assert cells.nbytes == held.n_tokens * here.limits.cell_bytes
     assert here.backend.cell_kind() == there.backend.cell_kind()
-    there.put_in(1, held.tokens, "", cells)
+    there.idle_slots.put_in(1, held.tokens, "", cells)
     there.scheduler.check()
     more = replace(first, request_id="more", prompt=(*tokens, *range(50, 80)))
     brought, stayed = run(there, more), run(here, more)

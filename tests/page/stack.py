@@ -137,4 +137,4 @@ class Site:
         self._inside(self.handle.revive)
 
     def n_running(self):
-        return self.handle.server._loop.state().n_running
+        return self.handle.server._host.model.loop.state().n_running

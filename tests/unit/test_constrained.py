@@ -526,7 +526,7 @@ class Loop:
             self.clock,
             sink,
         )
-        self.gated = self.engine.grammars = Gated(self.engine.grammars)
+        self.gated = self.engine.answers.grammars = Gated(self.engine.answers.grammars)
         return self.engine, None
 
     def submit(self, request_id, asked=None, **kwargs):
@@ -572,7 +572,7 @@ def test_a_tenants_grammars_are_compiled_one_after_the_other_and_hold_up_nobody_
                 assert gate.wait(WAIT_S)
             return self.grammars.matcher(asked, shown, said)
 
-    loop.engine.grammars = Slow(loop.engine.grammars.grammars)
+    loop.engine.answers.grammars = Slow(loop.engine.answers.grammars.grammars)
     for i in range(9):
         loop.submit(f"slow{i}", grammar("choice", ["yes"])._replace(param="slow"), tenant="left")
     assert compiled.wait(WAIT_S)

@@ -1,0 +1,50 @@
+"""Batches: what a plan computes, as the backend takes it."""
+
+from __future__ import annotations
+
+from array import array
+
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.spans import TickSpans
+from cobali_ray.engine.images import RowsOf
+
+_NO_DRAFT = array("i")
+
+
+class Batches:
+    """Fills the one batch of an engine, with the rows of images in the places that stand for them."""
+
+    def __init__(self, n_batch: int) -> None:
+        self._batch = TickBatch(n_batch)
+        self.rows: dict[str, RowsOf] = {}
+        """Of the images of open requests."""
+
+    def filled(self, plan: Plan) -> TickBatch:
+        """Return the batch with all that a plan computes; it is another plan's with the next call."""
+        if plan.spans is None:
+            self._batch.fill_streams([s.slot_id for s in plan.streams], [s.tokens for s in plan.streams])
+            return self._batch
+        known = [s.tokens for s in plan.sequences]
+        if plan.drafts:
+            known = [s.tokens + plan.drafts.get(s.slot_id, _NO_DRAFT) for s in plan.sequences]
+        self._batch.fill(tuple(plan.spans), known)
+        if plan.chunks and self.rows:
+            self._fill_images(plan)
+        return self._batch
+
+    def _fill_images(self, plan: Plan) -> None:
+        """Have spans computed from the rows of images that stand there."""
+        for number, (span, sequence) in enumerate(zip(plan.spans or (), plan.sequences, strict=True)):
+            for one in sequence.request.rows:
+                if one.start <= span.start < one.end:
+                    rows = self.rows[sequence.request_id][one.digest, one.part]
+                    start = span.start - one.start
+                    self._batch.embed(number, rows.part(start, start + span.length))
+
+    def spans(self, plan: Plan) -> TickSpans:
+        """Return who computes what in the batch of a plan, for those who look on."""
+        if plan.spans is None:
+            n = self._batch.n_tokens
+            return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
+        return TickSpans(tuple(plan.spans), frozenset([chunk.slot_id for chunk in plan.chunks]))
