@@ -12,12 +12,12 @@ from fastapi import FastAPI
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.tracing import open_tracing
-from cobali_ray.actors.usage import beside
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.judges import Judges
 from cobali_ray.telemetry.log import configure_logging
+from cobali_ray.telemetry.usage import beside
 
 SWITCH_S = 0.001
 """How long a thread of the intake may keep the event loop from the interpreter; Python's own is 5 ms."""

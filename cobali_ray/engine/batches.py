@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 
 from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.core.plan import Plan
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.engine.images import RowsOf
 
@@ -48,3 +50,17 @@ class Batches:
             n = self._batch.n_tokens
             return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
         return TickSpans(tuple(plan.spans), frozenset([chunk.slot_id for chunk in plan.chunks]))
+
+
+def prompts_in(plan: Plan) -> list[tuple[Sequence, PromptRows]]:
+    """Return the prompts of a computed plan whose logprobs are wanted, and which of its rows are for them."""
+    if not plan.chunks or plan.spans is None:
+        return []
+    found, at = [], 0
+    for sequence, (_, start, length, n_rows) in zip(plan.sequences, plan.spans, strict=True):
+        if n_rows and sequence.n_unscored is not None:
+            # Behind the last row of a prompt comes what is drawn from it.
+            known = sequence.tokens[start + length - n_rows + 1 : start + length + 1]
+            found.append((sequence, PromptRows(at, known, sequence.request.n_prompt_logprobs or 0)))
+        at += n_rows
+    return found

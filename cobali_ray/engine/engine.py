@@ -31,7 +31,7 @@ from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.stats import LoadView, TickStats
 from cobali_ray.engine.answers import Answers
-from cobali_ray.engine.batches import Batches
+from cobali_ray.engine.batches import Batches, prompts_in
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
 from cobali_ray.engine.emit import Emitter
@@ -39,7 +39,6 @@ from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.idle_slots import IdleSlots
 from cobali_ray.engine.images import ImageReader, RowsOf
 from cobali_ray.engine.record import Recorder, TickTimes
-from cobali_ray.engine.scored import prompts_in
 from cobali_ray.errors import (
     BadRequestError,
     CacheFullError,

@@ -106,7 +106,7 @@ def _named(error: ValidationError) -> ConfigError:
     message = "; ".join(dict.fromkeys(said))
     if not where:
         name, _, why = message.partition(": ")
-        return ConfigError(name, why) if why else ConfigError("settings", message)
+        return ConfigError(name if why else "settings", why or message)
     shown = "" if where in SECRETS else f" (got {short(first['input'])})"
     return ConfigError(where, f"{message}{shown}")
 

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cobali_ray.backend.attachment import PATIENCE, Attachment
 from cobali_ray.backend.config import LlamaConfig
-from cobali_ray.backend.device_candidates import N_CANDIDATES, DeviceCandidates
+from cobali_ray.backend.device_candidates import N_CANDIDATES, PATIENCE, Attachment, DeviceCandidates
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.core.request import GREEDY, SamplingParams

@@ -559,12 +559,14 @@ def test_what_the_writer_cannot_follow_is_not_kept(tmp_path, monkeypatch):
 
 def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
     def kind_of(**settings):
-        settings = read_settings({"disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings})
+        settings = read_settings(
+            {"model": SCRIPTED, "disk_cache_dir": tmp_path, "host_cache_mib": 8, **settings}
+        )
         engine = engine_on(ScriptedBackend(), settings, Recorder())
         return engine._disk._find()._home
 
     assert kind_of() == kind_of(n_slots=3, disk_cache_gib=0.5)
-    assert read_settings({"model": SCRIPTED}).disk_cache_dir is None
+    assert read_settings({"model": SCRIPTED}).kept.disk_cache_dir is None
     settings = read_settings({"model": "x.gguf", "disk_cache_dir": tmp_path, "host_cache_mib": 8})
     found = []
     for content in (b"a", b"b", b"a"):

@@ -394,7 +394,7 @@ from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.settings import EngineSettings
 import cobali_ray.api.app
 settings = EngineSettings(model="builtin:scripted")
-assert open_tracing(settings.otlp_endpoint, "engine") is None
+assert open_tracing(settings.server.otlp_endpoint, "engine") is None
 assert EngineServer(settings)._tracer is None
 unwanted = ("cobali_ray.telemetry.tracing", "opentelemetry.exporter.otlp")
 print([name for name in sys.modules if name.startswith(unwanted)])
