@@ -346,7 +346,7 @@ def test_the_repository_s_config_is_valid():
 
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
-        EngineSettings().n_slots = 4
+        EngineSettings().model = "other"
 
 
 @pytest.mark.parametrize(
