@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from typing import TypeAlias
 
 import structlog
@@ -37,6 +36,7 @@ from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import LoadView, TickStats
+from cobali_ray.core.story import Story
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
 from cobali_ray.engine.emit import Emitter
@@ -61,7 +61,6 @@ from cobali_ray.errors import (
 
 Sink: TypeAlias = Callable[[list[tuple[str, Word]]], None]
 """Takes one tick's events with the address each one goes to."""
-_NO_DRAFT = array("i")
 _log = structlog.get_logger(__name__)
 
 
@@ -86,6 +85,7 @@ class Engine:
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
         disk: Disk | None = None,
+        story: Story | None = None,
     ) -> None:
         self.backend, self._clock, self._sink, self._entropy = backend, clock, sink, entropy
         self.scheduler = Scheduler(
@@ -96,6 +96,7 @@ class Engine:
             speculation=speculation if backend.verifies else None,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
+            story=story,
         )
         words = backend.words
         self._pieces = pieces = Pieces(
@@ -106,12 +107,16 @@ class Engine:
             pieces=pieces,
             tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
         )
-        self._emitter = Emitter(pieces)
+        self._emitter = Emitter(pieces, self.scheduler.life)
         self._host = HostMemory(backend, clock)
         self._disk = disk
         self.images = ImageReader(backend.projector, limits)
         self._rows: dict[str, RowsOf] = {}
         """Of the images of open requests."""
+        self._samplers: dict[str, RowSampler] = {}
+        """Of open requests."""
+        self._drawn_for: list[RowSampler | None] = [None] * limits.n_slots
+        """For whom the rows of a slot are drawn."""
         self._batch = TickBatch(backend.n_batch)
         self._embed: told.Embed | None = None
         self._compute: Plan | None = None
@@ -206,14 +211,19 @@ class Engine:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(told.Submitted(request, now_s, row, ready, arrived_s))
+        self._tell(told.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
-        if request.said and not request.replays:
-            self._emitter.resume(sequence)
+        self._emitter.open(request)
+        if row is not None:
+            self._samplers[request.request_id] = row
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
+
+    def sampler(self, request_id: str) -> RowSampler:
+        """Return what draws the tokens of an open request."""
+        return self._samplers[request_id]
 
     def require_adapter(self, request: Request) -> None:
         """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
@@ -237,7 +247,7 @@ class Engine:
         if isinstance(found, CobaliError):
             self._tell(told.Failed(found, now_s, sequence.request_id))
             return
-        sequence.row.matcher = found
+        self.sampler(sequence.request_id).matcher = found
         if rows:
             self._rows[sequence.request_id] = rows
         self._tell(told.Ready(sequence.request_id, now_s))
@@ -377,7 +387,7 @@ class Engine:
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
-                self._rows.pop(one.end.request_id, None)
+                self._forget(one.end.request_id)
             elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
@@ -385,8 +395,10 @@ class Engine:
             elif isinstance(one, told.Embed):
                 self._embed = one
                 begun += one.begun
-            elif isinstance(one, told.Assign) and (sequence := self.slots.by_slot[one.slot_id]) is not None:
-                begun.append(sequence.request)
+            elif isinstance(one, told.Assign):
+                self._drawn_for[one.slot_id] = self._samplers[one.request_id]
+                if (sequence := self.slots.by_slot[one.slot_id]) is not None:
+                    begun.append(sequence.request)
         if begun:  # before anything is copied or computed for them
             self._say(begun, computing=True)
         host = self._host
@@ -409,12 +421,18 @@ class Engine:
                 self._disk.store(host.beginning(one))
             elif isinstance(one, told.Load) and self._disk is not None:
                 self._disk.load(one)
-            elif isinstance(one, told.Assign):
-                self.backend.expect(one.slot_id, one.row)
+            elif isinstance(one, told.Assign) and (row := self._drawn_for[one.slot_id]) is not None:
+                self.backend.expect(one.slot_id, row)
             elif isinstance(one, told.Clear):
                 host.clear()
         if (moved := host.moved()) is not None:
             self._tell(moved)
+
+    def _forget(self, request_id: str) -> None:
+        """Let go of what was kept for a request that has ended."""
+        self._rows.pop(request_id, None)
+        self._samplers.pop(request_id, None)
+        self._emitter.close(request_id)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""
@@ -422,13 +440,15 @@ class Engine:
         if (unrestored := self._host.unrestored()) is not None:
             self._tell(unrestored)
             return False
+        slots = self.slots
         if plan.spans is None:
-            self._batch.fill_streams([s.slot_id for s in plan.streams], [s.tokens for s in plan.streams])
+            self._batch.fill_streams(plan.streams, [slots.tokens(i) for i in plan.streams])
         else:
-            known = [s.tokens for s in plan.sequences]
+            known = [slots.tokens(span.slot_id) for span in plan.spans]
             if plan.drafts:
-                known = [s.tokens + plan.drafts.get(s.slot_id, _NO_DRAFT) for s in plan.sequences]
-            self._batch.fill(tuple(plan.spans), known)
+                drafts = [array("i", plan.draft(span.slot_id)) for span in plan.spans]
+                known = [tokens + draft for tokens, draft in zip(known, drafts, strict=True)]
+            self._batch.fill(plan.spans, known)
             if plan.chunks and self._rows:
                 self._fill_images(plan)
         self.backend.use(plan.adapter)
@@ -444,7 +464,9 @@ class Engine:
 
     def _fill_images(self, plan: Plan) -> None:
         """Have spans computed from the rows of images that stand there."""
-        for number, (span, sequence) in enumerate(zip(plan.spans or (), plan.sequences, strict=True)):
+        for number, span in enumerate(plan.spans or ()):
+            if (sequence := self.slots.by_slot[span.slot_id]) is None:
+                continue
             for one in sequence.request.rows:
                 if one.start <= span.start < one.end:
                     rows = self._rows[sequence.request_id][one.digest, one.part]
@@ -452,9 +474,10 @@ class Engine:
                     self._batch.embed(number, rows.part(start, start + span.length))
 
     def _sample(self, plan: Plan) -> Sampled:
-        rows, asked = [s.row for s in plan.rows], prompts_in(plan)
+        rows = [row for i in plan.rows if (row := self._drawn_for[i]) is not None]
+        asked = prompts_in(plan, self.slots.by_slot)
         if plan.drafts:
-            return self.backend.sample(rows, [plan.drafts.get(s.slot_id, ()) for s in plan.rows])
+            return self.backend.sample(rows, [plan.draft(slot_id) for slot_id in plan.rows])
         if not asked:
             return self.backend.sample(rows) if rows else Sampled([], {}, {})
         sampled = self.backend.sample(rows, prompts=[of_prompt for _, of_prompt in asked])
@@ -465,7 +488,8 @@ class Engine:
                 self._tell(told.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
                 continue
             to = sequence.request.reply_to
-            self._out += [(to, delta) for delta in self._emitter.prompt(sequence, scored)]
+            deltas = self._emitter.prompt(sequence.request, sequence.tokens, sequence.n_scored, scored)
+            self._out += [(to, delta) for delta in deltas]
         return sampled
 
     def _spans(self, plan: Plan) -> TickSpans:
@@ -473,7 +497,7 @@ class Engine:
         if plan.spans is None:
             n = self._batch.n_tokens
             return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
-        return TickSpans(tuple(plan.spans), frozenset([chunk.slot_id for chunk in plan.chunks]))
+        return TickSpans(plan.spans, frozenset([chunk.slot_id for chunk in plan.chunks]))
 
     # -- what clients are told ------------------------------------------------------------------------
 
@@ -481,25 +505,9 @@ class Engine:
         """Turn sampled tokens into deltas and hand all events over. Returns seconds."""
         started = self._clock.now()
         if self._emit is not None:
-            (fresh,), logprobs = self._emit
-            self._emit = None
-            stopped, emit, out = [], self._emitter.emit, self._out
-            ended, releasing = Status.ENDED, Status.RELEASING
-            at_end = None
-            following = chain([one[0] for one in islice(fresh, 1, None)], (None,))
-            for (sequence, token, row), then in zip(fresh, following, strict=True):
-                if sequence.status is ended or sequence.status is releasing:
-                    continue
-                if sequence is at_end:
-                    sequence.n_unsaid += 1
-                    continue
-                logprob = logprobs.get(row) if logprobs else None
-                delta, hit = emit(sequence, token, logprob, more=then is sequence)
-                if delta is not None:
-                    out.append((sequence.request.reply_to, delta))
-                if hit:
-                    stopped.append(sequence.request_id)
-                    at_end = sequence
+            (emit, logprobs), self._emit = self._emit, None
+            deltas, stopped = self._emitter.emit(emit, logprobs)
+            self._out += deltas
             self._tell(told.Emitted(stopped, started))
         self._flush()
         return self._clock.now() - started

@@ -357,10 +357,10 @@ def test_a_preempted_sequence_goes_on_where_it_was():
 
 def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
     s = Setup()
-    broken = s.submit("broken", grammar("regex", "[a-z]{20}"))
+    s.submit("broken", grammar("regex", "[a-z]{20}"))
     s.submit("sound", grammar("regex", "[a-z]{20}"))
     s.engine.tick()
-    broken.row.matcher.take(ord("!"))  # what no draw would give
+    s.engine.sampler("broken").matcher.take(ord("!"))  # what no draw would give
     s.run()
     error = s.answer("broken")[1].error
     assert isinstance(error, InvalidParameterError)
