@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class ModelFacts(NamedTuple):
     """What tells its files from others."""
     card: ModelCard | None = None
     """None: it was never opened."""
-    runs: dict[str, int | str] | None = None
+    runs: Mapping[str, object] | None = None
     """What a person who starts it wants to know."""
 
 

@@ -155,7 +155,7 @@ class WaitingQueue(Generic[_T]):
         return None
 
     def turn(self, one: _T, now_s: float) -> bool:
-        """Give a request its turn, after which it is last in its line; say if its class's age gave it that."""
+        """Give a request its turn, after which it is last in its line; say if its class's age gave it."""
         its = self._classes[one.priority]
         better = [other for other in self._classes.values() if other.priority < its.priority]
         aged = any(other.level(now_s) > its.level(now_s) for other in better)

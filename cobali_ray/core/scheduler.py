@@ -27,7 +27,7 @@ from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
-from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
 from cobali_ray.core.goodput import MOST_STREAMS, Speculation
 from cobali_ray.core.instructions import (
@@ -35,6 +35,7 @@ from cobali_ray.core.instructions import (
     Cancelled,
     Clear,
     Compute,
+    Drawn,
     Embed,
     Embedded,
     Emit,
@@ -116,6 +117,13 @@ class Scheduler:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
         self._pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = story or Story()
+        self.story.begin(
+            limits=limits,
+            end_tokens=end_tokens,
+            pacer=self._pacer,
+            speculation=speculation,
+            embedding=embedding,
+        )
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
         self.slots = self.tiers.slots
@@ -264,6 +272,11 @@ class Scheduler:
         context = sum([s.n_computed for s in self._streams])
         return self._pacer.prefill_pace(len(self._streams), context, self.limits)
 
+    def life(self, request_id: str) -> RequestStats:
+        """Return an open request's life so far, up to its last token."""
+        sequence = self.sequence(request_id)
+        return sequence.stats(sequence.arrived_s if sequence.last_token_s is None else sequence.last_token_s)
+
     def sequence(self, request_id: str) -> Sequence:
         """Return an open request for a slot, to look at."""
         if not isinstance(sequence := self._open[request_id], Sequence):
@@ -283,7 +296,6 @@ class Scheduler:
             self._settle()
         sequence = Sequence(
             request,
-            event.row,
             arrived_s=arrived_s,
             ready=event.ready,
             end_tokens=self._end_tokens,
@@ -397,13 +409,13 @@ class Scheduler:
         else:
             if one.assigned_s is None:
                 self.counts.left.add(one.line, 1, one.n_prompt)
-            stop = one.stops.found if reason == "stop" else None
+            stop = one.stop if reason == "stop" else None
         self._out.append(
             Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
 
     def _computes_for(self, sequence: Sequence) -> bool:
-        return self._pass is not None and any(s is sequence for s in self._pass.sequences)
+        return self._pass is not None and self._pass.computes(sequence.slot_id)
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
@@ -489,7 +501,7 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(Assign(place.slot_id, sequence.row))
+            self._out.append(Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MOST_PARKED  # who waited so long keeps its slot
@@ -549,14 +561,14 @@ class Scheduler:
             return
         self._pass = plan
         self.counts.n_adapter_changes += self._turns.took(plan.adapter, now_s)
-        context = plan.context
+        context, streams = plan.context, self._in_slots(plan.streams)
         if context is None:
             cells = self.slots.n_cells_running
-            alone = len(plan.streams) == len(self.slots.running)
-            context = cells if alone else sum([s.n_computed for s in plan.streams])
+            alone = len(streams) == len(self.slots.running)
+            context = cells if alone else sum([s.n_computed for s in streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
+        runs = run_lengths([s.seq_id for s in streams]) if self.limits.grain.beside else ()
         self.counts.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
         self._out.append(Compute(plan))
 
@@ -593,7 +605,8 @@ class Scheduler:
         model, context = self._pacer.model, plan.context
         if not model.knows_decode:
             return plan
-        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
+        in_order = self._in_slots(plan.streams)
+        runs = run_lengths([s.seq_id for s in in_order]) if self.limits.grain.beside else ()
         cells = self.slots.n_cells_running if context is None else context
         plain_s = model.decode_s(len(streams), cells, runs)
         drafts = self._speculation.choose(
@@ -635,6 +648,10 @@ class Scheduler:
 
     # -- the pass is over -----------------------------------------------------------------------------
 
+    def _in_slots(self, slot_ids: Seq[int]) -> list[Sequence]:
+        by_slot = self.slots.by_slot
+        return [s for i in slot_ids if (s := by_slot[i]) is not None]
+
     def _take_pass(self) -> Plan:
         plan, self._pass = self._pass, None
         if plan is None:
@@ -667,21 +684,22 @@ class Scheduler:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
-        rows = self._pass.rows if self._pass is not None else []
+        rows = self._in_slots(self._pass.rows) if self._pass is not None else []
         if event.n_each is not None:
             rows = [s for s, n in zip(rows, event.n_each, strict=True) for _ in range(n)]
         for row, problem in event.failed.items():
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, problem)
-        plan = self._take_pass()
+        plan = self._take_pass()  # who ended keeps its slot until `_let_go`, so rows are whose they were
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
-            self._judge(plan, event.n_each)
+            self._judge(plan, self._in_slots(plan.rows), event.n_each)
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
-        fresh: list[tuple[Sequence, int, int]] = []
+        fresh: list[Drawn] = []
+        last: Sequence | None = None
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
             if sequence.status is not running:
@@ -697,24 +715,24 @@ class Scheduler:
                 self._sorted = False
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
-            elif not fresh or fresh[-1][0] is not sequence:
+            elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
-            sequence.last_token_s = now_s
+            sequence.last_token_s, last = now_s, sequence
             if token in sequence.end_tokens or row in event.complete:
                 self._finish(sequence, now_s, "stop")
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")
-            fresh.append((sequence, token, row))
+            fresh.append((sequence.request_id, token, row, sequence.ending))
         self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
-            self._emit = Emit(fresh)
+            self._emit = Emit(tuple(fresh))
             self._out.append(self._emit)
 
-    def _judge(self, plan: Plan, n_each: Seq[int]) -> None:
+    def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
         """Have what drafts were wrong of forgotten."""
-        for sequence, n in zip(plan.rows, n_each, strict=True):
-            n_draft = len(plan.drafts.get(sequence.slot_id, ()))
+        for sequence, n in zip(rows, n_each, strict=True):
+            n_draft = len(plan.draft(sequence.slot_id))
             # Who ended meanwhile, or failed, keeps what it had: its own token last.
             n_kept = n if sequence.status is Status.RUNNING else 1
             if n_draft >= n_kept:
@@ -760,15 +778,15 @@ class Scheduler:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
-        for request_id in event.stopped:
+        for request_id, stop, n_unsaid in event.stopped:
             if not isinstance(sequence := self._open.get(request_id), Sequence):
                 continue
-            sequence.ending = "stop"
+            sequence.ending, sequence.stop, sequence.n_unsaid = "stop", stop, n_unsaid
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, event.now_s, "stop")
-        for sequence, _, _ in emit.fresh:
-            if sequence.ending and sequence.status is Status.FINISHED:
-                self._end(sequence, event.now_s, sequence.ending)
+        for request_id, _, _, ending in emit.tokens:
+            if ending and isinstance(sequence := self._open.get(request_id), Sequence):
+                self._end(sequence, event.now_s, sequence.ending or ending)
 
     def _tick_ended(self, event: TickEnded) -> None:
         seconds = event.now_s - self._began_s - self.tiers.spent_s
@@ -795,7 +813,7 @@ class Scheduler:
         if [s for s in self._open.values() if s.status.ended]:
             problems.append("an ended request is open")
         untold = {s.request_id for s in sequences if s.status is Status.FINISHED}
-        if untold - {s.request_id for s, _, _ in (self._emit.fresh if self._emit else ())}:
+        if untold - {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}:
             problems.append("a finished request has no text left to tell")
         releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
         if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import FinishReason, RequestStats, Tier, TokenLogprob
+from cobali_ray.core.events import FinishReason, RequestStats, Tier
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
-from cobali_ray.core.stopping import StopScanner
-from cobali_ray.core.text import TextStream
 
 NO_SLOT = -1
 
@@ -66,11 +64,10 @@ class Sequence(OpenRequest):
     """A request for a slot. Its tokens are the one thing in the core that grows."""
 
     __slots__ = (
-        "adapter", "begun", "cached_from", "decoding",
-        "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
-        "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed", "n_preempted",
-        "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain",
-        "row", "salt", "seq_id", "slot_id", "stays", "stops", "text", "tokens",
+        "adapter", "cached_from", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
+        "last_token_s", "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed",
+        "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
+        "stays", "stop", "tokens",
     )  # fmt: skip
 
     request: Request
@@ -78,7 +75,6 @@ class Sequence(OpenRequest):
     def __init__(
         self,
         request: Request,
-        row: Any = None,
         *,
         arrived_s: float,
         ready: bool = True,
@@ -90,8 +86,6 @@ class Sequence(OpenRequest):
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
         self.salt, self.adapter = request.salt, request.adapter
-        self.row = row
-        """What sampling remembers for this sequence; opaque here."""
         self.n_awaited = 0 if ready else 1
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
@@ -122,15 +116,10 @@ class Sequence(OpenRequest):
         """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
-        self.text = TextStream()
-        self.stops = StopScanner(request.stop, include=request.include_stop)
-        self.begun = self.plain = False
-        """Whether something was told of it; and whether from now on each token's text is all that is."""
-        self.held: list[int] = []
-        """Output tokens whose text is not certain yet."""
-        self.held_logprobs: list[TokenLogprob] = []
         self.n_unsaid = 0
         """Tokens sampled in one pass with what turned out to end the answer, behind it."""
+        self.stop: str | None = None
+        """The stop string that ended its text."""
         self.ending: FinishReason | None = None
         """Set when its last token is sampled, before its text is told."""
 
@@ -179,12 +168,6 @@ class Sequence(OpenRequest):
         self.n_awaited -= 1
         if self.n_awaited == 0 and self.status is Status.NOT_READY:
             self.change(Change.READY)
-
-    def begin(self) -> RequestStats:
-        """Note that its first text is told; return its life so far."""
-        self.begun = True
-        self.plain = not self.request.stop and self.request.sampling.n_logprobs is None
-        return self.stats(self.arrived_s if self.last_token_s is None else self.last_token_s)
 
     def enter_slot(self, now_s: float) -> None:
         """Note that its slot is its own from now on."""

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from itertools import chain, islice
 from typing import TypeAlias
 
 import structlog
@@ -30,8 +29,8 @@ from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_dec
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.stats import LoadView, TickStats
-from cobali_ray.engine.answers import Answers
-from cobali_ray.engine.batches import Batches, prompts_in
+from cobali_ray.core.story import Story
+from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
 from cobali_ray.engine.emit import Emitter
@@ -39,6 +38,7 @@ from cobali_ray.engine.host import HostMemory
 from cobali_ray.engine.idle_slots import IdleSlots
 from cobali_ray.engine.images import ImageReader, RowsOf
 from cobali_ray.engine.record import Recorder, TickTimes
+from cobali_ray.engine.samplers import Samplers
 from cobali_ray.errors import (
     BadRequestError,
     CacheFullError,
@@ -74,6 +74,7 @@ class Engine:
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
         disk: Disk | None = None,
+        story: Story | None = None,
     ) -> None:
         self.backend, self._clock, self._sink = backend, clock, sink
         self.scheduler = Scheduler(
@@ -84,13 +85,14 @@ class Engine:
             speculation=speculation if backend.verifies else None,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
+            story=story,
         )
-        self.answers = Answers(backend, entropy)
+        self.samplers = Samplers(backend, limits.n_slots, entropy)
         self.idle_slots = IdleSlots(self.slots, limits, backend, self._tell)
         self.images = ImageReader(backend.projector, limits)
-        self._emitter = Emitter(self.answers.pieces)
+        self._emitter = Emitter(self.samplers.pieces, self.scheduler.life)
         self._host, self._disk = HostMemory(backend, clock, disk), disk
-        self._batches = Batches(backend.n_batch)
+        self._batches = Batches(self.slots, backend.n_batch)
         self._embed: told.Embed | None = None
         self._compute: Plan | None = None
         """What is to be computed next, texts before tokens."""
@@ -160,18 +162,17 @@ class Engine:
         if self._disk is not None:
             self._disk.open()
             self.hear()
-        now_s, row = self._clock.now(), None
+        now_s = self._clock.now()
         problem: CobaliError | None = None
         try:
-            row = self.answers.sampler(request, ready=ready)
+            self.samplers.open(request, ready=ready)
         except (BadRequestError, RefusedError) as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
             problem = InternalError(repr(error))
-        self._tell(told.Submitted(request, now_s, row, ready, arrived_s))
+        self._tell(told.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
-        if request.said:
-            self._emitter.resume(sequence)
+        self._emitter.open(request)
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
@@ -187,7 +188,7 @@ class Engine:
         if isinstance(found, CobaliError):
             self._tell(told.Failed(found, now_s, sequence.request_id))
             return
-        sequence.row.matcher = found
+        self.samplers.of(sequence.request_id).matcher = found
         if rows:
             self._batches.rows[sequence.request_id] = rows
         self._tell(told.Ready(sequence.request_id, now_s))
@@ -283,7 +284,7 @@ class Engine:
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
-                self._batches.rows.pop(one.end.request_id, None)
+                self._forget(one.end.request_id)
             elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
@@ -291,13 +292,21 @@ class Engine:
             elif isinstance(one, told.Embed):
                 self._embed = one
                 begun += one.begun
-            elif isinstance(one, told.Assign) and (sequence := self.slots.by_slot[one.slot_id]) is not None:
-                begun.append(sequence.request)
+            elif isinstance(one, told.Assign):
+                self.samplers.assign(one.request_id, one.slot_id)
+                if (sequence := self.slots.by_slot[one.slot_id]) is not None:
+                    begun.append(sequence.request)
         if begun:  # before anything is copied or computed for them
             self._say(begun, computing=True)
         self._host.carry_out(instructions)
         if (moved := self._host.moved()) is not None:
             self._tell(moved)
+
+    def _forget(self, request_id: str) -> None:
+        """Let go of what was kept for a request that has ended."""
+        self._batches.rows.pop(request_id, None)
+        self.samplers.close(request_id)
+        self._emitter.close(request_id)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""
@@ -318,9 +327,10 @@ class Engine:
         return False
 
     def _sample(self, plan: Plan) -> Sampled:
-        rows, asked = [s.row for s in plan.rows], prompts_in(plan)
+        rows = self.samplers.in_slots(plan.rows)
+        asked = self._batches.prompts(plan)
         if plan.drafts:
-            return self.backend.sample(rows, [plan.drafts.get(s.slot_id, ()) for s in plan.rows])
+            return self.backend.sample(rows, [plan.draft(slot_id) for slot_id in plan.rows])
         if not asked:
             return self.backend.sample(rows) if rows else Sampled([], {}, {})
         sampled = self.backend.sample(rows, prompts=[of_prompt for _, of_prompt in asked])
@@ -331,7 +341,8 @@ class Engine:
                 self._tell(told.Failed(InternalError(BROKEN), self._clock.now(), sequence.request_id))
                 continue
             to = sequence.request.reply_to
-            self._out += [(to, delta) for delta in self._emitter.prompt(sequence, scored)]
+            deltas = self._emitter.prompt(sequence.request, sequence.tokens, sequence.n_scored, scored)
+            self._out += [(to, delta) for delta in deltas]
         return sampled
 
     # -- what clients are told ------------------------------------------------------------------------
@@ -340,25 +351,9 @@ class Engine:
         """Turn sampled tokens into deltas and hand all events over. Returns seconds."""
         started = self._clock.now()
         if self._emit is not None:
-            (fresh,), logprobs = self._emit
-            self._emit = None
-            stopped, emit, out = [], self._emitter.emit, self._out
-            ended, releasing = Status.ENDED, Status.RELEASING
-            at_end = None
-            following = chain([one[0] for one in islice(fresh, 1, None)], (None,))
-            for (sequence, token, row), then in zip(fresh, following, strict=True):
-                if sequence.status is ended or sequence.status is releasing:
-                    continue
-                if sequence is at_end:
-                    sequence.n_unsaid += 1
-                    continue
-                logprob = logprobs.get(row) if logprobs else None
-                delta, hit = emit(sequence, token, logprob, more=then is sequence)
-                if delta is not None:
-                    out.append((sequence.request.reply_to, delta))
-                if hit:
-                    stopped.append(sequence.request_id)
-                    at_end = sequence
+            (emit, logprobs), self._emit = self._emit, None
+            deltas, stopped = self._emitter.emit(emit, logprobs)
+            self._out += deltas
             self._tell(told.Emitted(stopped, started))
         self._flush()
         return self._clock.now() - started

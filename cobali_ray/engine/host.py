@@ -50,8 +50,6 @@ class HostMemory:
                 self._disk.store(self._beginning(one))
             elif isinstance(one, told.Load) and self._disk is not None:
                 self._disk.load(one)
-            elif isinstance(one, told.Assign):
-                self._backend.expect(one.slot_id, one.row)
             elif isinstance(one, told.Clear):
                 self._clear()
 

@@ -416,8 +416,8 @@ class EngineMachine(RuleBasedStateMachine):
             n_scored = min(n_scored, len(prompt))
             request = self.requests[request_id] = replace(request, n_scored=n_scored)
             self.lone[request_id] = (*answer, scored[n_scored:])
-        self.sequences[request_id] = sequence = self.engine.submit(request)
-        self.backend.seeds[sequence.row] = seed_of(request)
+        self.sequences[request_id] = self.engine.submit(request)
+        self.backend.seeds[self.engine.samplers.of(request_id)] = seed_of(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())

@@ -56,7 +56,7 @@ class Judge:
 
     def __init__(self) -> None:
         settings = read_settings({"model": "builtin:scripted:0"})
-        self.matcher = open_engine(settings, lambda _: None).answers.grammars.matcher
+        self.matcher = open_engine(settings, lambda _: None).samplers.grammars.matcher
 
     def judge(self, schema: Any, *, seed: int, n_answers: int) -> Verdict:
         """Take a schema as the API would, answer, validate."""

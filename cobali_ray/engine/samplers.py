@@ -1,8 +1,8 @@
-"""Answers: what the answer to a request is drawn by, its sampler and its place in a grammar."""
+"""Samplers: what draws the tokens of open requests, with their places in grammars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cobali_ray.backend.grammar import Grammars, Matcher
@@ -14,10 +14,13 @@ from cobali_ray.core.request import Request
 from cobali_ray.errors import AdapterGoneError
 
 
-class Answers:
-    """Makes samplers for one model. Any thread may compile grammars."""
+class Samplers:
+    """One for each open request, found by its id and by the slot that it computes in.
 
-    def __init__(self, backend: Backend, entropy: Callable[[], int]) -> None:
+    The tick thread calls everything but `matcher`, which any thread may.
+    """
+
+    def __init__(self, backend: Backend, n_slots: int, entropy: Callable[[], int]) -> None:
         self._backend, self._entropy = backend, entropy
         words = backend.words
         self.pieces = Pieces(
@@ -28,9 +31,11 @@ class Answers:
             pieces=self.pieces,
             tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
         )
+        self._of: dict[str, RowSampler] = {}
+        self._in_slot: list[RowSampler | None] = [None] * n_slots
 
-    def sampler(self, request: Request, *, ready: bool) -> RowSampler:
-        """Return what draws a request's tokens; its grammar is compiled too if it is to be `ready`.
+    def open(self, request: Request, *, ready: bool) -> None:
+        """Make a request's; its grammar is compiled too if it is to be `ready`.
 
         Raises AdapterGoneError, or BadRequestError for a grammar.
         """
@@ -48,7 +53,24 @@ class Answers:
         row.resume(request.said)
         if ready:
             row.matcher = self.matcher(request)
-        return row
+        self._of[request.request_id] = row
+
+    def of(self, request_id: str) -> RowSampler:
+        """Return what draws the tokens of an open request."""
+        return self._of[request_id]
+
+    def assign(self, request_id: str, slot_id: int) -> None:
+        """Have the rows of a slot drawn for a request, and the backend know of it."""
+        row = self._in_slot[slot_id] = self._of[request_id]
+        self._backend.expect(slot_id, row)
+
+    def in_slots(self, slot_ids: Sequence[int]) -> list[RowSampler]:
+        """Return what draws the rows of these slots."""
+        return [row for slot_id in slot_ids if (row := self._in_slot[slot_id]) is not None]
+
+    def close(self, request_id: str) -> None:
+        """Forget a request's."""
+        self._of.pop(request_id, None)
 
     def require_adapter(self, request: Request) -> None:
         """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
