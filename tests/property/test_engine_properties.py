@@ -416,8 +416,8 @@ class EngineMachine(RuleBasedStateMachine):
             n_scored = min(n_scored, len(prompt))
             request = self.requests[request_id] = replace(request, n_scored=n_scored)
             self.lone[request_id] = (*answer, scored[n_scored:])
-        self.sequences[request_id] = sequence = self.engine.submit(request)
-        self.backend.seeds[sequence.row] = seed_of(request)
+        self.sequences[request_id] = self.engine.submit(request)
+        self.backend.seeds[self.engine.samplers.of(request_id)] = seed_of(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())
@@ -522,9 +522,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.engine.has_work, "every request ends"
         self.engine.scheduler.check()
         assert self.engine.slots.n_idle == self.limits.n_slots
-        assert self.engine.scheduler.counts.n_left_queue == len(self.requests), (
-            "the door counts everybody out"
-        )
+        assert self.engine.scheduler.counts.left.n == len(self.requests), "the door counts everybody out"
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

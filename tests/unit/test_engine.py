@@ -296,12 +296,12 @@ def test_a_bad_bias_is_the_clients_fault(overlaps):
 def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("good", "fine", max_tokens=5)
-    s.engine._entropy = lambda: int("no number")
+    s.engine.samplers._entropy = lambda: int("no number")
     s.submit("bad", "x", sampling=SamplingParams(temperature=1.0))
     s.run()
     assert isinstance(s.end("bad").error, InternalError)
     assert s.events.text("good") == answer("fine", max_tokens=5)
-    assert s.engine.scheduler.counts.n_left_queue == 2, "the door counts who left"
+    assert s.engine.scheduler.counts.left.n == 2, "the door counts who left"
 
 
 def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):
@@ -312,6 +312,32 @@ def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):
     s.run()
     assert s.end("odd").error is None, "a bias of -100 is not a ban"
     assert s.events.text("good") == answer("fine", max_tokens=5)
+
+
+class Broken(ScriptedBackend):
+    """Fails one forward pass."""
+
+    def forward(self, batch):
+        if self.n_forwards == 3:
+            self.n_forwards += 1
+            raise RuntimeError("the device fell off the bus")
+        super().forward(batch)
+
+
+def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
+    s = Setup(backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps))
+    for i in range(6):
+        s.submit(f"r{i}", f"prompt {i}", max_tokens=10)
+    with pytest.raises(RuntimeError):
+        s.run()
+    s.engine.fail_all(InternalError("broken"))
+    assert not s.engine.has_work
+    for i in range(6):
+        assert isinstance(s.end(f"r{i}").error, InternalError)
+    s.submit("next", "again", max_tokens=3)
+    s.run()
+    assert s.events.text("next") == answer("again", max_tokens=3)
+    assert sum(map(s.engine.idle_slots.erase, range(4))) > 0, "the new ones are asked"
 
 
 class Stuck(ScriptedBackend):

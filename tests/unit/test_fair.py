@@ -388,8 +388,11 @@ def test_the_door_forgets_who_left():
     entered = Entered()
     for i in range(3):
         entered.note(ask(f"a{i}"))
-    assert entered.lines({(0, "a"): 2}, {(0, "a"): 16}) == [Line(0, "a", 1.0, 1, 8)]
-    assert entered.lines({(0, "a"): 3}, {(0, "a"): 24}) == []
+    inside = Setup().scheduler
+    inside.counts.left.add((0, "a"), 2, 16)
+    assert entered.occupancy(inside).lines == [Line(0, "a", 1.0, 1, 8)]
+    inside.counts.left.add((0, "a"), 1, 8)
+    assert entered.occupancy(inside).lines == []
 
 
 def test_a_class_has_bounds():

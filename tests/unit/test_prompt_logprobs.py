@@ -247,7 +247,7 @@ def test_its_answer_is_the_one_it_has_without():
 
 def test_candidates_of_a_device_do_not_suffice():
     engine = Run().engine
-    rows = [
-        engine.submit(replace(request(str(n)), sampling=GREEDY, n_prompt_logprobs=n)).row for n in (None, 0)
-    ]
+    for n in (None, 0):
+        engine.submit(replace(request(str(n)), sampling=GREEDY, n_prompt_logprobs=n))
+    rows = [engine.samplers.of(str(n)) for n in (None, 0)]
     assert [row.suffices(128) for row in rows] == [True, False]

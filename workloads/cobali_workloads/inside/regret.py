@@ -21,6 +21,7 @@ from cobali_ray.core.pace import Pacer, Stream
 from cobali_ray.core.plan import Plan, Prompt, Span, plan_chunks
 from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.core.sequence import Sequence as Running
+from cobali_ray.core.slots import Slots
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.engine.calibration import MOST_S, passes
 from cobali_ray.errors import InvariantError
@@ -52,7 +53,7 @@ class Machine:
         self.busy_s = (inf, inf)
         """From when until when everything takes twice as long."""
 
-    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
         """See `Passes`."""
         del shape
         factor = exp(self._rng.gauss(0.0, NOISE))
@@ -60,14 +61,14 @@ class Machine:
             factor *= self._rng.uniform(*BURST)
         if self.busy_s[0] <= now_s < self.busy_s[1]:
             factor *= 2
-        return self.device.seconds(batch_of(plan)) * factor
+        return self.device.seconds(batch_of(plan, slots)) * factor
 
 
-def batch_of(plan: Plan) -> list[Part]:
+def batch_of(plan: Plan, slots: Slots) -> list[Part]:
     """Return what a plan has llama.cpp compute, in the order of the batch."""
     if plan.spans is None:
-        return [Part(s.seq_id, s.n_computed, 1, 1) for s in plan.streams]
-    return [Part(s.seq_id, *span[1:]) for span, s in zip(plan.spans, plan.sequences, strict=True)]
+        return [Part(slots.seq_ids[i], len(slots.tokens(i)) - 1, 1, 1) for i in plan.streams]
+    return [Part(slots.seq_ids[span.slot_id], *span[1:]) for span in plan.spans]
 
 
 def opening(device: Device, limits: EngineLimits) -> Iterator[tuple[Shape, float]]:
