@@ -157,7 +157,7 @@ class Facts:
         words = self._source(body, account).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
-            raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
+            raise InvalidParameterError("content", ": exactly one of content, text and prompt is needed")
         tokens = words.tokenize(
             texts[0],
             add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),

@@ -277,7 +277,7 @@ class Vocab:
         """
         for token in tokens:
             if not 0 <= token < self.n_vocab:
-                raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {self.n_vocab - 1}")
+                raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {self.n_vocab - 1}")
         pieces: list[bytes] = []
         for token in tokens:
             pieces.append(self._token_piece(token, special=special))

@@ -64,14 +64,14 @@ class EmbeddingRequest:
 
     def __post_init__(self) -> None:
         if not 0 < len(self.ends) <= MAX_TEXTS:
-            raise InvalidParameterError("input", f"1 to {MAX_TEXTS} texts, got {len(self.ends)}")
+            raise InvalidParameterError("input", f": 1 to {MAX_TEXTS} texts, got {len(self.ends)}")
         if any(end <= start for start, end in zip((0, *self.ends), self.ends, strict=False)):
-            raise InvalidParameterError("input", "a text must have at least one token")
+            raise InvalidParameterError("input", ": a text must have at least one token")
         if self.timeout_s is not None and not 0 < self.timeout_s <= 1e9:
-            raise InvalidParameterError("timeout_s", f"timeout_s must be in (0, 1e9], got {self.timeout_s:g}")
+            raise InvalidParameterError("timeout_s", f"must be in (0, 1e9], got {self.timeout_s:g}")
         if not MIN_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise InvalidParameterError(
-                "priority", f"priority must be in [{MIN_PRIORITY}, {MAX_PRIORITY}], got {self.priority}"
+                "priority", f"must be in [{MIN_PRIORITY}, {MAX_PRIORITY}], got {self.priority}"
             )
 
     @classmethod
@@ -102,7 +102,7 @@ class EmbeddingRequest:
         if (longest := max(self.lengths)) > kind.n_most:
             raise TextTooLongError("input", longest, kind.n_most)
         if min(self.prompt) < 0 or max(self.prompt) >= n_vocab:
-            raise InvalidParameterError("input", f"token ids must be in 0 .. {n_vocab - 1}")
+            raise InvalidParameterError("input", f": token ids must be in 0 .. {n_vocab - 1}")
 
 
 class Piece(NamedTuple):

@@ -30,9 +30,9 @@ class IdleSlots:
         """Return what a slot holds, and a copy of its cells."""
         held = self._held(slot_id)
         if not held.n_tokens:
-            raise InvalidParameterError("id_slot", f"slot {slot_id} holds nothing")
+            raise InvalidParameterError("id_slot", f": slot {slot_id} holds nothing")
         if min(held.tokens[: held.n_tokens]) < 0:  # nothing says which projector made them
-            raise InvalidParameterError("id_slot", f"slot {slot_id} holds an image, which cannot be saved")
+            raise InvalidParameterError("id_slot", f": slot {slot_id} holds an image, which cannot be saved")
         if not self._limits.cell_bytes:
             raise SlotFilesOffError
         (cells,) = self._backend.save(slot_id, [(0, held.n_tokens)])
@@ -63,7 +63,7 @@ class IdleSlots:
 
     def _held(self, slot_id: int) -> Held:
         if not 0 <= slot_id < self._limits.n_slots:
-            raise InvalidParameterError("id_slot", f"there is no slot {slot_id}")
+            raise InvalidParameterError("id_slot", f": there is no slot {slot_id}")
         if self._scheduler.slots.by_slot[slot_id] is not None:
             raise SlotBusyError(slot_id, "a request is in it")
         return self._scheduler.slots.held(slot_id)

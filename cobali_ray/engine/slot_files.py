@@ -66,7 +66,7 @@ class SlotFiles:
         elif action == "restore":
             n_tokens, n_bytes = self._restore(slot_id, path)
         else:
-            raise InvalidParameterError("action", "action must be save, restore or erase")
+            raise InvalidParameterError("action", "must be save, restore or erase")
         return SlotMove(slot_id, n_tokens, filename, n_bytes, self._clock.now() - began_s)
 
     def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
@@ -132,6 +132,5 @@ def _plain(filename: str) -> str:
     """Return the name of a file in the folder. Raises InvalidParameterError for what leads elsewhere."""
     plain = filename.isprintable() and not set(filename) & set("/\\:") and filename[:1] not in {"", "."}
     if not plain or len(filename.encode("utf-8", "replace")) > MOST_NAME_BYTES:
-        message = f"filename must be a plain name of at most {MOST_NAME_BYTES} bytes"
-        raise InvalidParameterError("filename", message)
+        raise InvalidParameterError("filename", f"must be a plain name of at most {MOST_NAME_BYTES} bytes")
     return filename

@@ -74,7 +74,7 @@ class Judge:
             if verdict.refused_strictly is None:
                 verdict.errors.append(f"strict takes what is refused without it: {lenient}")
             return verdict
-        verdict.ignored = tuple(key.removeprefix(f"{PARAM}.") for key in lenient.ignored)
+        verdict.ignored = tuple(key for _, key in lenient.ignored)
         verdict.errors += _names_keys(verdict)
         try:
             answers = list(self.answers(lenient.grammar, seed=seed, n_answers=n_answers))

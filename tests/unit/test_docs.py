@@ -275,7 +275,7 @@ def test_the_examples_of_structured_output_are_taken():
     assert len(rows) == 5
     for body in (*bodies, *(f'{{"messages": [{{}}], {fields}}}' for fields, _ in rows)):
         found = constraint_of(parse(ChatBody, body.encode()))
-        check(found.param, found.kind, found.text, strict=True)
+        check(found.path, found.kind, found.text, strict=True)
     for source in python:
         compile(source, "docs/structured-output.md", "exec")
     asked = set(ticked(text.partition("| field | value |")[2].partition("\n\n")[0]))

@@ -10,7 +10,7 @@ from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
 from cobali_ray.settings import EngineSettings
-from cobali_workloads.load.prompts_file import read_prompts
+from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.offline import run_offline
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes

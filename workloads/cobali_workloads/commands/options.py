@@ -12,8 +12,8 @@ import typer
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import EngineSettings, read_settings
-from cobali_workloads.load.prompts_file import read_prompts, read_text
+from cobali_ray.settings import EngineSettings, read_settings, read_text
+from cobali_workloads.load.prompts import read_prompts
 
 OUT = Path("bench-results")
 URL = "http://127.0.0.1:8000"

@@ -241,7 +241,7 @@ def large_grammar() -> Grammar:
 
 def another(grammar: Grammar, number: int) -> Grammar:
     """Return one that is no other number's, without a check, which is the ingress's work."""
-    return Grammar(grammar.text.replace(_NUMBER, str(number)), grammar.param)
+    return Grammar(grammar.text.replace(_NUMBER, str(number)), grammar.field)
 
 
 @dataclass(slots=True)
