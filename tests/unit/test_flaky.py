@@ -1,5 +1,7 @@
 """`make flaky`: what failed, how often, and what never ran."""
 
+import pytest
+
 from tools import flaky
 
 TESTS = """
@@ -19,6 +21,12 @@ def test_always():
 def test_never():
     pass
 """
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch):
+    """What these tests of tests need of pytest is without its plugins, which take seconds to import."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def test_failures_are_counted_by_test(tmp_path, capsys):
