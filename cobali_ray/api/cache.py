@@ -19,10 +19,10 @@ from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import READING, errors, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import SlotBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.errors import InvalidParameterError
+from cobali_ray.settings import ApiSettings
 
 ACTIONS = ("save", "restore", "erase")
 _ACTION: dict[str, Any] = {

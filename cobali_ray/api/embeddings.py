@@ -22,7 +22,6 @@ from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import READING, errors, takes
 from cobali_ray.api.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.translate import check_tokens, priority_of
 from cobali_ray.api.vectors import (
@@ -46,6 +45,7 @@ from cobali_ray.errors import (
     TooManyTokensError,
     WrongTaskError,
 )
+from cobali_ray.settings import ApiSettings
 
 OK = {"description": "The answer.", "content": {"application/json": {"schema": {}}}}
 

@@ -29,7 +29,6 @@ from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
 from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
@@ -52,6 +51,7 @@ from cobali_ray.errors import (
     UnsupportedParameterError,
     WrongTaskError,
 )
+from cobali_ray.settings import ApiSettings
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 

@@ -22,7 +22,6 @@ from cobali_ray.api.params import (
 )
 from cobali_ray.api.salts import own_salt
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
@@ -37,6 +36,7 @@ from cobali_ray.core.request import (
 )
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError
+from cobali_ray.settings import ApiSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,8 +252,6 @@ class Request:
     """The key of the adapter that it is computed under; see adapters.py."""
     said: tuple[int, ...] = ()
     """Output tokens that an engine told before it went away: the answer goes on behind them."""
-    replays: bool = False
-    """These are computed one by one, as they were then, and not like a prompt."""
     served_elsewhere: float = 0.0
     """What its tenant was given by other engines that this one does not know of; see fair.py."""
     attempt: int = 0

@@ -90,8 +90,7 @@ class Sequence(OpenRequest):
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
         self.n_prompt = len(self.tokens)
-        if not request.replays:
-            self.tokens.extend(request.said)
+        self.tokens.extend(request.said)
         wanted = request.n_prompt_logprobs is not None and not request.said
         self.n_scored = request.n_scored if wanted else self.n_prompt
         """Tokens of its prompt whose logprobs are told; all, where none are wanted."""
@@ -113,7 +112,7 @@ class Sequence(OpenRequest):
         self.n_preempted = 0
         self.n_parked = 0
         """How often it was preempted for others, and not because it was the youngest."""
-        self.n_charged = 0 if request.replays else len(request.said)
+        self.n_charged = len(request.said)
         """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""

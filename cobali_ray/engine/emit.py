@@ -21,7 +21,7 @@ class _Answer:
     """The text of one request, as far as it is sent, and what is held back of it."""
 
     __slots__ = (
-        "begun", "end_tokens", "held", "held_logprobs", "n_muted", "plain", "reply_to", "request", "stops",
+        "begun", "end_tokens", "held", "held_logprobs", "plain", "reply_to", "request", "stops",
         "text",
     )  # fmt: skip
 
@@ -32,7 +32,6 @@ class _Answer:
         self.stops = StopScanner(request.stop, include=request.include_stop)
         self.begun = self.plain = False
         """Whether something was sent of it; and whether from now on each token's text is all that is."""
-        self.n_muted = len(request.said) if request.replays else 0
         """Tokens that are computed again and were sent before."""
         self.held: list[int] = []
         """Output tokens whose text is not certain yet."""
@@ -53,7 +52,7 @@ class Emitter:
     def open(self, request: Request) -> None:
         """Begin an answer, or go on behind what another engine has sent of it."""
         answer = self._answers[request.request_id] = _Answer(request, self._pieces.end_tokens)
-        if request.said and not request.replays:
+        if request.said:
             shown = request.shown_tokens
             pieces = [
                 b"" if self._is_silent(answer, token, None) else self._pieces.of(token, shown)
@@ -117,9 +116,6 @@ class Emitter:
         tokens, logprobs_of = tuple(answer.held), tuple(answer.held_logprobs)
         answer.held.clear()
         answer.held_logprobs.clear()
-        if answer.n_muted:
-            answer.n_muted -= len(tokens)
-            return None, hit
         stats = None
         if not answer.begun:
             answer.begun = True

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 import structlog
 
-from cobali_ray.backend.batch import TickBatch
-from cobali_ray.backend.grammar import Grammars, Matcher
-from cobali_ray.backend.pieces import Pieces
-from cobali_ray.backend.port import Backend, Cells
-from cobali_ray.backend.sampling import BROKEN, RowSampler, Sampled, TokenLogprobs
+from cobali_ray.backend.grammar import Matcher
+from cobali_ray.backend.port import Backend
+from cobali_ray.backend.sampling import BROKEN, Sampled, TokenLogprobs
 from cobali_ray.core import instructions as told
 from cobali_ray.core.cache import CacheView, view_of
 from cobali_ray.core.clock import Clock
@@ -26,37 +22,30 @@ from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.placement import Held
 from cobali_ray.core.plan import Plan
-from cobali_ray.core.reasoning import Reasoning
 from cobali_ray.core.request import Request
 from cobali_ray.core.route import load_of
 from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.spans import TickSpans
 from cobali_ray.core.stats import LoadView, TickStats
 from cobali_ray.core.story import Story
+from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.engine.host import HostMemory
+from cobali_ray.engine.idle_slots import IdleSlots
 from cobali_ray.engine.images import ImageReader, RowsOf
 from cobali_ray.engine.record import Recorder, TickTimes
-from cobali_ray.engine.scored import prompts_in
+from cobali_ray.engine.samplers import Samplers
 from cobali_ray.errors import (
-    AdapterGoneError,
-    BackendError,
     BadRequestError,
     CacheFullError,
     CobaliError,
     InternalError,
-    InvalidParameterError,
     RefusedError,
-    SlotBusyError,
     SlotFaultError,
-    SlotFileError,
-    SlotFilesOffError,
 )
 
 Sink: TypeAlias = Callable[[list[tuple[str, Word]]], None]
@@ -87,7 +76,7 @@ class Engine:
         disk: Disk | None = None,
         story: Story | None = None,
     ) -> None:
-        self.backend, self._clock, self._sink, self._entropy = backend, clock, sink, entropy
+        self.backend, self._clock, self._sink = backend, clock, sink
         self.scheduler = Scheduler(
             limits,
             end_tokens=backend.end_tokens,
@@ -98,26 +87,12 @@ class Engine:
             check_every=check_every,
             story=story,
         )
-        words = backend.words
-        self._pieces = pieces = Pieces(
-            backend.piece, lambda token: words.detokenize([token], special=True), backend.end_tokens
-        )
-        self.grammars = Grammars(
-            n_vocab=backend.n_vocab,
-            pieces=pieces,
-            tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
-        )
-        self._emitter = Emitter(pieces, self.scheduler.life)
-        self._host = HostMemory(backend, clock)
-        self._disk = disk
+        self.samplers = Samplers(backend, limits.n_slots, entropy)
+        self.idle_slots = IdleSlots(self.slots, limits, backend, self._tell)
         self.images = ImageReader(backend.projector, limits)
-        self._rows: dict[str, RowsOf] = {}
-        """Of the images of open requests."""
-        self._samplers: dict[str, RowSampler] = {}
-        """Of open requests."""
-        self._drawn_for: list[RowSampler | None] = [None] * limits.n_slots
-        """For whom the rows of a slot are drawn."""
-        self._batch = TickBatch(backend.n_batch)
+        self._emitter = Emitter(self.samplers.pieces, self.scheduler.life)
+        self._host, self._disk = HostMemory(backend, clock, disk), disk
+        self._batches = Batches(self.slots, backend.n_batch)
         self._embed: told.Embed | None = None
         self._compute: Plan | None = None
         """What is to be computed next, texts before tokens."""
@@ -187,26 +162,10 @@ class Engine:
         if self._disk is not None:
             self._disk.open()
             self.hear()
-        now_s, row = self._clock.now(), None
+        now_s = self._clock.now()
         problem: CobaliError | None = None
         try:
-            self.require_adapter(request)
-            row = RowSampler(
-                request.sampling,
-                request.text_tokens if request.rows else request.prompt,
-                end_tokens=self.backend.end_tokens,
-                n_vocab=self.backend.n_vocab,
-                entropy=self._entropy,
-            )
-            row.needs_rows = request.n_prompt_logprobs is not None
-            if (budget := request.reasoning_budget) is not None:
-                row.reasoning = Reasoning(budget, partial(self._pieces.of, shown=request.shown_tokens))
-            if request.replays:
-                row.replay(request.said)
-            else:
-                row.resume(request.said)
-            if ready:
-                row.matcher = self.matcher(request)
+            self.samplers.open(request, ready=ready)
         except (BadRequestError, RefusedError) as error:
             problem = error
         except Exception as error:  # whatever it is, the others go on
@@ -214,28 +173,10 @@ class Engine:
         self._tell(told.Submitted(request, now_s, ready, arrived_s))
         sequence = self.scheduler.sequence(request.request_id)
         self._emitter.open(request)
-        if row is not None:
-            self._samplers[request.request_id] = row
         if problem is not None:
             self._tell(told.Failed(problem, now_s, request.request_id))
         self.hear()
         return sequence
-
-    def sampler(self, request_id: str) -> RowSampler:
-        """Return what draws the tokens of an open request."""
-        return self._samplers[request_id]
-
-    def require_adapter(self, request: Request) -> None:
-        """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
-        if request.adapter and request.adapter not in {one.key for one in self.backend.adapters}:
-            raise AdapterGoneError
-
-    def matcher(self, request: Request) -> Matcher | None:
-        """Return where a request's answer stands in its grammar, if it has one. Any thread may call it."""
-        if request.grammar is None:
-            return None
-        said = () if request.replays else request.said
-        return self.grammars.matcher(request.grammar, request.shown_tokens, said)
 
     def ready(
         self, sequence: Sequence, found: Matcher | CobaliError | None, rows: RowsOf | None = None
@@ -247,9 +188,9 @@ class Engine:
         if isinstance(found, CobaliError):
             self._tell(told.Failed(found, now_s, sequence.request_id))
             return
-        self.sampler(sequence.request_id).matcher = found
+        self.samplers.of(sequence.request_id).matcher = found
         if rows:
-            self._rows[sequence.request_id] = rows
+            self._batches.rows[sequence.request_id] = rows
         self._tell(told.Ready(sequence.request_id, now_s))
         self._say([sequence.request], computing=False)
 
@@ -273,56 +214,12 @@ class Engine:
         """Say how busy it is."""
         return load_of(self.scheduler)
 
-    # -- the cache, looked at and moved from outside --------------------------------------------------
-
     def cache_view(self) -> CacheView:
         """Return what is held."""
         view, disk = view_of(self.scheduler), self._disk
         if disk is None:
             return view
         return replace(view, disk_trouble=disk.trouble, disk_paused_s=disk.paused_s)
-
-    def take_out(self, slot_id: int) -> tuple[Held, Cells]:
-        """Return what an idle slot holds, and a copy of its cells."""
-        held = self._idle_slot(slot_id)
-        if not held.n_tokens:
-            raise InvalidParameterError("id_slot", f"slot {slot_id} holds nothing")
-        if min(held.tokens[: held.n_tokens]) < 0:  # nothing says which projector made them
-            raise InvalidParameterError("id_slot", f"slot {slot_id} holds an image, which cannot be saved")
-        if not self.limits.cell_bytes:
-            raise SlotFilesOffError
-        (cells,) = self.backend.save(slot_id, [(0, held.n_tokens)])
-        return held, cells
-
-    def put_in(self, slot_id: int, tokens: array[int], salt: str, cells: Cells) -> None:
-        """Have an idle slot hold these tokens with these cells, in place of what it held."""
-        self._idle_slot(slot_id)
-        n, limits = len(tokens), self.limits
-        if not limits.cell_bytes:
-            raise SlotFilesOffError
-        if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self.backend.n_vocab:
-            raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
-        if n + self.slots.n_used_running() > limits.n_cells:
-            raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
-        self._tell(told.Filled(slot_id, tokens, salt))
-        try:
-            self.backend.restore(slot_id, [cells], n)
-        except BackendError as error:
-            self._tell(told.Emptied(slot_id))
-            raise SlotFileError(f"the cache does not take it: {error}") from error
-
-    def erase(self, slot_id: int) -> int:
-        """Have an idle slot hold nothing; return how many tokens it held."""
-        held = self._idle_slot(slot_id)
-        self._tell(told.Emptied(slot_id))
-        return held.n_tokens
-
-    def _idle_slot(self, slot_id: int) -> Held:
-        if not 0 <= slot_id < self.limits.n_slots:
-            raise InvalidParameterError("id_slot", f"there is no slot {slot_id}")
-        if self.slots.by_slot[slot_id] is not None:
-            raise SlotBusyError(slot_id, "a request is in it")
-        return self.slots.held(slot_id)
 
     # -- one round ------------------------------------------------------------------------------------
 
@@ -338,7 +235,7 @@ class Engine:
             self._publish()
             embedded = self.scheduler.counts.texts
             return self._recorder.record_texts(self.scheduler, begun_s) if embedded.n_tokens else None
-        spans = self._spans(plan)
+        spans = self._batches.spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
         self.backend.wait()
@@ -396,42 +293,19 @@ class Engine:
                 self._embed = one
                 begun += one.begun
             elif isinstance(one, told.Assign):
-                self._drawn_for[one.slot_id] = self._samplers[one.request_id]
+                self.samplers.assign(one.request_id, one.slot_id)
                 if (sequence := self.slots.by_slot[one.slot_id]) is not None:
                     begun.append(sequence.request)
         if begun:  # before anything is copied or computed for them
             self._say(begun, computing=True)
-        host = self._host
-        for one in instructions:
-            if isinstance(one, told.Truncate):
-                host.truncate(one)
-            elif isinstance(one, told.Copy):
-                host.copy(one)
-            elif isinstance(one, told.Swap):
-                host.swap(one)
-            elif isinstance(one, told.Save):
-                host.save(one)
-            elif isinstance(one, told.Restore):
-                host.restore(one)
-            elif isinstance(one, told.Forget):
-                host.forget(one)
-            elif isinstance(one, told.Hold):
-                host.hold(one)
-            elif isinstance(one, told.Store) and self._disk is not None:
-                self._disk.store(host.beginning(one))
-            elif isinstance(one, told.Load) and self._disk is not None:
-                self._disk.load(one)
-            elif isinstance(one, told.Assign) and (row := self._drawn_for[one.slot_id]) is not None:
-                self.backend.expect(one.slot_id, row)
-            elif isinstance(one, told.Clear):
-                host.clear()
-        if (moved := host.moved()) is not None:
+        self._host.carry_out(instructions)
+        if (moved := self._host.moved()) is not None:
             self._tell(moved)
 
     def _forget(self, request_id: str) -> None:
         """Let go of what was kept for a request that has ended."""
-        self._rows.pop(request_id, None)
-        self._samplers.pop(request_id, None)
+        self._batches.rows.pop(request_id, None)
+        self.samplers.close(request_id)
         self._emitter.close(request_id)
 
     def _forward(self, plan: Plan) -> bool:
@@ -440,20 +314,10 @@ class Engine:
         if (unrestored := self._host.unrestored()) is not None:
             self._tell(unrestored)
             return False
-        slots = self.slots
-        if plan.spans is None:
-            self._batch.fill_streams(plan.streams, [slots.tokens(i) for i in plan.streams])
-        else:
-            known = [slots.tokens(span.slot_id) for span in plan.spans]
-            if plan.drafts:
-                drafts = [array("i", plan.draft(span.slot_id)) for span in plan.spans]
-                known = [tokens + draft for tokens, draft in zip(known, drafts, strict=True)]
-            self._batch.fill(plan.spans, known)
-            if plan.chunks and self._rows:
-                self._fill_images(plan)
+        batch = self._batches.filled(plan)
         self.backend.use(plan.adapter)
         try:
-            self.backend.forward(self._batch)
+            self.backend.forward(batch)
         except SlotFaultError as fault:
             self._tell(told.Refused(fault, fault.slot_id, self._clock.now()))
         except CacheFullError as full:
@@ -462,20 +326,9 @@ class Engine:
             return True
         return False
 
-    def _fill_images(self, plan: Plan) -> None:
-        """Have spans computed from the rows of images that stand there."""
-        for number, span in enumerate(plan.spans or ()):
-            if (sequence := self.slots.by_slot[span.slot_id]) is None:
-                continue
-            for one in sequence.request.rows:
-                if one.start <= span.start < one.end:
-                    rows = self._rows[sequence.request_id][one.digest, one.part]
-                    start = span.start - one.start
-                    self._batch.embed(number, rows.part(start, start + span.length))
-
     def _sample(self, plan: Plan) -> Sampled:
-        rows = [row for i in plan.rows if (row := self._drawn_for[i]) is not None]
-        asked = prompts_in(plan, self.slots.by_slot)
+        rows = self.samplers.in_slots(plan.rows)
+        asked = self._batches.prompts(plan)
         if plan.drafts:
             return self.backend.sample(rows, [plan.draft(slot_id) for slot_id in plan.rows])
         if not asked:
@@ -491,13 +344,6 @@ class Engine:
             deltas = self._emitter.prompt(sequence.request, sequence.tokens, sequence.n_scored, scored)
             self._out += [(to, delta) for delta in deltas]
         return sampled
-
-    def _spans(self, plan: Plan) -> TickSpans:
-        """Return who computes what, for those who look on."""
-        if plan.spans is None:
-            n = self._batch.n_tokens
-            return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
-        return TickSpans(plan.spans, frozenset([chunk.slot_id for chunk in plan.chunks]))
 
     # -- what clients are told ------------------------------------------------------------------------
 

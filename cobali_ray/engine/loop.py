@@ -180,7 +180,7 @@ class EngineLoop:
         found: Matcher | CobaliError | None
         rows: RowsOf | None = None
         try:
-            found = engine.matcher(sequence.request)
+            found = engine.samplers.matcher(sequence.request)
             if sequence.request.rows:
                 rows = engine.images.encode(sequence.request, images)
         except CobaliError as error:
@@ -203,7 +203,7 @@ class EngineLoop:
         if not engine.backend.generates:
             raise WrongTaskError("", "generates no text")
         request = check_request(request, engine.limits, engine.backend.n_vocab)
-        engine.require_adapter(request)
+        engine.samplers.require_adapter(request)
         if not request.attempt:  # else it was let in before
             most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler
             prefill_s = 0.0 if most_s is None else scheduler.prefill_s(request)
@@ -310,7 +310,7 @@ class EngineLoop:
         self._engine, self._observer = engine, observer
         engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
-        self._compilers.submit("", engine.grammars.warm)
+        self._compilers.submit("", engine.samplers.grammars.warm)
         while self._failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)

@@ -59,7 +59,7 @@ class SlotFiles:
         if self._folder is None:
             raise SlotFilesOffError
         if action == "erase":
-            return SlotMove(slot_id, self._loop.act(partial(Engine.erase, slot_id=slot_id)).result())
+            return SlotMove(slot_id, self._loop.act(lambda engine: engine.idle_slots.erase(slot_id)).result())
         path = self._folder / _plain(filename)
         if action == "save":
             n_tokens, n_bytes = self._save(slot_id, path)
@@ -71,7 +71,7 @@ class SlotFiles:
 
     def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
         def look(engine: Engine) -> tuple[array[int], str, Cells, str]:
-            held, cells = engine.take_out(slot_id)
+            held, cells = engine.idle_slots.take_out(slot_id)
             return held.tokens[: held.n_tokens], held.salt or "", cells, _kind(engine)
 
         tokens, salt, cells, kind = self._loop.act(look).result()
@@ -106,7 +106,7 @@ class SlotFiles:
         def put(engine: Engine) -> None:
             if _kind(engine) != head.kind or len(cells) != len(tokens) * engine.limits.cell_bytes:
                 raise SlotFileError("it was saved with another build, or another setting of the cache")
-            engine.put_in(slot_id, tokens, head.salt, cells)
+            engine.idle_slots.put_in(slot_id, tokens, head.salt, cells)
 
         self._loop.act(put).result()
         return head.n_tokens, n_bytes

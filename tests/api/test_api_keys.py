@@ -8,8 +8,8 @@ from fake_client import says, until
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import ConfigError
+from cobali_ray.settings import ApiSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from fake_client import FakeClient, Wire, says, until
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+from cobali_ray.settings import ApiSettings
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20

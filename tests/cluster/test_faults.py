@@ -16,8 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(580)]
 EXAMPLE = Path(__file__).parents[2] / "serve_config.cluster.yaml"
 TICK_S = 0.02
 SETTINGS = {
-    "model": "builtin:scripted",
-    "scripted_tick_s": TICK_S,
+    "model": f"builtin:scripted:{TICK_S}",
     "n_slots": 8,
     "n_ctx": 4096,
     "log_level": "warning",

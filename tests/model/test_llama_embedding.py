@@ -40,7 +40,7 @@ def open_model():
     opened = []
 
     def open_one(path, **changes):
-        config = {"n_slots": 4, "n_ctx_slot": 1024, "n_batch": 256, "n_threads": 2}
+        config = {"n_slots": 4, "n_ctx": 1024, "n_batch": 256, "n_threads": 2}
         opened.append(open_llama(LlamaConfig(path=path, **config | changes)))
         return opened[-1]
 
@@ -187,7 +187,7 @@ def test_what_the_file_says_decides(open_model, bert, tiny):
     assert isinstance(backend, EmbeddingBackend)
     assert not backend.generates
     assert backend.embedder.kind == (64, 512, 512, PLAIN_TOGETHER, MOST_TEXTS, "mean", False, False)
-    cut = open_model(bert, n_ctx_slot=100).embedder.kind
+    cut = open_model(bert, n_ctx=100).embedder.kind
     assert (cut.n_most, cut.n_batch) == (100, PLAIN_TOGETHER)
     assert open_model(bert, flash_attn="on").embedder.kind.n_together == FLASH_TOGETHER
     assert open_model(bert, pooling="cls").embedder.kind.pooling == "cls"
@@ -201,7 +201,7 @@ def test_adapters_of_a_model_that_only_embeds_stop_the_start(open_model, bert):
 
 def test_no_room_names_the_setting(open_model, tiny, monkeypatch):
     backend = open_model(tiny)
-    config = LlamaConfig(path=tiny, n_slots=1, n_ctx_slot=512, n_batch=64, n_threads=1)
+    config = LlamaConfig(path=tiny, n_slots=1, n_ctx=512, n_batch=64, n_threads=1)
     monkeypatch.setattr("cobali_ray.backend.embedder.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(ConfigError, match="pooling"):
         LlamaEmbedder(backend._model, pooling="last", config=config)

@@ -44,7 +44,7 @@ def test_viewers(bench):
 
 def test_overhead(bench, tmp_path):
     config = tmp_path / "serve_config.yaml"
-    config.write_text("applications: [{args: {model: 'builtin:scripted', scripted_tick_s: 0}}]")
+    config.write_text("applications: [{args: {model: 'builtin:scripted:0'}}]")
     with Site() as site:
         report = bench("overhead", "--url", site.url, "--config", config, "--tokens", 8, "--rounds", 2)
     assert [row[0] for row in report["tables"][0]["rows"]] == ["in process", "HTTP", "added"]

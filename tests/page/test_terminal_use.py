@@ -97,7 +97,7 @@ def test_a_chat_in_a_terminal(tiny, terminal, tmp_path):
 
 
 def test_ctrl_c_stops_an_answer_on_the_server_too(terminal):
-    with Site(n_slots=2, n_ctx=65536, scripted_tick_s=0.02) as site:
+    with Site(n_slots=2, n_ctx=65536, model="builtin:scripted:0.02") as site:
         # Greedy, or the answer is other characters each time, of which Markdown makes anything.
         shown = terminal(f"{COBALI} chat --url {site.url} --set max_tokens=50000 --set temperature=0")
         shown.wait(r"scripted at http.*\n> ")

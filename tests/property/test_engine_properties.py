@@ -420,7 +420,7 @@ class EngineMachine(RuleBasedStateMachine):
             request = self.requests[request_id] = replace(request, n_scored=n_scored)
             self.lone[request_id] = (*answer, scored[n_scored:])
         self.sequences[request_id] = self.engine.submit(request)
-        self.backend.seeds[self.engine.sampler(request_id)] = seed_of(request)
+        self.backend.seeds[self.engine.samplers.of(request_id)] = seed_of(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())

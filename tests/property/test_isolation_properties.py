@@ -42,7 +42,7 @@ def run(requests, n_ticks, *, n_slots, n_cells, **limits):
     for request, n in zip(requests, n_ticks, strict=True):
         engine.submit(request)
         salt = request.request_id if request.cache_salt is None else request.cache_salt
-        backend.seeds[engine.sampler(request.request_id)] = zlib.crc32(salt.encode())
+        backend.seeds[engine.samplers.of(request.request_id)] = zlib.crc32(salt.encode())
         for _ in range(n):
             engine.tick()
     while engine.has_work:

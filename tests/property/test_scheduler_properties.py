@@ -265,7 +265,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("abc"),
         priority=st.sampled_from([0, 0, 1, 2]),
         n_said=st.sampled_from([0, 0, 0, 1, 5]),
-        replays=st.booleans(),
         n_top=st.sampled_from([None, None, 0, 1]),
     )
     def submit(
@@ -280,7 +279,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant,
         priority,
         n_said,
-        replays,
         n_top,
     ):
         request_id = f"r{len(self.requests)}"
@@ -297,7 +295,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority=priority if self.mixed else 0,
             said=(8,) * max(min(n_said, max_tokens - 1), 0),
             n_prompt_logprobs=n_top,
-            replays=replays,
             attempt=int(n_said > 0),
         )
         self.do(Submitted(one, self.now_s, ready=ready))
@@ -471,7 +468,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for name, s in self.sequences.items():
             stats, one = self.ended[name].stats, self.requests[name]
             served += 0 if stats.queue_s is None else stats.n_prompt - stats.n_cached
-            served += 2 * (len(s.tokens) - s.n_prompt - len(one.said) * (not one.replays))
+            served += 2 * (len(s.tokens) - s.n_prompt - len(one.said))
             assert s.account.n_open == s.account.n_waiting == 0
             assert s.account.served == self.sequences["r0"].account.served
         assert not self.sequences or self.sequences["r0"].account.served == served

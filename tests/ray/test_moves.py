@@ -21,7 +21,12 @@ ASK = {
 
 def settings(**of_a):
     engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
-    return SCRIPTED | {"scripted_tick_s": 0.02, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
+    return SCRIPTED | {
+        "model": "builtin:scripted:0.02",
+        "drain_timeout_s": 30,
+        "n_ctx": 2048,
+        "engines": engines,
+    }
 
 
 @pytest.fixture

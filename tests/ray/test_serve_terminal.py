@@ -75,9 +75,7 @@ def _command(pid):
 
 @pytest.fixture
 def pane(tmp_path):
-    (tmp_path / "config.yaml").write_text(
-        "applications: [{args: {model: 'builtin:scripted', scripted_tick_s: 0.005}}]"
-    )
+    (tmp_path / "config.yaml").write_text("applications: [{args: {model: 'builtin:scripted:0.005'}}]")
     port = free_port()
     words = [
         str(Path(sys.executable).with_name("cobali")),

@@ -398,7 +398,7 @@ def open_to_others(folder):
 def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
     def write(n_slots, **of_a):
         engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
-        application = {"args": {"scripted_tick_s": 0.005, "engines": engines}}
+        application = {"args": {"model": "builtin:scripted:0.005", "engines": engines}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
 
     def said(process, words):

@@ -55,8 +55,8 @@ class Judge:
     """Has random models answer under schemas, and validates. One token is one byte."""
 
     def __init__(self) -> None:
-        settings = read_settings({"model": "builtin:scripted", "scripted_tick_s": 0})
-        self.matcher = open_engine(settings, lambda _: None).grammars.matcher
+        settings = read_settings({"model": "builtin:scripted:0"})
+        self.matcher = open_engine(settings, lambda _: None).samplers.grammars.matcher
 
     def judge(self, schema: Any, *, seed: int, n_answers: int) -> Verdict:
         """Take a schema as the API would, answer, validate."""

@@ -92,7 +92,7 @@ class Setup(OnEngine):
         )
         sequence = self.engine.submit(asked)
         tokens = tokens_of(script) if isinstance(script, str) else script
-        self.backend.scripts[id(self.engine.sampler(request_id))] = tokens
+        self.backend.scripts[id(self.engine.samplers.of(request_id))] = tokens
         return sequence
 
 

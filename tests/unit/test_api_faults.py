@@ -14,7 +14,6 @@ from cobali_ray.api.fields import (
     judge_fields,
 )
 from cobali_ray.api.schema import ChatBody, CompletionBody, Message
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,
@@ -37,6 +36,7 @@ from cobali_ray.errors import (
     UnsupportedParameterError,
     WrongKeyError,
 )
+from cobali_ray.settings import read_settings
 
 ROWS = [
     (BadRequestError("no"), 400, "invalid_request_error", None, "invalid_request"),
@@ -140,4 +140,4 @@ def test_the_header_is_short_whatever_a_client_invents():
 )
 def test_settings_that_cannot_work_are_named(field, value):
     with pytest.raises(ConfigError, match=field):
-        ApiSettings(**{field: value})
+        read_settings({field: value})

@@ -360,7 +360,7 @@ def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
     s.submit("broken", grammar("regex", "[a-z]{20}"))
     s.submit("sound", grammar("regex", "[a-z]{20}"))
     s.engine.tick()
-    s.engine.sampler("broken").matcher.take(ord("!"))  # what no draw would give
+    s.engine.samplers.of("broken").matcher.take(ord("!"))  # what no draw would give
     s.run()
     error = s.answer("broken")[1].error
     assert isinstance(error, InvalidParameterError)
@@ -526,7 +526,7 @@ class Loop:
             self.clock,
             sink,
         )
-        self.gated = self.engine.grammars = Gated(self.engine.grammars)
+        self.gated = self.engine.samplers.grammars = Gated(self.engine.samplers.grammars)
         return self.engine, None
 
     def submit(self, request_id, asked=None, **kwargs):
@@ -572,7 +572,7 @@ def test_a_tenants_grammars_are_compiled_one_after_the_other_and_hold_up_nobody_
                 assert gate.wait(WAIT_S)
             return self.grammars.matcher(asked, shown, said)
 
-    loop.engine.grammars = Slow(loop.engine.grammars.grammars)
+    loop.engine.samplers.grammars = Slow(loop.engine.samplers.grammars.grammars)
     for i in range(9):
         loop.submit(f"slow{i}", grammar("choice", ["yes"])._replace(param="slow"), tenant="left")
     assert compiled.wait(WAIT_S)

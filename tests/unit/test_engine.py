@@ -378,7 +378,7 @@ def test_a_bad_bias_is_the_clients_fault(overlaps):
 def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("good", "fine", max_tokens=5)
-    s.engine._entropy = lambda: int("no number")
+    s.engine.samplers._entropy = lambda: int("no number")
     s.submit("bad", "x", sampling=SamplingParams(temperature=1.0))
     s.run()
     assert isinstance(s.end("bad").error, InternalError)

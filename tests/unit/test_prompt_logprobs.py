@@ -249,5 +249,5 @@ def test_candidates_of_a_device_do_not_suffice():
     engine = Run().engine
     for n in (None, 0):
         engine.submit(replace(request(str(n)), sampling=GREEDY, n_prompt_logprobs=n))
-    rows = [engine.sampler(str(n)) for n in (None, 0)]
+    rows = [engine.samplers.of(str(n)) for n in (None, 0)]
     assert [row.suffices(128) for row in rows] == [True, False]

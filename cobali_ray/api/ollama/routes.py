@@ -46,10 +46,10 @@ from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_o
 from cobali_ray.api.openapi import READING, errors, get, takes, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import EmbeddingBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
+from cobali_ray.settings import ApiSettings
 
 SPEAKS = "0.13.0"
 """The version of Ollama whose API this is: some clients look for a least one."""

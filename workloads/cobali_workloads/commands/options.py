@@ -21,7 +21,7 @@ Model = Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME."
 NRounds = Annotated[int, typer.Option(min=1, help="Rounds that count; contenders take turns in each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run just enough to show that it works.")]
 Out = Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")]
-DEFAULT_MODEL: str = EngineSettings.model_fields["model"].default
+DEFAULT_MODEL: str = EngineSettings().model
 
 
 def check_model(reference: str) -> None:

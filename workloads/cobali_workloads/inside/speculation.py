@@ -81,7 +81,7 @@ class Scene:
                 request_id=str(i), prompt=tuple(prompt), max_tokens=len(answer), sampling=_GREEDY
             )
             engine.submit(request)
-            _say(engine.sampler(request.request_id), answer)
+            _say(engine.samplers.of(request.request_id), answer)
             n_output += len(answer)
         while engine.has_work:
             if (tick := engine.tick()) is not None:
