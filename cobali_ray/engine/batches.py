@@ -7,8 +7,8 @@ from array import array
 from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.logprobs import PromptRows
 from cobali_ray.core.plan import Plan
+from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.sequence import Sequence
-from cobali_ray.core.slots import Slots
 from cobali_ray.core.spans import TickSpans
 from cobali_ray.engine.images import RowsOf
 
@@ -16,14 +16,14 @@ from cobali_ray.engine.images import RowsOf
 class Batches:
     """Fills the one batch of an engine, with the rows of images in the places that stand for them."""
 
-    def __init__(self, slots: Slots, n_batch: int) -> None:
-        self._slots, self._batch = slots, TickBatch(n_batch)
+    def __init__(self, scheduler: Scheduler, n_batch: int) -> None:
+        self._scheduler, self._batch = scheduler, TickBatch(n_batch)
         self.rows: dict[str, RowsOf] = {}
         """Of the images of open requests."""
 
     def filled(self, plan: Plan) -> TickBatch:
         """Return the batch with all that a plan computes; it is another plan's with the next call."""
-        slots = self._slots
+        slots = self._scheduler.slots
         if plan.spans is None:
             self._batch.fill_streams(plan.streams, [slots.tokens(i) for i in plan.streams])
             return self._batch
@@ -39,7 +39,7 @@ class Batches:
     def _fill_images(self, plan: Plan) -> None:
         """Have spans computed from the rows of images that stand there."""
         for number, span in enumerate(plan.spans or ()):
-            if (sequence := self._slots.by_slot[span.slot_id]) is None:
+            if (sequence := self._scheduler.slots.by_slot[span.slot_id]) is None:
                 continue
             for one in sequence.request.rows:
                 if one.start <= span.start < one.end:
@@ -60,7 +60,7 @@ class Batches:
             return []
         found, at = [], 0
         for slot_id, start, length, n_rows in plan.spans:
-            sequence = self._slots.by_slot[slot_id]
+            sequence = self._scheduler.slots.by_slot[slot_id]
             if n_rows and sequence is not None and sequence.n_unscored is not None:
                 # Behind the last row of a prompt comes what is drawn from it.
                 known = sequence.tokens[start + length - n_rows + 1 : start + length + 1]

@@ -88,11 +88,11 @@ class Engine:
             story=story,
         )
         self.samplers = Samplers(backend, limits.n_slots, entropy)
-        self.idle_slots = IdleSlots(self.slots, limits, backend, self._tell)
+        self.idle_slots = IdleSlots(self.scheduler, backend, self._tell)
         self.images = ImageReader(backend.projector, limits)
         self._emitter = Emitter(self.samplers.pieces, self.scheduler.life)
         self._host, self._disk = HostMemory(backend, clock, disk), disk
-        self._batches = Batches(self.slots, backend.n_batch)
+        self._batches = Batches(self.scheduler, backend.n_batch)
         self._embed: told.Embed | None = None
         self._compute: Plan | None = None
         """What is to be computed next, texts before tokens."""

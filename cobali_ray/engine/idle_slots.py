@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from cobali_ray.backend.port import Backend, Cells
 from cobali_ray.core import instructions as told
-from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.placement import Held
-from cobali_ray.core.slots import Slots
+from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import (
     BackendError,
     InvalidParameterError,
@@ -22,11 +21,10 @@ from cobali_ray.errors import (
 class IdleSlots:
     """The slots in which no request is, with their cells. Everything here raises BadRequestError."""
 
-    def __init__(
-        self, slots: Slots, limits: EngineLimits, backend: Backend, tell: Callable[[told.Event], None]
-    ) -> None:
-        """`tell` has the scheduler hear what happened."""
-        self._slots, self._limits, self._backend, self._tell = slots, limits, backend, tell
+    def __init__(self, scheduler: Scheduler, backend: Backend, tell: Callable[[told.Event], None]) -> None:
+        """`tell` has the scheduler hear what happened, and does what it says."""
+        self._scheduler, self._limits = scheduler, scheduler.limits
+        self._backend, self._tell = backend, tell
 
     def take_out(self, slot_id: int) -> tuple[Held, Cells]:
         """Return what a slot holds, and a copy of its cells."""
@@ -48,7 +46,7 @@ class IdleSlots:
             raise SlotFilesOffError
         if n > limits.n_ctx_slot or not 0 <= min(tokens) <= max(tokens) < self._backend.n_vocab:
             raise SlotFileError(f"its {n} tokens are not for a slot of {limits.n_ctx_slot}")
-        if n + self._slots.n_used_running() > limits.n_cells:
+        if n + self._scheduler.slots.n_used_running() > limits.n_cells:
             raise SlotBusyError(slot_id, f"there is no room for {n} tokens beside the running requests")
         self._tell(told.Filled(slot_id, tokens, salt))
         try:
@@ -66,6 +64,6 @@ class IdleSlots:
     def _held(self, slot_id: int) -> Held:
         if not 0 <= slot_id < self._limits.n_slots:
             raise InvalidParameterError("id_slot", f"there is no slot {slot_id}")
-        if self._slots.by_slot[slot_id] is not None:
+        if self._scheduler.slots.by_slot[slot_id] is not None:
             raise SlotBusyError(slot_id, "a request is in it")
-        return self._slots.held(slot_id)
+        return self._scheduler.slots.held(slot_id)

@@ -419,6 +419,7 @@ def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
     s.submit("next", "again", max_tokens=3)
     s.run()
     assert s.events.text("next") == answer("again", max_tokens=3)
+    assert sum(map(s.engine.idle_slots.erase, range(4))) > 0, "the new ones are asked"
 
 
 class Stuck(ScriptedBackend):
