@@ -82,9 +82,9 @@ def lay_out(
     context = None
     if pass_cells is not None:
         prefilling = {chunk.slot_id for chunk in chunks}
-        batch = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
-        runs = runs_of(batch, pass_cells)
-        context = cells_of(batch, runs)
+        deep = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
+        runs = runs_of(deep, pass_cells)
+        context = cells_of(deep, runs)
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
             slots = tuple([i for i, *_ in spans if i not in prefilling])

@@ -20,7 +20,7 @@ from collections.abc import Sequence as Seq
 from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
@@ -29,7 +29,7 @@ from cobali_ray.core.deadlines import Deadlines
 from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
 from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
-from cobali_ray.core.goodput import MOST_STREAMS, Speculation
+from cobali_ray.core.goodput import MOST_STREAMS, Drafts, Speculation
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -62,7 +62,7 @@ from cobali_ray.core.instructions import (
 )
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.pace import Pacer, Prefill
 from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
@@ -97,6 +97,15 @@ CHECK_EVERY = 4000
 def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence]:
     """Return everybody who decodes, in slot order: the budget has a token for each slot."""
     return [s for s in by_slot if s is not None and s.decoding][:budget]
+
+
+class _NextPass(NamedTuple):
+    """What would be computed next, and what those who plan it want to know once it is."""
+
+    plan: Plan
+    shape: Shape
+    prefill: Prefill
+    drafts: Drafts | None
 
 
 class Scheduler:
@@ -554,68 +563,62 @@ class Scheduler:
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
-        while (plan := self._next_plan(now_s)).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
+        while (asked := self._next_pass(now_s)).plan.n_tokens and self.slots.n_short(asked.plan.n_tokens) > 0:
             if not self.tiers.drop_idle():
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
-        if not plan.n_tokens:
-            return
-        self._pass = plan
-        self.counts.n_adapter_changes += self._turns.took(plan.adapter, now_s)
-        context, streams = plan.context, self._in_slots(plan.streams)
+        if asked.plan.n_tokens:
+            self._pass, self.counts.shape = asked.plan, asked.shape
+            self._pacer.begin(asked.prefill)
+            if self._speculation is not None:
+                self._speculation.begin(asked.drafts)
+            self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
+            self._out.append(Compute(asked.plan))
+
+    def _next_pass(self, now_s: float) -> _NextPass:
+        """Return what would be computed now. It may be asked again: nothing is decided by asking."""
+        self._sort()
+        by_slot, limits, n_adapters = self.slots.by_slot, self.limits, len(self._adapters)
+        adapter, within_s = next(iter(self._adapters), ""), inf
+        streams, prompts = self._streams, self._prompts
+        if n_adapters > 1:
+            adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
+            streams = [s for s in streams if s.adapter == adapter]
+            prompts = [s for s in prompts if s.adapter == adapter]
+        texts_first = self._shared and bool(streams)  # they had what the streams can spare
+        prefill = self._pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
+        chunks: Seq[Span] = prefill.chunks
+        if chunks and any(s.request.rows for s in prompts):
+            chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
+        plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
+        shape, drafts = self._shape(plan, streams), None
+        if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MOST_STREAMS):
+            drafts = self._draft(self._speculation, streams, shape)
+            if drafts is not None and drafts.tokens:
+                plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
+                shape = self._shape(plan, streams)
+        return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
+
+    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> Shape:
+        """Return what the time of a plan depends on."""
+        context = plan.context
         if context is None:
-            cells = self.slots.n_cells_running
             alone = len(streams) == len(self.slots.running)
-            context = cells if alone else sum([s.n_computed for s in streams])
+            context = self.slots.n_cells_running if alone else sum([s.n_computed for s in streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs = run_lengths([s.seq_id for s in streams]) if self.limits.grain.beside else ()
-        self.counts.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
-        self._out.append(Compute(plan))
+        runs: tuple[int, ...] = ()
+        if self.limits.grain.beside:
+            runs = run_lengths([s.seq_id for s in self._in_slots(plan.streams)])
+        return Shape(len(streams), context, chunks, n_rows, runs)
 
-    def _next_plan(self, now_s: float) -> Plan:
-        self._sort()
-        if len(self._adapters) < 2:
-            plan, adapter = self._best_plan(), next(iter(self._adapters), "")
-            return plan._replace(adapter=adapter) if adapter else plan
-        adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
-        streams = [s for s in self._streams if s.adapter == adapter]
-        prompts = [s for s in self._prompts if s.adapter == adapter]
-        chunks = self._chunks(streams, prompts, within_s)
-        plan = lay_out(streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
-        return plan._replace(adapter=adapter)
-
-    def _chunks(self, streams: Seq[Sequence], prompts: Seq[Sequence], within_s: float = inf) -> list[Span]:
-        """Return the prefill of a tick; none beside streams where texts are embedded in it."""
-        if self._shared and streams:
-            prompts = ()
-        chunks = self._pacer.plan(streams, prompts, self.limits, within_s=within_s)
-        if any(s.request.rows for s in prompts):
-            budget = self.limits.token_budget - len(streams)
-            return cut_at_images(chunks, self.slots.by_slot, budget)
-        return chunks
-
-    def _best_plan(self) -> Plan:
-        """Return a plan for all in slots, with drafts where they are expected to pay."""
-        streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
-        chunks = self._chunks(streams, self._prompts)
-        plan = lay_out(streams, chunks, by_slot, pass_cells)
-        shared = self._shared and bool(streams)
-        if self._speculation is None or chunks or shared or not 0 < len(streams) <= MOST_STREAMS:
-            return plan
-        model, context = self._pacer.model, plan.context
-        if not model.knows_decode:
-            return plan
-        in_order = self._in_slots(plan.streams)
-        runs = run_lengths([s.seq_id for s in in_order]) if self.limits.grain.beside else ()
-        cells = self.slots.n_cells_running if context is None else context
-        plain_s = model.decode_s(len(streams), cells, runs)
-        drafts = self._speculation.choose(
-            streams,
-            plain_s=plain_s,
-            most_s=self._pacer.most_s(plain_s),
-            room=min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams))),
-        )
-        return lay_out(streams, chunks, by_slot, pass_cells, drafts) if drafts else plan
+    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: Shape) -> Drafts | None:
+        """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
+        model = self._pacer.model
+        if not streams or not model.knows_decode:
+            return None
+        plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
+        room = min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams)))
+        return speculation.choose(streams, plain_s=plain_s, most_s=self._pacer.most_s(plain_s), room=room)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""

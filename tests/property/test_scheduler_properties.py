@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cobali_ray.core.gaps import run_lengths
-from cobali_ray.core.goodput import Speculation
+from cobali_ray.core.goodput import Drafts, Speculation
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
@@ -54,13 +54,22 @@ class Drafting(Speculation):
     """Guesses whether it pays or not."""
 
     def choose(self, streams, *, plain_s, most_s, room):
-        drafts = {}
+        tokens = {}
         for s in streams:
             n = min(len(s.tokens) % 4, s.n_most - len(s.tokens) - 1, room)
             if n > 0:
-                drafts[s.slot_id] = array("i", [7] * n)
+                tokens[s.slot_id] = array("i", [7] * n)
                 room -= n
-        return drafts
+        return Drafts(tokens, plain_s)
+
+
+class Twice(Scheduler):
+    """Asks twice what comes next."""
+
+    def _next_pass(self, now_s):
+        found = super()._next_pass(now_s)
+        assert super()._next_pass(now_s) == found, "to ask changes nothing"
+        return found
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -135,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             pacer.model.learn(Shape(1, 10, ()), 0.01)
         if self.cut_s is not None:
             pacer.model.runs_s = lambda rows: self.cut_s * len(rows)
-        return Scheduler(
+        return Twice(
             self.limits, end_tokens=frozenset({END}), pacer=pacer, check_every=1, story=Story(None),
             speculation=Drafting() if self.drafts else None,
         )  # fmt: skip

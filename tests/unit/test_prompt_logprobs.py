@@ -229,7 +229,7 @@ def test_beside_streams_their_chunks_are_shorter():
         ]
         for slot_id, one in enumerate(waiting, 1):
             one.slot_id = slot_id
-        return [chunk.length for chunk in pacer.plan([stream], waiting, run.engine.limits)]
+        return [chunk.length for chunk in pacer.plan([stream], waiting, run.engine.limits).chunks]
 
     assert chunks(0)[0] < chunks(None)[0] / 2
     assert sum(chunks(0, short=(8,))) <= chunks(0)[0] + 1, "what the first takes the second has not"

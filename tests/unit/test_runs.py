@@ -126,7 +126,7 @@ def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
             pacer.model.learn(pacer_shape(15, cells), 0.01 + 1e-6 * cells)
             pacer.model.learn(pacer_shape(15, 2000, (0, 50 + n)), 0.012 + 1e-3 * (50 + n))
         running = [sequence(i, 200) for i in range(14)] + [sequence(14, deep)]
-        (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits)
+        (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits).chunks
         lengths[deep] = chunk.length
     assert lengths[8000] < lengths[200] / 2
 

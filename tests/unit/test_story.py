@@ -56,10 +56,11 @@ def run(engine):
         engine.tick()
     engine.cancel("b")
     engine.fail_all(InternalError("broken"))
-    engine.submit(ask("a2", 60, said=(70, 71)))
-    engine.submit(ask("a3", 60))
-    while engine.has_work:
-        engine.tick()
+    for names in (["a2"], ["ccc", "dddd", "eeeee"], ["ffffff"], ["a3"]):
+        for name in names:
+            engine.submit(ask(name, 60, said=(70, 71) if name == "a2" else ()))
+        while engine.has_work:
+            engine.tick()
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

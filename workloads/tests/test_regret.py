@@ -110,8 +110,8 @@ def computed(monkeypatch):
     """Return the batches that are computed, as they come."""
     seen = []
 
-    def batch_of(plan):
-        seen.append(real(plan))
+    def batch_of(plan, slots):
+        seen.append(real(plan, slots))
         return seen[-1]
 
     real = regret.batch_of

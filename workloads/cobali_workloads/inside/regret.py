@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, Stream
+from cobali_ray.core.pace import Pacer, Prefill, Stream
 from cobali_ray.core.plan import Plan, Prompt, Span, plan_chunks
 from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.core.sequence import Sequence as Running
@@ -93,10 +93,11 @@ class Unpaced(Pacer):
     def plan(
         self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> list[Span]:  # fmt: skip
+    ) -> Prefill:  # fmt: skip
         """See `Pacer`."""
         del within_s
-        return plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
+        chunks = plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
+        return Prefill(tuple(chunks))
 
     def learn(self, shape: Shape, seconds: float) -> float:
         """See `Pacer`."""
@@ -118,7 +119,7 @@ class Bounded(Unpaced):
     def plan(
         self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> list[Span]:  # fmt: skip
+    ) -> Prefill:  # fmt: skip
         """See `Pacer`."""
         if not streams:
             return super().plan(streams, prompts, limits, within_s=within_s)
@@ -131,7 +132,7 @@ class Bounded(Unpaced):
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):
                 break
             planned = spans
-        return planned
+        return Prefill(tuple(planned))
 
 
 def select_prefill_first(by_slot: Sequence[Running | None], budget: int) -> list[Running]:
