@@ -1,4 +1,9 @@
-"""When the device picks the candidates and when whole rows are copied: decided pass by pass."""
+"""When the device picks the candidates and when whole rows are copied: decided pass by pass.
+
+`RowSampler.suffices` says for which requests the candidates are enough; that changes only when a grammar
+begins to hold, which is looked at before each pass. The engine names a slot's `RowSampler` when it is
+assigned (`Backend.expect`).
+"""
 
 from __future__ import annotations
 
