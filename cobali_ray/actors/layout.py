@@ -1,4 +1,10 @@
-"""Which engines an application has, and what each of its parts is told. Knows no Ray."""
+"""Which engines an application has, and what each of its parts is told. Knows no Ray.
+
+An engine's name ("0" if there is only one) is its `engine_id` everywhere: the label `engine` of every series,
+the variable of the dashboards, the `by` of every rule, in log lines, the tick log, `EngineState`, each
+message on the wire, the feed and spans. It survives a restart of the engine; `incarnation_id`, by which
+readers tell a new process from the last one, does not.
+"""
 
 from __future__ import annotations
 

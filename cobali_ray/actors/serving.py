@@ -2,6 +2,17 @@
 
 HAProxy (`front.py`) in front of replicas whose user code runs in the main loop: with the default Python proxy
 128 streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
+
+Ray's node starts beside the fork server's imports; then Serve's controller, the front end and the app start
+concurrently (`steps.py` shows them). One timer bounds everything after Ray's own start, retries included. A
+signal ends a start at once: a thread receives it (`signal.set_wakeup_fd`), because the main thread may be
+waiting in Ray's C++, kills what was started and ends the process.
+
+Nothing outlives `cobali serve`, not even if it is killed. Ray has Linux end the GCS and the raylet with it;
+the fork server, whose input it holds open, then kills every process of the server; HAProxy ends with the
+thread that started it (`end_with_parent` in `signals.py`); and the next start clears what is left
+(`folder.py`). If the GCS or the raylet ends first, the server says so and exits with status 1
+(`watching_node` in `node.py`).
 """
 
 from __future__ import annotations

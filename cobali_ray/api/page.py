@@ -1,4 +1,9 @@
-"""The live page: one document, its modules and styles, from memory."""
+"""The live page: one document, its modules and styles, from memory.
+
+There is no build step: one document, ES modules, style sheets, a font and vendored libraries, whose names
+carry their versions. The document names every module that its first view imports, so that all are fetched at
+once; what only other views need is loaded by `import()`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The likeliest tokens of each row, picked on the device by llama.cpp's own top_k: one chain per slot."""
+"""The likeliest tokens of each row, picked on the device by llama.cpp's own top_k: one chain per slot.
+
+Whether they are picked there or whole rows are copied is decided pass by pass. `RowSampler.suffices` says for
+which requests the candidates are enough; that changes only when a grammar begins to hold, which is looked at
+before each pass. The engine names a slot's `RowSampler` when it is assigned (`Backend.expect`).
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,11 @@ Models", OSDI '24), less a small credit, so that who asks little need not wait.
 
 Each engine counts for itself. Of several of one model, whoever sends requests to them sees what all give, and
 tells each with a request what the others gave its tenant since it was told last.
+
+A sequence's rank is its class and its tenant's counter. The queue, the order of prompts (`plan.py`) and the
+choice of whose gaps a prompt may stretch (`pace.py`) follow it. If a request is due and no slot is free,
+another sequence is parked, as when cells run out (`Slots.victims`). While all open requests have one tenant
+and one class, none of this is considered, and output tokens are counted in bulk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""EngineLoop: the one thread that owns the engine, and its mailbox."""
+"""EngineLoop: the one thread that owns the engine, and its mailbox.
+
+Nothing inside the engine takes a lock. The mailbox is a queue of functions that the tick thread calls;
+without work, the thread blocks on it. Four things are read across threads: the door's counters (the event
+loop alone counts the requests that entered, the tick thread alone those that left); in the same way, what a
+connection to an ingress has deferred and caught up with; the collector, whose version number is odd during a
+write, so that readers retry; and `state()`, which looks at when the current tick began and so reports a
+hanging tick correctly.
+"""
 
 from __future__ import annotations
 
