@@ -1,12 +1,10 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Without those that run whole benchmarks, and those of the training.
-QUICK := -m "not ray and not model and not gpu" \
-	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
+QUICK := -m "not ray and not model and not gpu"
 # These run on all cores, each file in one process, for what a file opens once; the others have the machine to
 # themselves.
-SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
+SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -56,6 +54,12 @@ fuzz: install-dev ## fuzz a running server beside eight streams for two minutes;
 chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+lab: install-dev ## test the laboratory and the training, the long tests too
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "" workloads/tests training/tests $(ARGS)
+
+flaky: install-dev ## run each file of tests/ray and tests/page 20 times beside two busy processes, for hours; ARGS="tests/ray/test_life.py --times 5"
+	$(BIN)/python -m tools.flaky $(ARGS)
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
@@ -81,4 +85,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos lab flaky boards reference docs monitoring-tools clients train constraints clean

@@ -161,7 +161,7 @@ class _Server:
                 with _watching_signals(self._break_off):
                     with steps.step("finding the model") as progress:
                         settings = self._read(progress)
-                    if settings.log_level == "debug":
+                    if settings.server.log_level == "debug":
                         verbose.set()
                         self._apart.undo()
                     self._start(settings, steps, running)
@@ -177,7 +177,7 @@ class _Server:
                 )
                 settings = self._until_stopped(settings, wishes)
             stopping_s = time.monotonic()
-            limit_s = settings.drain_timeout_s
+            limit_s = settings.server.drain_timeout_s
             self._output.say("draining", n_requests=_n_open(self._url), limit_s=limit_s)
             with on_signals(_give_up):
                 in_order = _drain(settings, self._output)
@@ -374,7 +374,7 @@ def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
     """Return what the banner says of the settings and of the engines."""
     return {
         "models": [_model_facts(place) for place in places(settings)],
-        "needs_key": bool(settings.api_keys or settings.api_keys_file),
+        "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
     }
 
 
@@ -388,7 +388,7 @@ def _model_facts(place: Place) -> dict[str, Any]:
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
         told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
         facts |= told["runs"]
-    return facts | {"n_ctx_auto": place.settings.n_ctx == "auto"}
+    return facts | {"n_ctx_auto": place.settings.llama.n_ctx == "auto"}
 
 
 def _n_open(url: str) -> int | None:
@@ -415,8 +415,8 @@ def handle_of(app: str, deployment: str) -> Any:
 def _drain(settings: EngineSettings, output: Output) -> bool:
     """Let running requests go on to their end; say whether nobody had that skipped."""
     try:
-        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.drain_timeout_s)
-        drained.result(timeout_s=settings.drain_timeout_s + 5)
+        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.server.drain_timeout_s)
+        drained.result(timeout_s=settings.server.drain_timeout_s + 5)
     except KeyboardInterrupt:
         output.say("drain_skipped")
         return False

@@ -49,14 +49,14 @@ Choose: TypeAlias = Callable[[Asked], Awaitable[Offer]]
 
 
 async def continued(
-    request: Asked, choose: Choose, now: Callable[[], float], *, replays: bool = False
+    request: Asked, choose: Choose, now: Callable[[], float]
 ) -> AsyncGenerator[list[Event], None]:
     """Yield a request's events, from as many engines as it takes, as if they came from one.
 
     The seed is chosen here if the client gave none, so that each engine draws what the first would have.
-    `replays`: what was said is computed token by token again. `now` is the machine's monotonic clock.
+    `now` is the machine's monotonic clock.
     """
-    book = _Book(_seeded(request), now, replays=replays)
+    book = _Book(_seeded(request), now)
     try:
         while True:
             offer = await book.find(choose)
@@ -88,8 +88,8 @@ def _seeded(request: Asked) -> Asked:
 class _Book:
     """What was said of one request and when, whichever engine said it."""
 
-    def __init__(self, request: Asked, now: Callable[[], float], *, replays: bool) -> None:
-        self._request, self._now, self._replays = request, now, replays
+    def __init__(self, request: Asked, now: Callable[[], float]) -> None:
+        self._request, self._now = request, now
         self._attempt = 0
         """Engines that are gone."""
         self._computing, self._n_died = False, 0
@@ -149,7 +149,7 @@ class _Book:
         )
         if isinstance(again, EmbeddingRequest):
             return again
-        return replace(again, said=tuple(self._said), n_scored=self._n_scored, replays=self._replays)
+        return replace(again, said=tuple(self._said), n_scored=self._n_scored)
 
     def enter(self, said: list[Word]) -> list[Event]:
         """Take what an engine said; return it as the client is told."""

@@ -53,19 +53,17 @@ class Model:
         n_stay: int | None = None,
         scale_up_wait_s: float = 1.0,
         max_waiting: int = 128,
-        replays: bool = False,
         adapters: Sequence[str] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`names` are those under which clients may ask for it, its own first; empty: what its card says.
 
         `adapters` are names under which it is asked for with one of its adapters.
-        `replays`: what was said before an engine died is computed again token by token.
         The first `n_stay` engines (None: all) make no room for others, and the router prefers them. One that
         is not loaded is, where requests would wait `scale_up_wait_s`; `max_waiting` may wait for the first.
         """
         self.engines, self._names, self._now = dict(engines), tuple(names), now
-        self._replays, self.adapters = replays, tuple(adapters)
+        self.adapters = tuple(adapters)
         self.max_waiting = max_waiting
         self._n_stay = len(self.engines) if n_stay is None else n_stay
         self.n_waiting = self.n_open = 0
@@ -104,7 +102,7 @@ class Model:
         """
         self.n_open += 1
         try:
-            goes_on = continued(request, self._choose, self._now, replays=self._replays)
+            goes_on = continued(request, self._choose, self._now)
             async with aclosing(goes_on) as batches:
                 async for events in batches:
                     yield events
@@ -322,7 +320,7 @@ class Fleet:
         if asked is None:
             if len(self.models) == 1:
                 return self.models[0]
-            raise InvalidParameterError("model", f"Name the model, one of '{self._served()}'.")
+            raise InvalidParameterError("model", f"must be one of '{self._served()}'")
         for model in self.models:
             if asked in model.names or asked in model.adapters:
                 return model
@@ -337,7 +335,7 @@ class Fleet:
             return next(iter(self.engines.values()))
         if (engine := self.engines.get(engine_id)) is None:
             known = ", ".join(self.engines)
-            raise InvalidParameterError("engine", f"there is no engine with this id; the ids are: {known}")
+            raise InvalidParameterError("engine", f": there is no engine with this id; the ids are: {known}")
         return engine
 
     async def states(self) -> list[EngineState]:

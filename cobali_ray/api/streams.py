@@ -99,7 +99,7 @@ class Recording:
         """Raise InvalidParameterError where the events behind this one are not to be had."""
         first, last = self._n_dropped, self._n_dropped + len(self._events)
         if not first <= after <= last:
-            raise InvalidParameterError("after", f"after must be from {first} to {last} here, got {after}")
+            raise InvalidParameterError("after", f"must be from {first} to {last} here, got {after}")
 
     async def play(self, receive: Receive, send: Send, after: int) -> None:
         """Send the events behind one, and what comes, until it is over or somebody else reads.

@@ -29,7 +29,7 @@ from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stopping import Beginning, Search, chars
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import Field, InvalidParameterError, Path, path_of
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
 """What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
@@ -89,7 +89,7 @@ class Checked(NamedTuple):
     """A grammar that llguidance accepts."""
 
     grammar: Grammar
-    ignored: tuple[str, ...]
+    ignored: tuple[Path, ...]
     """Keys of a schema that it does not hold answers to."""
 
 
@@ -121,7 +121,7 @@ def judge(case: Case) -> Verdict:
 
 
 def check(
-    param: str,
+    field: Field,
     kind: Kind,
     text: str,
     *,
@@ -129,16 +129,16 @@ def check(
     compact: bool = False,
     judge: Callable[[Case], Verdict] = lambda case: deeply(lambda: judge(case)),
 ) -> Checked:
-    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`."""
+    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `field`."""
     if len(text) > MAX_CHARS:
         shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
-        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
-        raise InvalidParameterError(param, f"{problem}; {shorter}")
+        problem = f"is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(field, f"{problem}; {shorter}")
     verdict = judge(Case(kind, text, strict, compact))
     if isinstance(verdict, str):
-        raise _refusal(param, verdict)
+        raise _refusal(field, verdict)
     grammar, ignored = verdict
-    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
+    return Checked(Grammar(grammar, field), tuple((*path_of(field), key) for key in ignored))
 
 
 def _unwritten(schema: Any) -> str:
@@ -250,10 +250,10 @@ def _listed(lark: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": lark}]}, ensure_ascii=False)
 
 
-def _refusal(param: str, message: str) -> InvalidParameterError:
+def _refusal(field: Field, message: str) -> InvalidParameterError:
     # Behind these, llguidance tells its own state.
     plain = message.partition("\n<state>")[0].partition("\n<backtrace>")[0].strip()[:500]
-    return InvalidParameterError(param, f"{param} cannot be used: {plain}")
+    return InvalidParameterError(field, f"cannot be used: {plain}")
 
 
 def _keys_of(message: str) -> list[str]:
@@ -291,7 +291,7 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
-        param: str,
+        field: Field,
         end_token: int,
         triggers: Sequence[str] = (),
         heads: tuple[str, ...] = (),
@@ -301,9 +301,9 @@ class Matcher:
     ) -> None:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens.
 
-        `param` is where in the body the grammar stands.
+        `field` is where in the body the grammar stands.
         """
-        self._matcher, self._param, self.end_token = matcher, param, end_token
+        self._matcher, self._field, self.end_token = matcher, field, end_token
         self._n_since_mask = 0
         """Tokens that the grammar took since it was last asked for a mask."""
         self._piece, self._spell, self._spellings = piece, spell, spellings
@@ -390,9 +390,7 @@ class Matcher:
         if not self._matcher.is_error():
             return None
         said = self._matcher.get_error().split("\n", 1)[0]
-        return InvalidParameterError(
-            self._param, f"{self._param} is too costly to hold this answer to any further: {said}"
-        )
+        return InvalidParameterError(self._field, f"is too costly to hold this answer to any further: {said}")
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
@@ -431,7 +429,7 @@ class Grammars:
                 spellings[token] = spelling
         matcher = Matcher(
             self._compile(grammar),
-            param=grammar.param,
+            field=grammar.field,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             heads=grammar.heads,
@@ -447,7 +445,7 @@ class Grammars:
         tokenizer = self._tokenizer
         matcher = deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
         if matcher.is_error():
-            raise _refusal(grammar.param, matcher.get_error())
+            raise _refusal(grammar.field, matcher.get_error())
         return matcher
 
     @cached_property

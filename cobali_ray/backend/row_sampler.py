@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,6 @@ class RowSampler:
         """Where its answer stands in its reasoning, if that is bounded."""
         self.needs_rows = False
         """Whether whole rows are wanted whatever is drawn: they say how likely the prompt's tokens are."""
-        self._replay: deque[int] = deque()
         self._patches = Patches(params, prompt, end_tokens=end_tokens, n_vocab=n_vocab)
         self.untouched = self._patches.idle
         top_k = params.top_k if 0 < params.top_k < n_vocab else 0
@@ -95,17 +93,11 @@ class RowSampler:
         for token in said:
             self.take(token)
 
-    def replay(self, said: Sequence[int]) -> None:
-        """Have these output tokens come first, whatever the rows say."""
-        self._replay.extend(said)
-
     def forced(self) -> int | None:
         """Return the token that comes next whatever the row says, if there is one.
 
         What the grammar refuses is not forced, and neither is what would have followed.
         """
-        if self._replay:
-            return self._replay[0]
         if self.reasoning is None or (token := self.reasoning.forced) is None:
             return None
         if self.matcher is None or self.matcher.allows(token):
@@ -147,8 +139,6 @@ class RowSampler:
     def take(self, token: int) -> None:
         """Note the token drawn."""
         self.n_sampled += 1
-        if self._replay:
-            self._replay.popleft()
         self._patches.take(token)
         if self.reasoning is not None:
             self.reasoning.take(token)

@@ -92,6 +92,11 @@ class Slots:
         freed = sum([len(s.tokens) + 1 for s in without])
         return committed - freed + len(sequence.tokens) <= self._limits.n_cells
 
+    def tokens(self, slot_id: int) -> array[int]:
+        """Return the tokens known of whoever is in a slot."""
+        sequence = self.by_slot[slot_id]
+        return _NOTHING if sequence is None else sequence.tokens
+
     def held(self, slot_id: int) -> Held:
         """Return what an idle slot holds."""
         return self._held[slot_id]

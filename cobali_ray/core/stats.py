@@ -14,19 +14,6 @@ from cobali_ray.core.request import NEUTRAL, SamplingParams
 from cobali_ray.core.spans import NO_SPANS, TickSpans
 
 
-class Pass(NamedTuple):
-    """What one pass of texts to embed did."""
-
-    n_texts: int
-    """Texts that have their vector now."""
-    n_tokens: int
-    seconds: float
-    n_waiting: int
-    """Texts that still wait."""
-    n_ended: int
-    """Requests that ended with it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickStats:
     """One record per tick. Counts are tokens unless named otherwise; times are seconds."""

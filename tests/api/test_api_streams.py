@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from fake_client import Wire, ends_with, says, stats, until
+from fake_client import Wire, ends_with, says, stats
 from structlog.testing import capture_logs
 
 from cobali_ray.core.events import Delta, End
 from cobali_ray.errors import DeadlineExceededError, EventsLostError
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

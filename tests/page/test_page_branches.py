@@ -232,7 +232,7 @@ def test_a_full_queue_says_when_to_try_again(make_page, site):
 
 
 def test_who_waits_sees_the_line_and_how_far_the_prompt_is_read(make_page):
-    with Site(n_slots=1, scripted_tick_s=0.04) as site:
+    with Site(n_slots=1, model="builtin:scripted:0.04") as site:
         page = make_page(site, "chat", allow=["ERR_"])
         say(page, "the first", max_tokens=3000)
         expect(page.locator(".caret")).to_be_visible()
@@ -261,7 +261,7 @@ BOTH_WAIT = """() => fetch("debug/ticks").then((r) => r.json()).then(({ requests
 
 
 def test_two_who_send_at_the_same_moment_each_see_their_own_place(make_page):
-    with Site(n_slots=1, scripted_tick_s=0.04, log_prompts=True) as site:
+    with Site(n_slots=1, model="builtin:scripted:0.04", log_prompts=True) as site:
         page = make_page(site, "chat", allow=["ERR_"])
         say(page, "the first", max_tokens=3000)
         expect(page.locator(".caret")).to_be_visible()

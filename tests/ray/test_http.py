@@ -179,7 +179,7 @@ async def test_the_page_is_served_below_the_prefix(http):
 async def test_metrics_have_every_family(openai, http):
     await whole(openai, max_tokens=3)
     text = (await http.get("/metrics")).text
-    for family in ("cobali_", "vllm:", "llamacpp:"):
+    for family in ("cobali_", "vllm:"):
         assert any(line.startswith(family) for line in text.splitlines()), family
 
 

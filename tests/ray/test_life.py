@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import until
+
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -199,7 +200,6 @@ async def test_a_dead_engine_is_succeeded_by_a_fork_of_what_it_was_forked_from(s
 
 async def test_a_death_shows_though_nobody_asks_for_anything(server, http):
     await until(server.is_ready)
-    await asyncio.sleep(1.5)  # a call that keeps in touch has come back and another one is open
 
     async def restarting():
         return (await http.get("/health")).json()["engine"]["status"] == "restarting"

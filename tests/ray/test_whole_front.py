@@ -15,10 +15,11 @@ import openai as sdk
 import psutil
 import pytest
 import requests
-from conftest import FOLDER, POLL_S, until
 
 from cobali_ray.actors.listening import OWNERS, listeners
 from cobali_ray.actors.processes import descendants
+from conftest import FOLDER
+from tests.waiting import all_read, until
 
 pytestmark = pytest.mark.ray
 
@@ -43,7 +44,7 @@ class Segments:
         head = f"POST {self.url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
         self.writer.write(f"{head}content-length: {len(self.body)}\r\n\r\n".encode())
         await self.writer.drain()
-        await asyncio.sleep(0.02)
+        await until(lambda: all_read(self.writer.get_extra_info("socket")))
         self.writer.write(self.body)
         return self
 
@@ -133,8 +134,11 @@ async def test_whatever_client_leaves_frees_its_place(server, client, phase, str
         arrived = there(server, 1, 1) if phase == "queued" else there(server, 1, 0)
         for patience_s in (PATIENCE_S, 8 * PATIENCE_S):
             task = asyncio.ensure_future(asyncio.to_thread(client, f"{server.url}/v1", body, patience_s))
-            while not (seen := await arrived()) and not task.done():  # noqa: ASYNC110 another process
-                await asyncio.sleep(POLL_S)
+
+            async def seen_or_left(task=task):
+                return "seen" if await arrived() else "left" if task.done() else None
+
+            seen = await until(seen_or_left) == "seen"
             await asyncio.wait({task})
             task.exception()
             if seen:  # else it had left before anybody looked

@@ -78,15 +78,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("replays", [False, True])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_an_answer_goes_on_as_if_nothing_had_happened(case, replays):
+def test_an_answer_goes_on_as_if_nothing_had_happened(case):
     whole = run(case)
     deltas, (end,) = told(whole), [event for event in whole if isinstance(event, End)]
     for n_told in sorted({1, 2, len(deltas) // 2, len(deltas) - 1}):
         said = tuple(token for delta in deltas[:n_told] for token in delta.tokens)
         n_scored = sum(len(delta.prompt) for delta in deltas[:n_told])
-        begun = {"said": said, "n_scored": n_scored, "replays": replays, "attempt": 1}
+        begun = {"said": said, "n_scored": n_scored, "attempt": 1}
         again = run(Request(**fields_of(case) | begun))
         rest = [delta._replace(stats=None) for delta in told(again)]
         assert rest == [delta._replace(stats=None) for delta in deltas[n_told:]], f"behind {len(said)} tokens"
@@ -101,9 +100,8 @@ def fields_of(case):
     return {name: getattr(case, name) for name in Request.__slots__}
 
 
-@pytest.mark.parametrize("replays", [False, True])
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_text_that_was_held_back_comes_once(overlaps, replays):
+def test_text_that_was_held_back_comes_once(overlaps):
     """Of a stop string that began, of a character that is not whole."""
     whole = text(told(run(request())))
     case = request(stop=(whole[10:14] + "\0", whole[20:25]))
@@ -112,25 +110,22 @@ def test_text_that_was_held_back_comes_once(overlaps, replays):
     assert max(len(delta.tokens) for delta in deltas) > 1, "something was held back"
     for n_told in range(1, len(deltas)):
         said = tuple(token for delta in deltas[:n_told] for token in delta.tokens)
-        again = run(Request(**fields_of(case) | {"said": said, "replays": replays}), overlaps=overlaps)
+        again = run(Request(**fields_of(case) | {"said": said}), overlaps=overlaps)
         assert text(deltas[:n_told]) + text(told(again)) == whole[:20]
         assert again[-1].finish_reason == "stop"
 
 
-def test_what_was_said_is_computed_as_a_prompt_or_token_by_token():
+def test_what_was_said_is_computed_as_a_prompt():
     said = tuple(token for delta in told(run(request()))[:20] for token in delta.tokens)
-    n_ticks = {}
-    for replays in (False, True):
-        recorder, backend = Recorder(), ScriptedBackend(n_slots=2, n_ctx_slot=256)
-        limits = EngineLimits(
-            n_slots=2, n_ctx_slot=256, n_cells=512, token_budget=64, prefill_chunk=64, min_prefix=8
-        )
-        engine = Engine(backend, limits, FakeClock(), recorder)
-        engine.submit(request(said=said, replays=replays))
-        while not recorder.events["a"]:
-            engine.tick()
-        n_ticks[replays] = backend.n_forwards
-    assert n_ticks == {False: 1, True: 1 + len(said)}
+    recorder, backend = Recorder(), ScriptedBackend(n_slots=2, n_ctx_slot=256)
+    limits = EngineLimits(
+        n_slots=2, n_ctx_slot=256, n_cells=512, token_budget=64, prefill_chunk=64, min_prefix=8
+    )
+    engine = Engine(backend, limits, FakeClock(), recorder)
+    engine.submit(request(said=said))
+    while not recorder.events["a"]:
+        engine.tick()
+    assert backend.n_forwards == 1
 
 
 DIES = "dies"
@@ -245,7 +240,7 @@ def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
     sequence = engine.submit(case, ready=False)
     engine.tick()
     assert not recorder.events["a"]
-    engine.ready(sequence, engine.matcher(case))
+    engine.ready(sequence, engine.samplers.matcher(case))
     assert recorder.events["a"] == [Computing("a", on=False)]
     while not recorder.ends("a"):
         engine.tick()

@@ -27,12 +27,11 @@ from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.faults import http_fault, type_of
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.schema import ChatBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.grammar import check
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import RefusedError
 from cobali_ray.models.reference import parse_reference
-from cobali_ray.settings import EngineSettings, read_settings
+from cobali_ray.settings import ApiSettings, EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 from cobali_workloads.commands import NAMES
 from tools import reference
@@ -84,8 +83,8 @@ def plain(names):
 def test_every_setting_is_listed_with_its_default():
     listed = {row[0].strip("`"): yaml.safe_load(row[1].strip("`")) for row in rows(read("docs/settings.md"))}
     real = {
-        name: list(field.default) if isinstance(field.default, tuple) else field.default
-        for name, field in EngineSettings.model_fields.items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in EngineSettings().values().items()
     }
     assert listed == real
 
@@ -276,7 +275,7 @@ def test_the_examples_of_structured_output_are_taken():
     assert len(rows) == 5
     for body in (*bodies, *(f'{{"messages": [{{}}], {fields}}}' for fields, _ in rows)):
         found = constraint_of(parse(ChatBody, body.encode()))
-        check(found.param, found.kind, found.text, strict=True)
+        check(found.path, found.kind, found.text, strict=True)
     for source in python:
         compile(source, "docs/structured-output.md", "exec")
     asked = set(ticked(text.partition("| field | value |")[2].partition("\n\n")[0]))

@@ -125,7 +125,7 @@ def test_a_vocabulary_file_that_does_not_serve_is_named(tmp_path, content, says)
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=says) as caught:
         resolve("builtin:synthetic-tiny-152k", cache_dir=tmp_path / "c", vocab_gguf=path)
-    assert caught.value.setting == "vocab_gguf"
+    assert caught.value.setting == "--vocab-gguf"
 
 
 def test_a_vocabulary_of_another_size_is_refused(cache, tmp_path):

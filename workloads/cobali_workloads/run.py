@@ -18,8 +18,8 @@ from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import EngineSettings, read_settings
-from cobali_workloads.load.prompts_file import read_prompts, read_text
+from cobali_ray.settings import EngineSettings, read_settings, read_text
+from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.offline import RunReport, run_offline
 
 SHARES = (0.5, 0.9, 0.99)

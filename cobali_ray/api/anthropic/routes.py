@@ -15,8 +15,8 @@ from cobali_ray.api.fields import judge
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.openapi import errors, takes, tells
 from cobali_ray.api.replies import json_response
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
+from cobali_ray.settings import ApiSettings
 
 MESSAGES = Dialect("msg_", MessageFrames, MessageAnswer)
 READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)

@@ -72,7 +72,7 @@ def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: 
 
         contenders = {"SEQ": partial(run, "SEQ", alone, alone_settings)}
         for name, chunk in CHUNKS.items():
-            asked = settings.model_copy(update={"prefill_chunk": chunk})
+            asked = settings.replaced(prefill_chunk=chunk)
             contenders[name] = partial(run, name, shared, asked)
         rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
     return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
@@ -99,9 +99,7 @@ def measure_chunks(
     with opened(model, **STATIC, n_slots=load.n_slots, n_ctx=n_ctx, token_budget=most) as (backend, settings):
 
         def run(chunk: int) -> Figures:
-            bounds = settings.model_copy(
-                update={"prefill_chunk": chunk, "token_budget": min(chunk + load.n_slots, most)}
-            )
+            bounds = settings.replaced(prefill_chunk=chunk, token_budget=min(chunk + load.n_slots, most))
             runs.setdefault(str(chunk), []).append(run_once(backend, bounds, requests))
             return runs[str(chunk)][-1].figures()
 

@@ -112,7 +112,7 @@ class Prefill:
 
     def engine(self, prompts: Prompts, order: Literal["fcfs", "packed"]) -> BatchRun:
         """Submit the batch to an engine with this `prefill_order`; nothing is padded."""
-        settings = self._settings.model_copy(update={"prefill_order": order})
+        settings = self._settings.replaced(prefill_order=order)
         run = run_once(self._backend, settings, greedy_requests(prompts, max_tokens=1, ignore_eos=True))
         return BatchRun(
             seconds=run.report.wall_s,

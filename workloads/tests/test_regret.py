@@ -1,13 +1,13 @@
 """The harness of regret: what devices' tables say, how batches are cut, who decides, and the command."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan, Span
+from cobali_ray.core.slots import Slots
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
@@ -75,10 +75,11 @@ def test_further_outputs_and_further_micro_batches_cost_extra():
 def test_a_busy_machine_takes_twice_as_long():
     machine = Machine(FLAT, FLAT.limits, seed=1)
     machine.busy_s = (10.0, 20.0)
-    plan = Plan([], [], [Span(0, 0, 100, 1)], [SimpleNamespace(seq_id=0)], [], 100)
+    slots, plan = Slots(FLAT.limits), Plan((), (), (Span(0, 0, 100, 1),), (), 100)
 
     def mean(now_s):
-        return sum(machine.seconds(plan, Shape(0, 0, ((0, 100),)), now_s) for _ in range(400)) / 400
+        shape = Shape(0, 0, ((0, 100),))
+        return sum(machine.seconds(plan, slots, shape, now_s) for _ in range(400)) / 400
 
     assert mean(9.9) == pytest.approx(0.1, rel=0.05)
     assert mean(10.0) == pytest.approx(0.2, rel=0.05)
@@ -109,8 +110,8 @@ def computed(monkeypatch):
     """Return the batches that are computed, as they come."""
     seen = []
 
-    def batch_of(plan):
-        seen.append(real(plan))
+    def batch_of(plan, slots):
+        seen.append(real(plan, slots))
         return seen[-1]
 
     real = regret.batch_of

@@ -16,7 +16,7 @@ from training.facts import observed_at
 pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parents[2]
-DEFAULTS = {name: setting.default for name, setting in EngineSettings.model_fields.items()}
+DEFAULTS = EngineSettings().values()
 ABILITIES = {
     "tools": ("Does the server support tools?", "Is function calling supported?"),
     "structured": ("Is response_format supported?", "Can it do structured output?"),

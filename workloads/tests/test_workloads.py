@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cobali_ray.errors import ConfigError
-from cobali_workloads.load.prompts_file import read_prompts
+from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.load.shape import Intruder, Prefix, PromptsFile, Repeat, Trace, Turns
 from cobali_workloads.load.shape_file import load_shape
 from cobali_workloads.load.trace import read_trace

@@ -10,7 +10,7 @@ from cobali_ray.errors import InternalError
 from cobali_workloads.inside.child import Child, obey
 from cobali_workloads.inside.neighbour import busy_s
 
-SCRIPTED = {"model": "builtin:scripted", "scripted_tick_s": 0}
+SCRIPTED = {"model": "builtin:scripted:0"}
 
 
 def test_it_answers_texts_order_by_order():

@@ -76,12 +76,14 @@ def bench(*words, out):
             for name in ("overhead", "viewers")
         ),
         pytest.param(["serve", "--target", f"x={NOBODY}"], "no OpenAI-compatible server", id="serve-nobody"),
-        pytest.param(["serve", "--shape", "no-such-file"], "cannot read no-such-file", id="serve-shape"),
+        pytest.param(["serve", "--shape", "no-such-file"], "there is no file no-such-file", id="serve-shape"),
         pytest.param(["serve", "--shape", __file__], "is not YAML", id="serve-no-yaml"),
-        pytest.param(["peers", "--shape", "no-such-file"], "cannot read no-such-file", id="peers-shape"),
+        pytest.param(["peers", "--shape", "no-such-file"], "there is no file no-such-file", id="peers-shape"),
         pytest.param(["peers", "--threads-wait", "x"], "must be one of", id="peers-wait"),
         pytest.param(["peers", "--only", "-fa auto"], "must be one of -fa on", id="peers-only"),
-        pytest.param(["modes", "--prompts", "no-such-file"], "cannot read no-such-file", id="modes-prompts"),
+        pytest.param(
+            ["modes", "--prompts", "no-such-file"], "there is no file no-such-file", id="modes-prompts"
+        ),
         pytest.param(["gaps", "--ticks", "no-such-file"], "there is no file", id="gaps-ticks"),
         pytest.param(["delivery", "--ticks", "no-such-file"], "there is no file", id="delivery-ticks"),
         pytest.param(["overlap", "--tick-ms", "x"], "expected numbers above 0", id="overlap-numbers"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from stack import Site
 from typer.testing import CliRunner
 
 from cobali_ray.cli import app
@@ -18,6 +17,7 @@ from cobali_workloads.load.shape import Fixed, Intruder
 from cobali_workloads.load.target import connect
 from cobali_workloads.servers.presets import PRESETS
 from cobali_workloads.servers.versus import capacity_of, loads_of, run_versus
+from tests.page.stack import Site
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_viewers(bench):
 
 def test_overhead(bench, tmp_path):
     config = tmp_path / "serve_config.yaml"
-    config.write_text("applications: [{args: {model: 'builtin:scripted', scripted_tick_s: 0}}]")
+    config.write_text("applications: [{args: {model: 'builtin:scripted:0'}}]")
     with Site() as site:
         report = bench("overhead", "--url", site.url, "--config", config, "--tokens", 8, "--rounds", 2)
     assert [row[0] for row in report["tables"][0]["rows"]] == ["in process", "HTTP", "added"]

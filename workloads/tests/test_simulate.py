@@ -192,7 +192,7 @@ def test_each_policy_uses_all_engines_and_gives_up_when_all_refused(name):
     assert policy.choose(request, 0.0, {"0", "1", "2"}) is None
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.5, marks=pytest.mark.whole), 0.9])
 def test_the_router_is_best_in_short(share):
     limits = {"n_slots": 16, "n_cells": 65536}
     times = with_limits(
@@ -322,9 +322,8 @@ def test_route_compares_all_policies(tmp_path):
     assert (tmp_path / "route-2.png").exists()
 
 
-def test_foresight_measures_and_simulates_in_turn(tmp_path, monkeypatch):
-    monkeypatch.setenv("COBALI_SCRIPTED_TICK_S", "0.0005")
-    words = ["bench", "foresight", "--model", "builtin:scripted", "--requests", "40", "--rounds", "1"]
+def test_foresight_measures_and_simulates_in_turn(tmp_path):
+    words = ["bench", "foresight", "--model", "builtin:scripted:0.0005", "--requests", "40", "--rounds", "1"]
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     errors, middle = json.loads((tmp_path / "foresight.json").read_text())["tables"]

@@ -82,7 +82,7 @@ def test_no_choice_of_what_to_keep_hits_more(visits, n_cells):
 
 def scene(n_people, n_system=0, **settings):
     return run_chats(
-        read_settings({"model": "builtin:scripted", "scripted_tick_s": 0, **settings}),
+        read_settings({"model": "builtin:scripted:0", **settings}),
         n_people,
         n_system,
         seed=1,

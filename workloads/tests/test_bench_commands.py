@@ -17,14 +17,13 @@ from cobali_workloads.inside.modes import same_work
 from cobali_workloads.inside.pace import Scene
 from cobali_workloads.report.report import with_range
 
-SCRIPTED = ("--model", "builtin:scripted")
+SCRIPTED = ("--model", "builtin:scripted:0")
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 
 
 @pytest.fixture
-def bench(monkeypatch, tmp_path):
+def bench(tmp_path):
     """Run one command; return its JSON report, after a look at the files beside it."""
-    monkeypatch.setenv("COBALI_SCRIPTED_TICK_S", "0")
 
     def run(name, *options):
         result = CliRunner().invoke(app, [name, *options, "--out", str(tmp_path)], catch_exceptions=False)

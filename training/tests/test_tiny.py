@@ -10,7 +10,7 @@ from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
 from cobali_ray.models.registry import describe, resolve
 from cobali_ray.settings import EngineSettings
-from cobali_workloads.load.prompts_file import read_prompts
+from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.offline import run_offline
 from training.corpus.build import held_out_set
 from training.corpus.checks import passes
@@ -106,9 +106,14 @@ def test_it_knows_what_was_said_before(ask):
     assert "Karin" in ask([said], 64).texts["0"]
 
 
-def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
-    questions = held_out_set()
-    assert len(questions) >= 800
+@pytest.mark.parametrize(
+    ("every", "room"),
+    [pytest.param(1, 0.0, marks=pytest.mark.whole, id="whole"), pytest.param(4, 0.04, id="a-quarter")],
+)
+def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every, room):
+    """A share over a quarter of the questions may be off by chance, so it has more room."""
+    questions = held_out_set()[::every]
+    assert len(questions) >= 800 / every
     report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
     right = {kind: [] for kind in KINDS}
     for i, question in enumerate(questions):
@@ -117,15 +122,15 @@ def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask):
     words = [one for kind, some in right.items() if kind != "tools" for one in some]
     # 0.902, 0.798 (tools), 0.906 (agents) and 0.806 (unknown) measured, with room for the longest
     # page of an agent; a few greedy answers hang on how a processor rounds.
-    assert sum(words) / len(words) >= 0.89, share
-    assert share["tools"] >= 0.76
-    assert share["agents"] >= 0.84
-    assert min(share.values()) >= 0.75, share
+    assert sum(words) / len(words) >= 0.89 - room, share
+    assert share["tools"] >= 0.76 - 2 * room
+    assert share["agents"] >= 0.84 - 2 * room
+    assert min(share.values()) >= 0.75 - 2 * room, share
     ended = sum(stats.n_output < 200 for stats in report.requests.values())
     assert ended / len(questions) >= 0.98
 
 
-@pytest.mark.parametrize("name", ["prompts_16.txt", "prompts_186.txt"])
+@pytest.mark.parametrize("name", ["prompts_16.txt", pytest.param("prompts_186.txt", marks=pytest.mark.whole)])
 def test_long_and_odd_prompts_end_in_order(ask, name):
     prompts = read_prompts((WORKLOADS / name).read_text(encoding="utf-8"))
     report = ask([user(prompt) for prompt in prompts], 48)

@@ -21,12 +21,12 @@ from cobali_workloads.inside.regret import (
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
 SOME = [
     ("tiny", "cold"),
-    ("0.5b-q8_0", "poisson-0.9"),
-    ("0.5b-q8_0", "bursts"),
+    pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.whole),
+    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.whole),
     ("0.5b-q8_0", "cold"),
     ("0.5b-q8_0", "intruder"),
-    ("0.5b-q4_0", "poisson-0.9"),
-    ("1.5b-152k-vocab", "poisson-0.9"),
+    pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.whole),
+    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.whole),
     ("rtx4090", "bursts"),
     ("m2-ultra", "cold"),
 ]
@@ -56,7 +56,14 @@ def test_who_holds_a_long_prompt_back_is_not_the_best():
     assert cell.best("e2e_mean_s") != quickest
 
 
-@pytest.mark.parametrize("name", ["tiny", "0.5b-q8_0", "h100"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("tiny", marks=pytest.mark.whole),
+        "0.5b-q8_0",
+        pytest.param("h100", marks=pytest.mark.whole),
+    ],
+)
 def test_five_seconds_after_a_disturbance_all_is_as_if_it_had_not_been(name):
     device = DEVICES[name]
     rps = most_rps(device)
