@@ -70,8 +70,9 @@ flaky: install-dev ## run each file of tests/ray and tests/page 20 times beside 
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
-reference: install-dev ## rebuild the tables of docs/api.md
+reference: install-dev ## rebuild the tables of docs/api.md, and of rooms in ARCHITECTURE.md
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.rooms
 
 docs: install-dev ## build docs/ as a site in site/, which needs no server; ARGS=serve for a preview
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)

@@ -1,7 +1,8 @@
 """Streams that outlive their readers: whoever was cut off reads on behind the last event that came.
 
-An answer is written into a recording, and clients read that. Each event has a number, its `id:` line. When
-nobody reads, the answer goes on for a while; then its requests are cancelled, and the recording is forgotten.
+A task of its own writes an answer into a recording, as the ASGI messages that the reply sends, which knows
+nothing of it; clients read that. Each event has a number, its `id:` line. When nobody reads, the answer goes
+on for a while; then its requests are cancelled, and the recording is forgotten.
 """
 
 from __future__ import annotations

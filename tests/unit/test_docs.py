@@ -34,7 +34,7 @@ from cobali_ray.models.reference import parse_reference
 from cobali_ray.settings import ApiSettings, EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 from cobali_workloads.commands import NAMES
-from tools import reference
+from tools import reference, rooms
 from tools.clients import LIBRARIES as CLIENTS
 from tools.clients import PROGRAMS
 
@@ -303,6 +303,19 @@ def test_the_layers_are_those_of_the_import_contract():
     block = read("ARCHITECTURE.md").partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
     drawn = [set(re.split(r"\s+\|\s+", re.split(r" {2,}", line)[0])) for line in block.splitlines()]
     assert drawn == real
+
+
+def test_the_rooms_are_those_there_are_and_weigh_about_what_is_said():
+    def cells(table):
+        return [(name, int(n.replace(",", "")), what) for name, n, what in rows(table)]
+
+    said = cells(rooms.TABLE.search(read("ARCHITECTURE.md"))[0])
+    real = cells(rooms.table())
+    assert [(name, what) for name, _, what in said] == [(name, what) for name, _, what in real], (
+        "make reference"
+    )
+    wrong = [one for one, now in zip(said, real, strict=True) if abs(one[1] - now[1]) > max(200, now[1] / 10)]
+    assert wrong == [], "make reference"
 
 
 @pytest.fixture
