@@ -407,7 +407,7 @@ class Broken(ScriptedBackend):
 
 
 def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
-    s = Setup(backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps))
+    s = Setup(backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps), min_prefix=1)
     for i in range(6):
         s.submit(f"r{i}", f"prompt {i}", max_tokens=10)
     with pytest.raises(RuntimeError):
