@@ -40,7 +40,7 @@ test-page: install-dev ## the second part of make test: the page in a browser, H
 	$(BIN)/python -m pytest $(PAGE)
 
 test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
+	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .
