@@ -79,8 +79,14 @@ def run_once(file: Path) -> tuple[list[str], int]:
     """Return which tests of a file failed, and how many were skipped."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no"]
+        done = subprocess.run(
+            [*command, f"--junitxml={report}", str(file)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         names, n_skipped = outcomes(report.read_text(encoding="utf-8")) if report.exists() else ([], 0)
     if done.returncode and not names:
         names = [f"{file}: pytest ended with {done.returncode}"]
