@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK := -m "not ray and not model and not gpu"
-# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
-# themselves.
+# These run on all cores, each file in one process, for what a file opens once; the others wait more than they
+# compute: those of the page beside those of Ray.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
+PAGE := tests/page tests/front
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -31,9 +32,15 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/page
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/page
+	@echo "The page and the front end beside Ray: about six minutes, and then what became of each."
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-page test-ray
 endif
+
+test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
+	$(BIN)/python -m pytest $(PAGE)
+
+test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
+	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .
@@ -86,4 +93,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos lab flaky boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos lab flaky boards reference docs monitoring-tools clients train constraints clean

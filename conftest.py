@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from cobali_ray.actors.node import RAY_FLAGS
 
 # Their libraries are in environments of their own: `make clients`.
-collect_ignore = ["clients"]
+collect_ignore = ["tests/clients"]
 
 # What collecting makes stays to the end; the garbage collector need not look through it again and again.
 gc.disable()

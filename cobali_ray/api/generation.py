@@ -347,7 +347,6 @@ class Generation:
             account,
             dialect.frames(call),
             clock=self._clock,
-            min_gap_s=self._settings.min_stream_gap_s,
         )
         if call.resumable and self._streams.has_room(account.holder.tenant):
             return RecordedReply(self._streams, call.call_id, reply, account)

@@ -72,7 +72,6 @@ class LimitSettings:
     """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
     token_budget: Annotated[int, Ge(1), Le(MAX_COUNT)] | None = None
     """Most tokens in one tick; None: one chunk plus one token for every slot."""
-    prefill_order: PrefillOrder = "shortest"
     min_prefix: Count = 32
     """Shortest prefix worth reusing; 0: never reuse one."""
     max_queue: Count = 128
@@ -108,6 +107,7 @@ class EngineLimits(LimitSettings):
     n_cells: int
     """KV cells of all slots together; less than n_slots * n_ctx_slot means overcommitted."""
     prefill_order: PrefillOrder = "fcfs"
+    """Which prompts come first; a server's engine has "shortest", the others are for comparison."""
     n_host_cells: int = 0
     """Cells that host memory may hold beside the cache; 0: it holds none."""
     host_block: int = 64

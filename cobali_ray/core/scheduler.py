@@ -151,8 +151,9 @@ class Scheduler:
         self._turns = Turns()
         self.counts = Counts()
         self._embedding: Seq[Piece] = ()
-        """The texts under way, and how long they should take."""
+        """The texts under way."""
         self._spare_s = inf
+        """How long they may take."""
         self._pass: Plan | None = None
         self._emit: Emit | None = None
         """Tokens whose text is not out yet."""
@@ -318,7 +319,7 @@ class Scheduler:
             self.queue.push(sequence, event.now_s)
         self._deadlines.add(sequence)
         if self.accounts.several:
-            self._displace(sequence, self.queue, self.n_free_slots, event.now_s)
+            self._displace(sequence, self.queue, self.n_free_slots, self.drain_rps, event.now_s)
 
     def _submitted_texts(self, request: EmbeddingRequest, arrived_s: float, now_s: float) -> None:
         if self.texts is None:
@@ -328,13 +329,15 @@ class Scheduler:
         self._open[request.request_id] = job
         self.texts.add(job, now_s)
         self._deadlines.add(job)
-        if self.texts.queue.n_lines > 1:
-            self._displace(job, self.texts.queue, 0, now_s)
+        if (queue := self.texts.queue).n_lines > 1:
+            wait_s = self.texts.wait_s
+            self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
 
-    def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, now_s: float) -> None:
+    def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
         """Keep a queue's bounds where the door let somebody in although it is full; see `admit`.
 
-        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives.
+        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives: to
+        come back when the queue has moved on, from which `rps` leave in a second.
         """
         most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
         while len(queue) > max(n_free, 1):
@@ -347,8 +350,7 @@ class Scheduler:
             if newest is None:
                 return
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
-            retry_s = retry_after_s(n_ahead, self.drain_rps)
-            self._end(newest, now_s, QueueFullError(what, limit, retry_s))
+            self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
 
     def _ready(self, event: Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
@@ -453,7 +455,7 @@ class Scheduler:
             self._go_on(now_s)
 
     def _embed(self, texts: TextPasses, now_s: float) -> bool:
-        """Have some texts embedded, if it is their turn, in the time that the streams can spare."""
+        """Have texts embedded in the time that streams can spare, if it is their turn; say whether it is."""
         prompts_wait = len(texts.queue) > 0 and (self.n_prefilling > 0 or self.queue.has_ready)
         if not texts.takes_turn(prompts_wait=prompts_wait):
             return False
@@ -465,6 +467,8 @@ class Scheduler:
             decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
             self._spare_s = self._pacer.most_s(decode_s) - decode_s
         self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
+        if not pieces:
+            return False
         requests = dict.fromkeys([piece.request for piece in pieces])
         begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
         self._out.append(Embed(pieces, begun))

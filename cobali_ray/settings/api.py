@@ -52,7 +52,5 @@ class ApiSettings:
     """Longest answer if a request names no limit; None: the rest of the slot."""
     default_timeout_s: Seconds | None = None
     """Deadline of requests that set none."""
-    min_stream_gap_s: Annotated[float, Ge(0), Le(1e9)] = 0.0
-    """Least time between two writes of one stream after its first token; 0 writes at every wake-up."""
     n_ingress: Annotated[int, Ge(1), Le(64)] = 1
     """HTTP replicas in front of the engines, which share the limits of the keys."""

@@ -186,8 +186,6 @@ class EngineSettings(BaseModel):
     """Sampling if a request does not set it: what the model's file recommends; OpenAI's values; or the file's
     with these changed."""
 
-    mode: Literal["sequential", "continuous"] = "continuous"
-    """sequential: one slot, whole prompts."""
     itl_target_ms: Annotated[float, Field(le=MAX_S)] | Literal["auto", "off"] = "auto"
     """Longest gap, in milliseconds, that prefill may cause between the tokens of running streams.
 
@@ -214,8 +212,6 @@ class EngineSettings(BaseModel):
     def _grouped(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Put each value into its group. Refuses unknown names, which would be ignored in silence."""
         grouped: dict[str, Any] = {}
-        if values.get("mode") == "sequential":
-            values = values | {"n_slots": 1, "prefill_chunk": 0, "token_budget": None}
         for name, said in values.items():
             if name not in PLACES:
                 raise ValueError(f"{name}: {no_such_setting(name)}")

@@ -182,7 +182,7 @@ def test_the_numbers_and_buttons_that_come_with_the_end_of_an_answer_stay_in_sig
     expect(page.get_by_role("button", name="Copy answer")).to_be_visible()
     voice.end(prompt_tokens=9, completion_tokens=60, completion_tokens_details={"reasoning_tokens": 9})
     expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
-    assert page.evaluate(IN_SIGHT % ".answer .actions")
+    until(page, IN_SIGHT % ".answer .actions")
 
 
 def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):

@@ -164,7 +164,6 @@ def test_the_header_is_short_whatever_a_client_invents():
         ("max_body_bytes", 0),
         ("default_max_tokens", 0),
         ("default_timeout_s", 0.0),
-        ("min_stream_gap_s", -1.0),
         ("api_keys", ("",)),
     ],
 )

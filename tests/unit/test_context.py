@@ -36,7 +36,7 @@ GB = 10**9
             id="fewer",
         ),
         pytest.param(
-            {"mode": "sequential"},
+            {"n_slots": 1},
             {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
             131_072,
             id="one-at-a-time",

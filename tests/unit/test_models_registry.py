@@ -103,6 +103,7 @@ def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
         ),
         pytest.param("builtin:synthetic-tiny:Q9", "it has Q8_0, F16", id="unknown-quant"),
         pytest.param("absent.gguf", "there is no file", id="missing-file"),
+        pytest.param("~nobody_at_all/x", "there is no such user", id="unknown-user"),
     ],
 )
 def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path, reference, says):

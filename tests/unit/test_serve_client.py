@@ -273,7 +273,7 @@ async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
         async for events in s.generate(max_tokens=300):
             if not told:
                 s.handle.server = EngineServer(s.settings)
-                old._loop.stop()
+                old._host.model.loop.stop()
                 s.handle.kill()
             told += events
     old.__del__()

@@ -80,8 +80,6 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"n_slots": 0}, "n_slots", "got 0", id="too-small"),
         pytest.param({"n_slots": 257}, "n_slots", "got 257", id="too-many"),
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
-        pytest.param({"mode": "batch"}, "mode", "continuous", id="no-such-mode"),
-        pytest.param({"prefill_order": "lifo"}, "prefill_order", "packed", id="no-such-order"),
         pytest.param({"selector": "gpu"}, "selector", "cuda", id="no-such-selector"),
         pytest.param({"replicas": 2, "min_replicas": 3}, "min_replicas", "replicas: 2", id="least-of-most"),
         pytest.param(
@@ -309,8 +307,7 @@ def test_the_cache_is_unified_where_it_is_overcommitted(values, unified):
     ("values", "n_slots", "chunk", "budget"),
     [
         pytest.param({}, 16, 512, 528, id="a-chunk-beside-a-token-for-every-slot"),
-        pytest.param({"mode": "sequential"}, 1, 4096, 4096, id="one-slot-whole-prompts"),
-        pytest.param({"mode": "sequential", "token_budget": 4}, 1, 4096, 4096, id="budget-is-not-asked"),
+        pytest.param({"n_slots": 1, "prefill_chunk": 0}, 1, 4096, 4096, id="one-slot-whole-prompts"),
         pytest.param({"prefill_chunk": 0}, 16, 4096, 4112, id="whole-prompts"),
         pytest.param({"token_budget": 64}, 16, 512, 64, id="own-budget"),
         pytest.param({"n_slots": 1, "n_ctx": 16}, 1, 512, 16, id="never-more-than-the-cache-holds"),

@@ -8,9 +8,9 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account
 from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
-from cobali_ray.api.anthropic.errors import OVERLOADED
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
 from cobali_ray.api.body import parse
+from cobali_ray.api.dialects import OVERLOADED
 from cobali_ray.api.fields import judge
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.openapi import errors, takes, tells

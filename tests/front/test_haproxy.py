@@ -23,8 +23,6 @@ from cobali_ray.errors import FrontEndError
 from cobali_ray.ports import free_port
 from tests.waiting import all_read, wait_until
 
-pytestmark = pytest.mark.ray
-
 LEAVE_S = 0.2
 """When clients lose their patience."""
 N_MOST = 16
