@@ -5,46 +5,51 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
-from cobali_ray.actors.link import EngineLink
+from cobali_ray.actors.link import SILENT_S, EngineLink
 from cobali_ray.actors.outcome import outcome
 from cobali_ray.actors.processes import kill_if_same
 from cobali_ray.actors.where import where_am_i
-from cobali_ray.actors.wire import EventStream, Puller
+from cobali_ray.actors.wire import Puller
 from cobali_ray.backend.port import Words
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Word
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
+from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.messages import (
+    AnyRequest,
+    Describe,
+    Described,
+    Event,
+    HangUp,
+    Kill,
+    Reattend,
+    Returned,
+    ToEngine,
+    Unheard,
+)
+from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard, TickFeed
 from cobali_ray.errors import (
     CobaliError,
     EngineDiedError,
-    EventsLostError,
     InternalError,
     LoadingError,
-    RequestCancelledError,
     UnloadedError,
 )
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import ONLY_ENGINE, HttpTime
+from cobali_ray.telemetry.presence import Presence
 
 _log = structlog.get_logger(__name__)
 
 CONNECT_RETRY_S = 0.5
-STALL_TIMEOUT_S = 60.0
-END_GRACE_S = 5.0
-"""How long the end event may lag behind the return of the control call."""
-WORD_S = 0.5
-"""How long the control call may lag behind an end event that nobody here asked for."""
 
 
 def load_words(path: Path | None, chat_template: str | None) -> Words:
@@ -82,31 +87,26 @@ class ServeEngineClient:
         engine_id: str = ONLY_ENGINE,
         vocabularies: Vocabularies | None = None,
         *,
-        stall_timeout_s: float = STALL_TIMEOUT_S,
-        end_grace_s: float = END_GRACE_S,
         kill: Callable[[int, int], None] = kill_if_same,
     ) -> None:
-        self._engine, self._engine_id, self._end_grace_s = engine, engine_id, end_grace_s
+        self._engine, self._engine_id = engine, engine_id
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
         self._log = _log.bind(engine_id=engine_id)
-        self._calls: set[asyncio.Future[Any]] = set()
-        self._speaking: set[asyncio.Future[Any]] = set()
-        """Those of them of which something was heard."""
-        self._puller = Puller(**where_am_i())
+        self._calls: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
+        """The open control calls by request: Serve's response, and what waits for it."""
+        self._questions: set[asyncio.Future[Any]] = set()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
         self._card: ModelCard | None = None
         self._words: Words | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._trouble, self._described_once = "", False
+
+    def connect(self, hear: Callable[[Event], None], known: Engine) -> None:
+        """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
+        self._hear, self._known = hear, known
+        self._puller = Puller(self._engine_id, hear, **where_am_i())
         self._link = EngineLink(
-            engine,
-            engine_id,
-            time.monotonic,
-            self._succeeded,
-            stall_timeout_s=stall_timeout_s,
-            give_up=self._give_up,
-            address=self._puller.address,
-            admit=self._puller.admit,
+            self._engine, known, hear, address=self._puller.address, admit=self._puller.admit
         )
 
     def start(self) -> None:
@@ -119,10 +119,10 @@ class ServeEngineClient:
         self._trouble = ""
         if self._connecting is not None:
             self._connecting.cancel()
-        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._connecting = asyncio.get_running_loop().create_task(self._describe())
         self._connecting.add_done_callback(self._connected)
 
-    async def _connect(self) -> None:
+    async def _describe(self) -> None:
         """Ask the engine what it serves until it answers; then load the vocabulary."""
         while (found := await self._described()) is None:  # noqa: ASYNC110 it is another process
             await asyncio.sleep(CONNECT_RETRY_S)
@@ -134,6 +134,7 @@ class ServeEngineClient:
         loop = asyncio.get_running_loop()
         self._words = await loop.run_in_executor(self._pool, self._vocabularies.load, *told)
         self._card = card
+        self._hear(Described(self._engine_id))
         self._log.info("ingress_ready", model=card.model_id)
 
     async def _described(self) -> dict[str, Any] | None:
@@ -164,104 +165,85 @@ class ServeEngineClient:
             raise LoadingError
         return self._words
 
-    @property
-    def present(self) -> bool:
-        """Whether the engine was there, and its model, when it was last heard of, a moment ago."""
-        return self._card is not None and self._link.away is None and self._link.loaded
+    # -- for the dispatcher
 
-    @property
-    def busy(self) -> tuple[LoadView, float] | None:
-        """How busy the engine said it was, and when; None: it has not said."""
-        return self._link.busy
-
-    async def find(self) -> str:
-        """Wait until the engine is there; return what it answers with. Raises LoadingError after a minute."""
-        return (await self._link.find()).model
-
-    def _give_up(self, engine: Attendance) -> None:
-        """End an engine that hangs. Serve would look for 15 s, and Ray ends no process that stands still."""
-        for call in self._calls:
-            call.cancel()
-        if not engine.wire_key:  # else it is a process of another machine
-            self._kill(engine.pid, engine.began)
-
-    def _succeeded(self, goes_on: bool) -> None:
-        """Take note of an engine's successor, which can go on with what was said if it has the same model."""
-        if goes_on:
-            self._leave()
-        self._look()
-
-    def _leave(self) -> None:
-        """Have requests leave an engine that has a successor. Who heard nothing may be with that already."""
-        for call in self._speaking:
-            call.cancel()
-
-    async def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Word], None]:
-        """Submit a request and yield its events; closing the generator cancels it.
-
-        Raises EngineDiedError if the engine goes away meanwhile.
-        """
-        incarnation_id = self._link.incarnation_id
+    def send(self, request: AnyRequest) -> None:
+        """Begin a request: its control call stays open, and what is said of it comes by the wire."""
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
-        stream = self._puller.open(request.request_id, response.cancel, source=self._link.source)
         call = asyncio.ensure_future(outcome(response))
-        self._calls.add(call)
-        call.add_done_callback(self._forget)
-        call.add_done_callback(lambda _: stream.nudge())
-        ended = False
-        try:
-            while not ended:
-                events = await _next(stream, call, self._end_grace_s)
-                self._speaking.add(call)
-                last = events[-1]
-                if isinstance(last, End):
-                    ended = True
-                    if isinstance(last.error, EngineDiedError | RequestCancelledError):
-                        # It stops alone, and another takes its place. What came last is drawn again there.
-                        await self._tell_broken(call)
-                        raise EngineDiedError  # noqa: TRY301 the link hears of it below
-                yield events
-        except EngineDiedError:
-            self._link.end(incarnation_id)
-            raise
-        finally:
-            self._puller.drop(request.request_id)
-            self._speaking.discard(call)
-            if not ended:  # else the call returns by itself in a moment
-                call.cancel()
+        self._calls[request.request_id] = response, call
+        call.add_done_callback(partial(self._returned, request.request_id))
+        if self._puller.silent(source := "" if self._known.known is None else self._known.known.wire_key):
+            self._hear(Unheard(self._engine_id, (source,)))
 
-    async def _tell_broken(self, call: asyncio.Future[Any]) -> None:
-        """Raise what a control call broke with, which cancels its request as well: the engine is there."""
-        await asyncio.wait({call}, timeout=WORD_S)
-        if call.done() and not call.cancelled():
-            call.result()
+    def _returned(self, request_id: str, call: asyncio.Future[Any]) -> None:
+        cancelled_here = self._calls.pop(request_id, None) is None
+        error = EngineDiedError() if call.cancelled() else call.exception() or call.result()
+        if cancelled_here:
+            return
+        if error is not None and not isinstance(error, CobaliError):
+            error = InternalError(repr(error))
+        self._hear(Returned(self._engine_id, request_id, error))
 
-    def _forget(self, call: asyncio.Future[Any]) -> None:
-        """Let go of a control call that is over; whoever waited has been told how it ended."""
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()
+    def cancel(self, request_id: str) -> None:
+        """Cancel a control call, and with it its request."""
+        if (found := self._calls.pop(request_id, None)) is not None:
+            response, call = found
+            response.cancel()
+            call.cancel()
+
+    def follow(self, one: ToEngine) -> None:
+        """Do what keeps in touch with the engine."""
+        match one:
+            case Kill(_, pid, began):
+                self._kill(pid, began)
+            case Reattend():
+                self._link.ask_again()
+            case HangUp():
+                for question in self._questions:
+                    question.cancel()
+            case Describe():
+                self._look()
 
     def observe(self, name: HttpTime, seconds: float) -> None:
         """Tell the engine, with the next call that keeps in touch with it."""
         self._link.observe(name, seconds)
 
+    # -- questions
+
+    async def _ask(self, method: Any, *args: Any, within_s: float | None = SILENT_S) -> Any:
+        """Ask the engine something. Raises EngineDiedError while it is away, and after `within_s`."""
+        if self._away is not None:
+            raise EngineDiedError
+        question = asyncio.ensure_future(outcome(method.remote(*args)))
+        self._questions.add(question)
+        try:
+            await asyncio.wait({question}, timeout=within_s)
+            if not question.done() or question.cancelled():
+                raise EngineDiedError
+            return question.result()
+        finally:
+            self._questions.discard(question)
+            question.cancel()
+
+    @property
+    def _away(self) -> EngineState | None:
+        return self._known.away(time.monotonic())
+
     async def state(self) -> EngineState:
         """Ask the engine how it is; one that does not answer is loading."""
         if self._trouble or not self._described_once:
             return self._loading(self._trouble or "waiting for the engine")
-        if (away := self._link.away) is not None:
-            return away
         try:
-            state: EngineState = await self._link.ask(self._engine.state.remote())
+            state: EngineState = await self._ask(self._engine.state)
         except InternalError:
-            return self._link.away or self._loading("no answer")
-        if state.status is EngineStatus.READY and self._card is None and not self._knows:
+            return self._away or self._loading("no answer")
+        if state.status is EngineStatus.READY and self._card is None and not self._is_read:
             return self._loading("reading the model's vocabulary")
         return state
 
     @property
-    def _knows(self) -> bool:
+    def _is_read(self) -> bool:
         """Whether nothing of what the engine said of its model is still to be read."""
         return self._connecting is None or self._connecting.done()
 
@@ -271,64 +253,61 @@ class ServeEngineClient:
     async def counts(self) -> Counts:
         """Fetch the engine's counters, to be rendered off the tick thread's interpreter."""
         snapshot, up = None, False
-        if self._described_once and self._link.away is None:
+        if self._described_once:
             try:
-                snapshot = await self._link.ask(self._engine.snapshot.remote())
-                up = True
+                snapshot, up = await self._ask(self._engine.snapshot), True
             except EngineDiedError:
                 pass
             except InternalError as error:
                 self._log.error("no_snapshot", error=str(error))
                 up = True
-        return Counts(snapshot, self._link.presence._replace(up=up))
+        known = self._known
+        n_restarts = 0 if known.known is None else known.known.n_restarts
+        return Counts(
+            snapshot, Presence(self._engine_id, up, known.away_s(time.monotonic()) or 0.0, n_restarts)
+        )
+
+    async def _fetch(self, method: Any, *args: Any) -> Any:
+        """Ask for something that only an engine with a model has. Raises LoadingError."""
+        try:
+            found = await self._ask(method, *args)
+        except EngineDiedError:
+            raise LoadingError from None
+        if found is None:
+            raise UnloadedError
+        return found
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
         """Fetch records of ticks and requests, encoded by the engine's event loop."""
-        if self._link.away is not None:
-            raise LoadingError
-        try:
-            feed: TickFeed | None = await self._link.ask(self._engine.ticks.remote(last, since, before))
-        except EngineDiedError:
-            raise LoadingError from None
-        if feed is None:
-            raise UnloadedError
+        feed: TickFeed = await self._fetch(self._engine.ticks, last, since, before)
         return feed
 
     async def cache(self) -> CacheView:
         """Fetch what the engine's slots and its host memory hold."""
-        if self._link.away is not None:
-            raise LoadingError
-        try:
-            view: CacheView | None = await self._link.ask(self._engine.cache.remote())
-        except EngineDiedError:
-            raise LoadingError from None
-        if view is None:
-            raise UnloadedError
+        view: CacheView = await self._fetch(self._engine.cache)
         return view
 
     async def move_slot(self, action: str, slot_id: int, filename: str) -> SlotMove:
         """Have the engine save, restore or erase a slot, however long that takes."""
-        if self._link.away is not None:
+        if self._away is not None:
             raise LoadingError
-        call = self._engine.move_slot.remote(action, slot_id, filename)
-        moved: SlotMove | CobaliError = await self._link.ask(call, within_s=None)
+        moved = await self._ask(self._engine.move_slot, action, slot_id, filename, within_s=None)
         if isinstance(moved, CobaliError):
             raise moved
-        return moved
+        return cast("SlotMove", moved)
 
     async def load(self) -> None:
         """Have the engine load its model, however long that takes, and learn what it is."""
-        await self._move(self._engine.load.remote())
-        await self._connect()
-        self._link.note_loaded()
+        await self._move(self._engine.load)
+        await self._describe()
 
     async def unload(self) -> None:
         """Have the engine give its model's memory back."""
-        await self._move(self._engine.unload.remote())
+        await self._move(self._engine.unload)
 
-    async def _move(self, response: Any) -> None:
+    async def _move(self, method: Any) -> None:
         try:
-            refusal: CobaliError | None = await self._link.ask(response, within_s=None)
+            refusal: CobaliError | None = await self._ask(method, within_s=None)
         except EngineDiedError:
             raise LoadingError from None
         if refusal is not None:
@@ -345,28 +324,3 @@ class ServeEngineClient:
         self._link.close()
         self._puller.close()
         self._pool.shutdown(wait=False)
-
-
-async def _next(stream: EventStream, call: asyncio.Future[Any], end_grace_s: float) -> list[Word]:
-    """Wait for events or for the control call's word that there will be none.
-
-    The two travel apart: the call may be over before the last events arrive, so they get `end_grace_s`.
-    """
-    if call.done():
-        await asyncio.sleep(0)  # there may be much left to take, and others wait for their turn
-    else:
-        await stream.arrived()
-    if events := stream.take():
-        return events
-    if call.cancelled():  # not by us: the engine's replica was told to stop
-        raise EngineDiedError
-    refusal = call.result()  # raises EngineDiedError where the engine went away, and nowhere below
-    if isinstance(refusal, CobaliError):
-        raise refusal
-    try:
-        async with asyncio.timeout(end_grace_s):
-            while not (events := stream.take()):
-                await stream.arrived()
-    except TimeoutError:
-        raise EventsLostError from None
-    return events

@@ -39,13 +39,9 @@ class Ingress:
         self._told = told
         vocabularies = Vocabularies()
         self._clients = {
-            one.engine_id: ServeEngineClient(
-                engine, one.engine_id, vocabularies, stall_timeout_s=one.stall_timeout_s
-            )
+            one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
             for engine, one in zip(handles, served, strict=True)
         }
-        for client in self._clients.values():
-            client.start()
         models: dict[tuple[str, ...], list[Served]] = {}
         for one in served:
             models.setdefault(one.names, []).append(one)
@@ -56,11 +52,14 @@ class Ingress:
                 n_stay=sum(not one.on_demand for one in engines),
                 scale_up_wait_s=engines[0].scale_up_wait_s,
                 max_waiting=engines[0].max_queue,
+                stall_timeout_s=engines[0].stall_timeout_s,
                 adapters=engines[0].adapters,
             )
             for names, engines in models.items()
         )
         self._fleet = Fleet(served_models, beside)
+        for client in self._clients.values():
+            client.start()
         self._tracing = open_tracing(told.server.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -81,7 +80,7 @@ class Ingress:
     async def drain(self, timeout_s: float) -> bool:
         """Let running requests finish and refuse new ones, then send viewers away; for a graceful stop."""
         self._app.state.streams.close()
-        there = [client for client in self._clients.values() if client.present]
+        there = [self._clients[id_] for model in self._fleet.models for id_ in model.present]
         drained = await asyncio.gather(*(client.drain(timeout_s) for client in there))
         for viewers in self._app.state.viewers.values():
             viewers.close()

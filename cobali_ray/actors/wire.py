@@ -46,14 +46,9 @@ import structlog
 from cobali_ray import errors
 from cobali_ray.actors.address import Address, others_reach
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
+from cobali_ray.core.dispatch.messages import Event, Told, Unheard, Unreadable
 from cobali_ray.core.events import Computing, Delta, End, RequestStats, TokenLogprob, Vectors, Word
-from cobali_ray.errors import (
-    CobaliError,
-    EngineDiedError,
-    EventsLostError,
-    InternalError,
-    RequestCancelledError,
-)
+from cobali_ray.errors import CobaliError, InternalError
 from cobali_ray.ports import socket_dir
 
 if TYPE_CHECKING:
@@ -64,10 +59,6 @@ _log = structlog.get_logger(__name__)
 MAX_BACKLOG = 512
 """Messages (ticks) that may wait for one ingress, besides what the socket's buffer holds, before the requests
 of those that do not fit are ended."""
-MOST_AT_ONCE = 32
-"""Events that a reader takes before others get their turn; with logprobs each may cost 0.1 ms."""
-MAX_PENDING = 4096
-"""Events that may wait for one reader before its request is cancelled."""
 LAST_WORDS_S = 0.2
 """How long closing waits for what was said last to leave."""
 HERE = "here"
@@ -325,73 +316,14 @@ class Pusher:
                 self._remote.close()
 
 
-class EventStream:
-    """What arrived for one request and was not yet taken. All of it runs on one event loop.
-
-    It is bounded: beyond `n_most` events nobody reads any longer, and it fails.
-    """
-
-    __slots__ = ("_arrived", "_failure", "_n_most", "_on_failure", "_pending", "source")
-
-    def __init__(self, on_failure: Callable[[], None], *, n_most: int, source: str = "") -> None:
-        """`on_failure` is called once, to cancel the request."""
-        self.source = source
-        """The key of the engine that it is of, or HERE; "" as long as nobody knows."""
-        self._pending: list[Word] = []
-        self._arrived = asyncio.Event()
-        self._on_failure, self._n_most = on_failure, n_most
-        self._failure: CobaliError | None = None
-
-    def put(self, event: Word) -> None:
-        """Add an event."""
-        if self._failure is not None:
-            return
-        self._pending.append(event)
-        self._arrived.set()
-        if len(self._pending) > self._n_most:
-            self.fail(RequestCancelledError())
-
-    def fail(self, error: CobaliError) -> None:
-        """Drop what is pending and give the reader, should it come back, this error."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        self._pending.clear()
-        self._arrived.set()
-        try:
-            self._on_failure()
-        except Exception:  # the request may go on for nothing; who reads for all streams must not stop
-            _log.exception("cancel_failed")
-
-    def nudge(self) -> None:
-        """Wake the reader though there may be nothing to take."""
-        self._arrived.set()
-
-    async def arrived(self) -> None:
-        """Wait for an event or a nudge since the last `take`; where it left some, for the others' turn."""
-        if self._pending:
-            await asyncio.sleep(0)
-        await self._arrived.wait()
-
-    def take(self) -> list[Word]:
-        """Return what is pending, possibly nothing, at most MOST_AT_ONCE. Raises what it failed with."""
-        if self._failure is not None:
-            raise self._failure
-        if len(self._pending) > MOST_AT_ONCE:
-            taken = self._pending[:MOST_AT_ONCE]
-            del self._pending[:MOST_AT_ONCE]
-            return taken
-        self._arrived.clear()
-        taken, self._pending = self._pending, []
-        return taken
-
-
 class Puller:
-    """The ingress's side: what engines connect to, demultiplexed to one stream per request."""
+    """The ingress's side: what an engine connects to. What it says is told to `hear`."""
 
-    def __init__(self, *, n_most: int = MAX_PENDING, host: str = "", node_id: str = "") -> None:
+    def __init__(
+        self, engine_id: str, hear: Callable[[Event], None], *, host: str = "", node_id: str = ""
+    ) -> None:
         """`host` is the node's address; where others reach that, engines of other nodes are heard, too."""
-        self._n_most = n_most
+        self._engine_id, self._hear = engine_id, hear
         self._folder = tempfile.TemporaryDirectory(prefix="cobali-", dir=socket_dir())  # mode 0700
         near = Path(self._folder.name) / "events"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -400,7 +332,6 @@ class Puller:
         self._listener.listen()
         self._listener.setblocking(False)
         self._engines: set[socket.socket] = set()
-        self._streams: dict[str, EventStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._remote: RemoteListener | None = None
         address = Address(str(near))
@@ -446,43 +377,23 @@ class Puller:
             loop.remove_reader(engine)
             engine.close()
 
-    def open(self, request_id: str, on_failure: Callable[[], None], source: str = "") -> EventStream:
-        """Make the stream of a request that is about to be submitted.
-
-        `source` is the key of the engine elsewhere that is to have it. One that is silent fails it at once.
-        """
-        stream = EventStream(on_failure, n_most=self._n_most, source=source)
-        self._streams[request_id] = stream
-        if source and self._remote is not None and self._remote.silent(source):
-            stream.fail(EngineDiedError())
-        return stream
-
-    def drop(self, request_id: str) -> None:
-        """Forget a request; what still arrives for it is ignored."""
-        self._streams.pop(request_id, None)
+    def silent(self, source: str) -> bool:
+        """Say whether nothing is heard at present from an engine elsewhere, by its key."""
+        return bool(source) and self._remote is not None and self._remote.silent(source)
 
     def _take(self, data: bytes, source: str = HERE) -> None:
         try:
-            self._share(decode(data), source)
+            message = decode(data)
+            if message.lost:
+                _log.error("undecodable_events", request_ids=message.lost, engine_id=message.engine_id)
+                self._hear(Unreadable(message.lost))
+            self._hear(Told(message.events, source))
         except Exception:  # whatever it holds, the messages after it must be read
             _log.exception("undecodable_message", n_bytes=len(data))
 
     def _lose(self, *sources: str) -> None:
-        """Fail the streams of an engine elsewhere; "" is the source of those of which nothing was heard."""
-        for stream in list(self._streams.values()):
-            if stream.source in sources:
-                stream.fail(EngineDiedError())
-
-    def _share(self, message: Message, source: str) -> None:
-        """Give each stream what is for it."""
-        for request_id in message.lost:
-            _log.error("undecodable_event", request_id=request_id, engine_id=message.engine_id)
-            if (stream := self._streams.get(request_id)) is not None:
-                stream.fail(EventsLostError())
-        for event in message.events:
-            if (stream := self._streams.get(event.request_id)) is not None:
-                stream.source = source
-                stream.put(event)
+        """Say which engine elsewhere is not heard; "" is the source of requests of which nothing was."""
+        self._hear(Unheard(self._engine_id, sources))
 
     def close(self) -> None:
         """Stop reading and remove the socket."""

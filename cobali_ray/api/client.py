@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import Protocol
 
 from cobali_ray.backend.port import Words
 from cobali_ray.core.cache import CacheView, SlotMove
-from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import Word
-from cobali_ray.core.request import Request
-from cobali_ray.core.stats import EngineState, LoadView, ModelCard, TickFeed
+from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.messages import AnyRequest, Event, ToEngine
+from cobali_ray.core.stats import EngineState, ModelCard, TickFeed
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.names import HttpTime
 
@@ -28,29 +27,23 @@ class EngineClient(Protocol):
         """Its vocabulary and chat template, for any thread. Raises LoadingError until it is there."""
         ...
 
-    @property
-    def present(self) -> bool:
-        """Whether the engine is there, as far as anyone knows at this moment."""
+    def connect(self, hear: Callable[[Event], None], known: Engine) -> None:
+        """Tell `hear` from now on what happens to the engine; `known` is what the dispatcher knows of it."""
         ...
 
-    @property
-    def busy(self) -> tuple[LoadView, float] | None:
-        """How busy the engine said it was, and when on the monotonic clock; None: it has not said."""
-        ...
+    def send(self, request: AnyRequest) -> None:
+        """Begin a request: what is said of it is Told, and its control call is Returned, which may be first.
 
-    async def find(self) -> str:
-        """Wait until the engine is there; return what tells its model's file from others.
-
-        Raises LoadingError if that takes too long.
+        A door that says no returns a RefusedError or a BadRequestError.
         """
         ...
 
-    def attempt(self, request: Request | EmbeddingRequest) -> AsyncGenerator[list[Word], None]:
-        """Yield everything pending for the request, per wake-up; the last list closes with its End.
+    def cancel(self, request_id: str) -> None:
+        """Cancel a request that was sent; nothing is returned of it any more. Unknown ones are ignored."""
+        ...
 
-        Raises RefusedError or BadRequestError before the first event if the door says no. Closing the
-        generator early cancels the request. Raises EngineDiedError where the engine is gone.
-        """
+    def follow(self, one: ToEngine) -> None:
+        """Do what keeps in touch with the engine."""
         ...
 
     async def state(self) -> EngineState:
@@ -81,7 +74,10 @@ class EngineClient(Protocol):
         ...
 
     async def load(self) -> None:
-        """Load the model, unless it is there. Raises NoRoomError, ModelTooLargeError, or why it cannot be."""
+        """Load the model, unless it is there, and learn what it is.
+
+        Raises NoRoomError, ModelTooLargeError, LoadingError if the engine goes away, or why it cannot be.
+        """
         ...
 
     async def unload(self) -> None:

@@ -100,13 +100,13 @@ class Facts:
     async def load(self, http: HttpRequest) -> Response:
         """Load a model, and answer when it is loaded."""
         model = await self._named(http)
-        await self._fleet.loader.load(model, len(model.engines))
+        await model.load(len(model.engines))
         return await self._moved(model)
 
     async def unload(self, http: HttpRequest) -> Response:
         """Unload a model, and answer when its memory is free."""
         model = await self._named(http)
-        await self._fleet.loader.unload(model)
+        await model.unload()
         return await self._moved(model)
 
     async def _named(self, http: HttpRequest) -> Model:

@@ -15,7 +15,7 @@ from cobali_ray.api.account import Account
 from cobali_ray.api.answer import Answer, prompt_tokens
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
-from cobali_ray.api.sources import events_of, unless_gone
+from cobali_ray.api.sources import Events, events_of, unless_gone
 from cobali_ray.api.sse import Frames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -78,7 +78,7 @@ class Reply(Response):
             await self._answer(events, send)
 
     @abstractmethod
-    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None: ...
+    async def _answer(self, events: Events, send: Send) -> None: ...
 
 
 class WholeReply(Reply):
@@ -90,7 +90,7 @@ class WholeReply(Reply):
         super().__init__(model, call, account, answer, clock)
         self._whole = answer
 
-    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
+    async def _answer(self, events: Events, send: Send) -> None:
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
             for news in self._tally.sort(await next_batch(events), self._since_s()):
@@ -120,7 +120,7 @@ class StreamReply(Reply):
         self._frames = frames
         self._writer = StreamWriter(call, frames, self._tally)
 
-    async def _answer(self, events: AsyncGenerator[list[Event], None], send: Send) -> None:
+    async def _answer(self, events: Events, send: Send) -> None:
         first = self._writer.write(await next_batch(events), self._since_s())
         while not first and self._tally.failure is None:
             first = self._writer.write(await next_batch(events), self._since_s())
@@ -134,9 +134,7 @@ class StreamReply(Reply):
                 await send({"type": "http.response.body", "body": wire, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _writes(
-        self, wire: bytes, events: AsyncGenerator[list[Event], None]
-    ) -> AsyncGenerator[bytes, None]:
+    async def _writes(self, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
         try:
             while True:
                 if wire:
@@ -150,7 +148,7 @@ class StreamReply(Reply):
             yield self._frames.failure(self._account.blame(error))
 
 
-async def next_batch(events: AsyncGenerator[list[Event], None]) -> list[Event]:
+async def next_batch(events: Events) -> list[Event]:
     """Return the next events. Raises InvariantError where a stream stops without its end event."""
     batch = await anext(events, None)
     if batch is None:

@@ -1,76 +1,40 @@
-"""The events of a call: from one generator, from several at once, or from none."""
+"""The events of a call: from engines, or from none."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from cobali_ray.api.dispatch import EventStream
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.shared import SharedPrompts
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import End, Event, RequestStats
 
 ResultT = TypeVar("ResultT")
+Events: TypeAlias = EventStream | AsyncGenerator[list[Event], None]
+"""Lists of events, until all choices have ended."""
 
 
-def events_of(model: Model, call: Call) -> AsyncGenerator[list[Event], None]:
+def events_of(model: Model, call: Call) -> Events:
     """Return everything pending per wake-up for all choices of a call; closing it cancels them all."""
     if call.prompt_only:
         return _prompt_only(call)
-    if len(call.requests) == 1:
-        return model.generate(call.requests[0])
-    events = merged([model.generate(request) for request in call.requests])
+    events = model.generate(*call.requests)
     return shared(events, SharedPrompts(call)) if call.n > 1 else events
 
 
-async def shared(
-    events: AsyncGenerator[list[Event], None], prompts: SharedPrompts
-) -> AsyncGenerator[list[Event], None]:
+async def shared(events: EventStream, prompts: SharedPrompts) -> AsyncGenerator[list[Event], None]:
     """Have all answers of a prompt told what is known of it."""
     async with aclosing(events) as batches:
         async for batch in batches:
             if told := prompts.share(batch):
                 yield told
-
-
-async def merged(sources: Sequence[AsyncGenerator[list[Event], None]]) -> AsyncGenerator[list[Event], None]:
-    """Interleave generators. At most one list of each is in flight, so a slow reader slows them all.
-
-    The first error of any of them is raised and closes the others.
-    """
-    waiting: dict[asyncio.Task[list[Event] | None], AsyncGenerator[list[Event], None]] = {
-        _next(source): source for source in sources
-    }
-    try:
-        while waiting:
-            ready, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            pending: list[Event] = []
-            # In the order of the choices, which the set `ready` has lost.
-            for task in [task for task in waiting if task in ready]:
-                source = waiting.pop(task)
-                batch = task.result()
-                if batch is not None:
-                    pending += batch
-                    waiting[_next(source)] = source
-            if pending:
-                yield pending
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.gather(*(source.aclose() for source in sources), return_exceptions=True)
-
-
-def _next(source: AsyncGenerator[list[Event], None]) -> asyncio.Task[list[Event] | None]:
-    async def step() -> list[Event] | None:
-        return await anext(source, None)
-
-    return asyncio.ensure_future(step())
 
 
 async def _prompt_only(call: Call) -> AsyncGenerator[list[Event], None]:

@@ -145,7 +145,7 @@ def _came(request: Json) -> str | None:
 
 
 def _goes(request: Json) -> str:
-    """Return the name of a request at its next engine, if there is one; see api/continuation.py."""
+    """Return a request's name at its next engine, if there is one; see core/dispatch/request.py."""
     attempt, name = request.get("attempt", 0), request["request_id"]
     return f"{name.removesuffix(f'~{attempt}')}~{attempt + 1}"
 

@@ -11,9 +11,16 @@ import orjson
 from cobali_ray.backend.markers import Markers
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
+from cobali_ray.core.dispatch.messages import Attended, Described, Lost, Returned, Told
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
-from cobali_ray.core.stats import EngineState, EngineStatus, LoadView, ModelCard, TickFeed
-from cobali_ray.errors import BadRequestError, InvalidParameterError, TooManyTokensError
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView, ModelCard, TickFeed
+from cobali_ray.errors import (
+    BadRequestError,
+    EngineDiedError,
+    InternalError,
+    InvalidParameterError,
+    TooManyTokensError,
+)
 from cobali_ray.telemetry.exposition import Counts
 from cobali_ray.telemetry.feed import lives_json
 from cobali_ray.telemetry.presence import Presence
@@ -70,9 +77,15 @@ def ends_with(error, *deltas):
 
 
 class FakeClient:
-    """Plays `script(request)`: a list is a batch, an exception is raised, an asyncio.Event is waited for."""
+    """Plays `script(request)`: a list is a batch, an exception ends it, an asyncio.Event is waited for.
+
+    How it is may be changed at any time: `present`, `engine`, `busy` and `the_model` are announced.
+    """
+
+    _ANNOUNCED = frozenset({"present", "engine", "busy", "the_model"})
 
     def __init__(self, script=None, card=CARD):
+        self.hear, self.known, self.playing = None, None, {}
         self.script = script or says("Hello", " world", "!")
         self.the_card = card
         self.requests, self.cancelled, self.messages, self.tokenized = [], [], [], []
@@ -90,6 +103,30 @@ class FakeClient:
         self.incarnation_id, self.n_ticks, self.asked = "e1", 0, []
         self.lives = []
         self.held, self.moved, self.moves = HELD, SlotMove(0, 84, "a.bin", 5000, 0.0123), []
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name in self._ANNOUNCED and self.hear is not None:
+            self.announce()
+
+    def connect(self, hear, known):
+        self.hear, self.known = hear, known
+        self.announce()
+
+    def announce(self):
+        """Tell the dispatcher how it is."""
+        engine_id, busy = self.known.engine_id, self.busy and self.busy[0]
+        if not self.present and self.engine.status in {EngineStatus.RESTARTING, EngineStatus.STALLED}:
+            self.hear(Lost(engine_id))
+            return
+        self.known.described = False  # it is loaded elsewhere, or not at all, unless it is present
+        found = Attendance("e1", 0, loaded=self.present, busy=busy, model=self.the_model)
+        if self.present:
+            self.hear(Described(engine_id))
+        self.hear(Attended(engine_id, found, 0.0))
+
+    def follow(self, one):
+        pass
 
     @property
     def card(self):
@@ -132,29 +169,43 @@ class FakeClient:
             raise BadRequestError("the template refuses")
         return "".join(f"<{message['role']}> {message['content']}\n" for message in messages)
 
-    async def find(self):
-        return self.the_model
-
-    async def attempt(self, request):
+    def send(self, request):
         self.requests.append(request)
         self.n_open += 1
         self.most_open = max(self.most_open, self.n_open)
-        ended = False
-        try:
-            for step in self.script(request):
-                if isinstance(step, Exception):
-                    ended = True
-                    raise step
-                if isinstance(step, asyncio.Event):
-                    await step.wait()
-                    continue
-                await asyncio.sleep(0)
-                ended = any(isinstance(event, End) for event in step)
-                yield step
-        finally:
+        task = asyncio.get_running_loop().create_task(self._play(request))
+        self.playing[request.request_id] = task
+
+    def cancel(self, request_id):
+        if (task := self.playing.pop(request_id, None)) is not None:
+            task.cancel()
             self.n_open -= 1
-            if not ended:
-                self.cancelled.append(request.request_id)
+            self.cancelled.append(request_id)
+
+    def _over(self, request_id):
+        if self.playing.pop(request_id, None) is not None:
+            self.n_open -= 1
+
+    async def _play(self, request):
+        for step in self.script(request):
+            if isinstance(step, Exception):
+                self._over(request.request_id)
+                self.hear(Returned(self.known.engine_id, request.request_id, step))
+                if isinstance(step, EngineDiedError):
+                    self.announce()  # and is there again
+                return
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+                continue
+            await asyncio.sleep(0)
+            ends = any(isinstance(event, End) for event in step)
+            if ends:
+                self._over(request.request_id)
+            self.hear(Told(step, "here"))
+            if ends:
+                return
+        self._over(request.request_id)
+        self.hear(Returned(self.known.engine_id, request.request_id, InternalError("the script has no end")))
 
     async def state(self):
         return self.engine

@@ -26,9 +26,9 @@ class Client(FakeClient):
         super().__init__(says("Hello"))
         self.calls = set()
 
-    def attempt(self, request):
-        self.calls.add(("attempt", WHOSE.get()))
-        return super().attempt(request)
+    def send(self, request):
+        self.calls.add(("send", WHOSE.get()))
+        super().send(request)
 
     async def load(self):
         self.calls.add(("load", WHOSE.get()))
@@ -57,12 +57,12 @@ def ask(client, clock):
 
 async def test_a_plain_request_is_its_own(ask, client):
     await ask("/v1/chat/completions", ASK).run()
-    assert client.calls == {("attempt", "a request's")}
+    assert client.calls == {("send", "a request's")}
 
 
 async def test_a_resumable_stream_is_nobody_s(ask, client):
     await ask("/v1/chat/completions", ASK | {"stream": True, "resumable": True}).run()
-    assert client.calls == {("attempt", "nobody's")}
+    assert client.calls == {("send", "nobody's")}
 
 
 async def test_loading_a_model_is_nobody_s(ask, client):

@@ -183,9 +183,9 @@ async def test_a_conversation_goes_where_it_was_until_another_engine_is_faster(e
 
 
 async def test_engines_that_have_not_said_how_they_are_serve_all_the_same(engines):
-    model = engines.fleet().find("big")
     for engine in engines.values():
         engine.busy = None
+    model = engines.fleet().find("big")
     assert [event.request_id for event in await collect(model, ask("r"))] == ["r", "r"]
 
 
@@ -196,7 +196,10 @@ async def test_an_engine_that_is_away_is_not_chosen_while_another_is_there(engin
         await collect(model, ask(f"r{n}"))
     assert len(engines["b1"].requests) == 3
     engines.go_away("b1")
-    await collect(model, ask("waits"))
+    waiting = asyncio.ensure_future(collect(model, ask("waits")))
+    await asyncio.sleep(0)
+    engines["b0"].present = True
+    await waiting
     assert len(engines["b0"].requests) == 1, "where none is there, one is waited for"
 
 
@@ -274,13 +277,14 @@ async def test_leaving_frees_the_engine_in_the_books(engines):
 
 
 async def test_who_leaves_before_an_engine_is_found_is_in_no_books(engines):
-    model, gate = engines.fleet().find("big"), asyncio.Event()
-    engines["b0"].find = gate.wait
+    model = engines.fleet().find("big")
+    engines.go_away("b0")
+    engines.go_away("b1")
     waiting = asyncio.ensure_future(collect(model, ask("left", n_prompt=5000)))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    del engines["b0"].find
+    engines["b0"].present = engines["b1"].present = True
     await collect(model, ask("next"))
     await collect(model, ask("last"))
     assert [len(engines[id_].requests) for id_ in ("b0", "b1")] == [1, 1], "what has left waits nowhere"

@@ -216,11 +216,11 @@ async def test_neither_a_busy_model_nor_one_that_is_to_stay_makes_room(app, engi
 
 async def test_a_model_makes_no_room_for_an_engine_of_its_own(engines):
     a, b = engines["a"], engines["b"]
-    model = Model({"a": a, "b": b}, ["m"], n_stay=0)
+    (model,) = Fleet([Model({"a": a, "b": b}, ["m"], n_stay=0)]).models
     await a.load()
     needs_room(b, a)
     with pytest.raises(NoRoomError):
-        await model.loader.load(model, 2)
+        await model.load(2)
     assert a.present
 
 

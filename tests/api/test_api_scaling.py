@@ -11,7 +11,7 @@ from cobali_ray.core.events import Delta
 from cobali_ray.core.request import Request
 from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineState, EngineStatus
-from cobali_ray.errors import LoadingError, NoRoomError, QueueFullError, UnloadedError
+from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -28,7 +28,10 @@ class Engines(dict):
             self[engine_id] = FakeClient(says(engine_id))
         for engine_id in list(self)[1:]:
             self.unload(engine_id)
-        self.model = Model(self, ["m"], n_stay=1, now=lambda: self.now_s, **settings)
+        self.model = self.model_of(n_stay=1, **settings)
+
+    def model_of(self, **settings):
+        return Fleet([Model(self, ["m"], **settings)], now=lambda: self.now_s).models[0]
 
     def unload(self, engine_id):
         self[engine_id].present = False
@@ -96,7 +99,7 @@ async def test_an_engine_more_is_chosen_only_where_it_saves_half_of_such_a_wait(
 
 async def test_engines_that_all_stay_take_turns():
     engines = Engines(2)
-    engines.model = Model(engines, ["m"], now=lambda: engines.now_s)
+    engines.model = engines.model_of()
     await engines["b"].load()
     assert {await engines.ask() for _ in range(5)} == {"a", "b"}
 
@@ -146,18 +149,17 @@ async def test_a_request_loads_one_engine_and_by_hand_all_are_loaded():
     a.script = lambda request: says("a")(request) if a.present else iter([UnloadedError()])
     assert await engines.ask() == "a"
     assert engines.loads == [1, 0, 0]
-    await engines.model.loader.load(engines.model, 3)
+    await engines.model.load(3)
     assert all(engine.present for engine in engines.values())
 
 
 async def test_while_the_first_is_away_another_is_loaded():
     engines = Engines(2)
     engines["a"].present, engines["a"].engine = False, EngineState(status=EngineStatus.RESTARTING)
-    engines["a"].find, engines["a"].load_step = asyncio.Event().wait, LoadingError()
     b = engines["b"]
     b.script = lambda request: says("b")(request) if b.present else iter([UnloadedError()])
     assert await engines.ask() == "b"
-    assert engines.loads == [1, 1]
+    assert engines.loads == [0, 1]
 
 
 async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_is_at_work():
@@ -173,10 +175,10 @@ async def test_an_idle_engine_more_makes_room_for_another_model_while_the_first_
         await load()
 
     wanted.load = load_if_there_is_room
-    engines.model.n_open = 1
-    other = Model({"w": wanted}, ["w"], n_stay=0)
-    Fleet([engines.model, other])
-    await other.load()
+    engines["a"].script = lambda _: [asyncio.Event()]
+    fleet = Fleet([Model(engines, ["m"], n_stay=1), Model({"w": wanted}, ["w"], n_stay=0)])
+    fleet.models[0].generate(Request(request_id="open", prompt=(1,), max_tokens=5))
+    await fleet.models[1].load()
     assert wanted.loads == ["load"]
     assert engines["a"].loads == []
     assert engines["b"].loads == ["load", "unload"]

@@ -56,7 +56,7 @@ async def test_a_server_that_cancels_the_handler_cancels_the_requests(app, clien
 
 
 async def test_a_broken_connection_cancels_the_request(app, client):
-    client.script = says(*"abcdefgh")
+    client.script = says(*"abcdefgh" * 20)
     wire = Wire(app, CHAT, ASK | {"stream": True})
 
     async def broken(message):

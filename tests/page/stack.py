@@ -97,14 +97,15 @@ class Site:
         clients = {id_: ServeEngineClient(h, id_) for id_, h in zip(self._engines, handles, strict=True)}
         models = {}
         for id_, client in clients.items():
-            client.start()
-            if id_ not in self._on_demand:
-                await client._connecting
             models.setdefault(self._settings_of(id_).model_id, {})[id_] = client
         fleet = Fleet(
             Model(engines, (name,) if name else (), n_stay=len(engines.keys() - set(self._on_demand)))
             for name, engines in models.items()
         )
+        for id_, client in clients.items():
+            client.start()
+            if id_ not in self._on_demand:
+                await client._connecting
         config = uvicorn.Config(build_api(fleet, self._api), log_level="critical", lifespan="off")
         self._uvicorn = uvicorn.Server(config)
         self._ready.set()

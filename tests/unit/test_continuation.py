@@ -2,14 +2,12 @@
 
 import pytest
 
-from cobali_ray.api.continuation import MOST_DEATHS, MOST_MOVES, Offer, continued
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.core.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.events import Computing, Delta, End
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import EngineDiedError, QueueFullError
 from cobali_ray.testing import FakeClock, Recorder
 
 N = 40
@@ -126,85 +124,6 @@ def test_what_was_said_is_computed_as_a_prompt():
     while not recorder.events["a"]:
         engine.tick()
     assert backend.n_forwards == 1
-
-
-DIES = "dies"
-SENDS = {
-    "nothing heard": (request(), [], False),
-    "computing": (request(), [Computing("a", on=True)], True),
-    "words": (request(), [Delta("a", "x", (1,))], True),
-    "a grammar being compiled": (CASES["held to a grammar"], [], True),
-    "a grammar compiled": (CASES["held to a grammar"], [Computing("a", on=False)], False),
-    "a grammar, computing": (
-        CASES["held to a grammar"],
-        [Computing("a", on=False), Computing("a", on=True)],
-        True,
-    ),
-}
-
-
-@pytest.mark.parametrize(("asked", "words", "counts"), SENDS.values(), ids=SENDS)
-async def test_deaths_count_where_something_was_computed(asked, words, counts):
-    n_sent = 0
-
-    async def choose(_):
-        async def attempt(_):
-            nonlocal n_sent
-            n_sent += 1
-            if n_sent <= 9:
-                for word in words:
-                    yield [word]
-                raise EngineDiedError
-            yield [End("a", "stop", None, stats=RequestStats(7, 0, 0, None, None, None, None, 0.0))]
-
-        return Offer("model", attempt)
-
-    told = []
-    try:
-        async for events in continued(asked, choose, FakeClock().now):
-            told += events
-    except EngineDiedError:
-        told.append(DIES)
-    assert not any(isinstance(event, Computing) for event in told), "clients are not told"
-    ended = told[-1] == DIES or told[-1].error is not None
-    assert (ended, n_sent) == ((True, MOST_DEATHS + 1) if counts else (False, 10))
-
-
-async def test_a_later_engine_that_refuses_ends_what_was_begun():
-    n_sent = 0
-
-    async def choose(_):
-        async def attempt(_):
-            nonlocal n_sent
-            n_sent += 1
-            if n_sent == 2:
-                raise QueueFullError("requests", 1, 1.0)
-            yield [Delta("a", "x", (1,))]
-            raise EngineDiedError
-
-        return Offer("model", attempt)
-
-    heard = [event async for events in continued(request(), choose, FakeClock().now) for event in events]
-    assert [type(event) for event in heard] == [Delta, End]
-    assert isinstance(heard[-1].error, QueueFullError)
-    assert heard[-1].stats.n_output == 1
-
-
-async def test_not_even_who_only_waits_goes_on_for_ever():
-    n_sent = 0
-
-    async def choose(_):
-        async def attempt(_):
-            nonlocal n_sent
-            n_sent += 1
-            raise EngineDiedError
-            yield
-
-        return Offer("model", attempt)
-
-    with pytest.raises(EngineDiedError):
-        await anext(continued(request(), choose, FakeClock().now))
-    assert n_sent == MOST_MOVES + 1
 
 
 def test_the_engine_says_that_it_computes_before_it_does():

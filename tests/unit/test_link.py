@@ -1,4 +1,4 @@
-"""EngineLink: an ingress knows at once that its engine is away, since when, and how often that happened."""
+"""EngineLink: what keeping in touch with an engine tells the dispatcher."""
 
 import asyncio
 import os
@@ -8,7 +8,6 @@ import warnings
 
 import pytest
 from ray.exceptions import ActorDiedError
-from structlog.testing import capture_logs
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
@@ -17,8 +16,9 @@ from cobali_ray.actors import engine_server, link
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.link import EngineLink
 from cobali_ray.actors.processes import began_at, kill_if_same
-from cobali_ray.core.stats import Attendance, EngineStatus
-from cobali_ray.errors import EngineDiedError, LoadingError
+from cobali_ray.core.dispatch import engines
+from cobali_ray.core.dispatch.messages import Attended, Lost, Silent
+from cobali_ray.core.stats import Attendance
 from cobali_ray.settings import EngineSettings
 from cobali_ray.testing import FakeClock, LocalHandle, LocalResponse
 
@@ -58,97 +58,80 @@ class Engine(LocalHandle):
 
 class Setup:
     def __init__(self):
-        self.clock, self.engine = FakeClock(), Engine()
-        self.given_up, self.successors = [], []
-        self.link = EngineLink(
-            self.engine,
-            "0",
-            self.clock.now,
-            self.successors.append,
-            stall_timeout_s=5.0,
-            give_up=self.given_up.append,
-        )
+        self.clock, self.engine, self.heard = FakeClock(), Engine(), []
+        self.known = engines.Engine("0", 5.0)
+        self.link = EngineLink(self.engine, self.known, self.hear, now=self.clock.now)
 
-    async def begin(self):
-        """Begin as every ingress does: the first answer comes at once, the second call stays open."""
-        self.link.start()
-        await self.answer("e1")
+    def hear(self, event):
+        self.heard.append(event)
+        if isinstance(event, Attended):
+            self.known.known = event.attendance
 
-    async def answer(self, incarnation_id, n_restarts=0, model="", up_s=60.0, pid=None, began=0):
+    async def answer(self, **fields):
+        """Answer the open call; return once the next one is open."""
         n = len(self.engine.calls)
-        await self.engine.asked(max(n, 1))
-        pid = os.getpid() if pid is None else pid
-        found = Attendance(incarnation_id, n_restarts, model=model, up_s=up_s, pid=pid, began=began)
+        found = Attendance("e1", 0, **{"pid": os.getpid()} | fields)
         self.engine.calls[-1].answer(found)
-        await self.engine.asked(max(n, 1) + 1)
+        await self.engine.asked(n + 1)
+
+    async def hears(self, kind):
+        async with asyncio.timeout(WAIT_S):
+            while not self.heard or not isinstance(self.heard[-1], kind):  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0.001)
+        return self.heard[-1]
 
 
 @pytest.fixture
-async def make():
-    made = []
-
-    async def make():
-        made.append(Setup())
-        await made[-1].begin()
-        return made[-1]
-
-    yield make
-    for setup in made:
-        setup.link.close()
+async def s():
+    """Begin as every ingress does."""
+    setup = Setup()
+    setup.link.start()
+    await setup.engine.asked(1)
+    yield setup
+    setup.link.close()
     await asyncio.sleep(0)
 
 
-async def test_an_engine_that_answers_is_there(make):
-    s = await make()
-    assert s.link.away is None
-    assert s.link.presence == ("0", True, 0.0, 0)
-
-
-async def test_a_death_shows_at_once_and_for_how_long(make):
-    s = await make()
-    s.engine.calls[-1].die(ActorDiedError())
-    await s.engine.asked(3)
-    s.clock.advance(4.0)
-    away = s.link.away
-    assert (away.status, away.down_s) == (EngineStatus.RESTARTING, 4.0)
-    assert away.detail == "the engine ended 4.0 s ago and is being restarted"
-    assert s.link.presence == ("0", False, 4.0, 0)
-    await s.answer("e2", 1)
-    assert s.link.away is None
-    assert s.link.presence == ("0", True, 0.0, 1)
-
-
-async def test_an_engine_that_was_told_to_stop_is_away_too(make):
-    s = await make()
-    s.engine.calls[-1].task.cancel()  # by the replica, not by us
-    await s.engine.asked(3)
-    assert s.link.away.status is EngineStatus.RESTARTING
-
-
-async def test_silence_is_no_death_until_it_is_one(make, monkeypatch):
+@pytest.fixture
+def soon(monkeypatch):
     monkeypatch.setattr(link, "SILENT_S", 0.001)
-    s = await make()
+    monkeypatch.setattr(link, "LOOK_S", 0.001)
+
+
+async def test_an_answer_is_told_with_when_it_was_asked_for(s):
     s.clock.advance(3.0)
+    await s.answer(model="m")
+    assert s.heard == [Attended("0", Attendance("e1", 0, model="m", pid=os.getpid()), 0.0)]
+    assert s.engine.heard[-1][1] == s.known.known, "the engine is told what is known of it"
+
+
+@pytest.mark.parametrize("end", [lambda call: call.die(ActorDiedError()), lambda call: call.task.cancel()])
+async def test_a_call_that_fails_is_a_loss_and_another_one_is_made(s, end):
+    end(s.engine.calls[-1])  # the process has ended, or its replica is told to stop
+    await s.engine.asked(2)
+    assert s.heard == [Lost("0")]
+
+
+async def test_silence_is_told_again_and_again_and_how_long_it_lasts(s, soon):
+    await s.hears(Silent)
+    first, again = s.heard[0], await s.hears(Silent)
+    assert (first.asked_s, first.ended) == (0.0, False)
     async with asyncio.timeout(WAIT_S):
-        while s.link.away is None:  # noqa: ASYNC110 a property is no event
+        while (again := s.heard[-1]) == first:  # noqa: ASYNC110 a call is no event
             await asyncio.sleep(0.001)
-    assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.STALLED, 3.0)
-    assert s.link.away.detail == "the engine has not answered for 3.0 s"
-    s.engine.calls[-1].die(ActorDiedError())
-    await s.engine.asked(3)
-    s.clock.advance(1.0)
-    assert (s.link.away.status, s.link.away.down_s) == (EngineStatus.RESTARTING, 4.0), "away since then"
+    assert again.silent_s > first.silent_s
+    assert len(s.engine.calls) == 1, "what follows from that is not decided here"
+    s.link.ask_again()
+    await s.engine.asked(2)
+    assert Lost("0") in s.heard
 
 
-async def test_time_in_which_the_ingress_stood_still_is_no_silence(make, monkeypatch):
-    s = await make()
+async def test_time_in_which_the_ingress_stood_still_is_no_silence(s, monkeypatch):
     loop = asyncio.get_running_loop()
     now = loop.time
-    with capture_logs() as said:
-        await asyncio.sleep(0)
-        monkeypatch.setattr(loop, "time", lambda: now() + link.SILENT_S + 1)
-        await s.answer("e1")
-    assert said == []
+    monkeypatch.setattr(loop, "time", lambda: now() + link.SILENT_S + 1)
+    await s.answer()
+    assert [type(event) for event in s.heard] == [Attended]
 
 
 @pytest.fixture(params=["zombie", "reaped"])
@@ -162,56 +145,19 @@ def ended(request):
         yield process.pid
 
 
-async def test_a_process_that_is_gone_is_not_merely_silent(make, monkeypatch, ended):
-    s = await make()
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
-    await s.answer("e2", 1, pid=ended)
-    async with asyncio.timeout(WAIT_S):
-        while s.link.away is None:  # noqa: ASYNC110 a property is no event
-            await asyncio.sleep(0.001)
-    assert s.link.away.status is EngineStatus.RESTARTING
+async def test_a_process_that_is_gone_is_not_merely_silent(s, soon, ended):
+    await s.answer(pid=ended)
+    assert (await s.hears(Silent)).ended
 
 
-async def test_an_engine_that_stays_silent_is_given_up_once(make, monkeypatch):
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
-    monkeypatch.setattr(link, "LOOK_S", 0.001)
-    s = await make()
-    s.link._stall_timeout_s = 0.003
-    async with asyncio.timeout(WAIT_S):
-        while not s.given_up:  # noqa: ASYNC110 a call is no event
-            await asyncio.sleep(0.001)
-    found = asyncio.ensure_future(s.link.find())
-    await s.engine.asked(4)  # its successor, which is silent as well
-    monkeypatch.setattr(link, "SILENT_S", 3600)
-    await s.engine.asked(len(s.engine.calls) + 1)
-    assert [engine.incarnation_id for engine in s.given_up] == ["e1"]
-    assert not found.done()
-    await s.answer("e2", 1)
-    assert (await found).incarnation_id == "e2"
+async def test_a_later_process_with_its_id_is_not_the_engine(s, soon):
+    await s.answer(began=began_at(os.getpid()) - 1)
+    assert (await s.hears(Silent)).ended
 
 
-async def test_a_process_that_has_ended_is_not_given_up_as_well(make, monkeypatch, ended):
-    """By then its id may be another's."""
-    monkeypatch.setattr(link, "LOOK_S", 0.001)
-    s = await make()
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
-    s.link._stall_timeout_s = 0.003
-    with capture_logs() as said:
-        await s.answer("e2", 1, pid=ended)
-        await s.engine.asked(len(s.engine.calls) + 2)
-    assert s.link.away.status is EngineStatus.RESTARTING
-    assert "engine_given_up" not in {line["event"] for line in said}
-    assert not s.given_up
-
-
-async def test_a_later_process_with_its_id_is_not_the_engine(make, monkeypatch):
-    s = await make()
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
-    await s.answer("e2", 1, began=began_at(os.getpid()) - 1)
-    async with asyncio.timeout(WAIT_S):
-        while s.link.away is None:  # noqa: ASYNC110 a property is no event
-            await asyncio.sleep(0.001)
-    assert s.link.away.status is EngineStatus.RESTARTING
+async def test_nothing_is_known_of_a_process_of_another_machine(s, soon, ended):
+    await s.answer(pid=ended, wire_key="key")
+    assert not (await s.hears(Silent)).ended
 
 
 def test_only_the_process_that_was_meant_is_killed():
@@ -224,113 +170,15 @@ def test_only_the_process_that_was_meant_is_killed():
     kill_if_same(process.pid, began)  # it is gone
 
 
-async def test_an_engine_that_answers_late_is_not_given_up(make, monkeypatch):
-    monkeypatch.setattr(link, "SILENT_S", 0.001)
-    monkeypatch.setattr(link, "LOOK_S", 0.001)
-    s = await make()
-    async with asyncio.timeout(WAIT_S):
-        while s.link.away is None:  # noqa: ASYNC110 a property is no event
-            await asyncio.sleep(0.001)
-    await s.answer("e1")
-    assert not s.given_up
-
-
-async def test_a_successor_has_the_same_model_or_another(make):
-    s = await make()
-    for incarnation_id, model in (("e1", ""), ("e2", ""), ("e2", ""), ("e3", "b")):
-        await s.answer(incarnation_id, 0, model)
-    assert s.successors == [True, False]
-
-
-async def test_a_death_shows_though_serve_sent_the_call_to_the_successor(make):
-    s = await make()
-    asking = asyncio.ensure_future(s.link.ask(LocalResponse(asyncio.Event().wait())))
-    await asyncio.sleep(0)
-    s.clock.advance(0.8)
-    with capture_logs() as said:
-        await s.answer("e2", 1, up_s=0.5)
-    assert [(line["event"], line.get("away_s")) for line in said] == [
-        ("engine_away", None),
-        ("engine_back", 0.8),
-    ]
-    with pytest.raises(EngineDiedError):
-        await asyncio.wait_for(asking, WAIT_S)
-    assert s.link.away is None
-    assert s.successors == [True]
-
-
-async def test_an_engine_that_was_replaced_in_order_did_not_die(make):
-    s = await make()
-    s.clock.advance(0.8)
-    with capture_logs() as said:
-        await s.answer("e2", 1, up_s=1.5)
-        await s.answer("e2", 1, up_s=0.0)
-    assert said == []
-
-
-async def test_who_waits_for_an_engine_hears_when_there_is_none(make, monkeypatch):
-    monkeypatch.setattr(link, "BACK_S", 0.001)
-    s = await make()
-    assert (await s.link.find()).incarnation_id == "e1"
-    s.engine.calls[-1].die(ActorDiedError())
-    await s.engine.asked(3)
-    with pytest.raises(LoadingError):
-        await s.link.find()
-
-
-async def test_who_hears_late_of_a_death_blames_no_successor(make):
-    s = await make()
-    s.link.end("e1")
-    assert s.link.away.status is EngineStatus.RESTARTING
-    await s.answer("e2", 1)
-    s.link.end("e1")
-    assert s.link.away is None
-    assert s.link.incarnation_id == "e2"
-
-
-async def test_an_engine_that_is_gone_again_at_once_is_waited_for(make):
-    s = await make()
-    s.link.end("e1")
-    found = asyncio.ensure_future(s.link.find())
-    await asyncio.sleep(0)
-    s.link._met(Attendance("e2", 1), s.clock.now())
-    s.link.end("e2")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not found.done()
-    await s.answer("e3", 2)
-    assert (await found).incarnation_id == "e3"
-
-
-async def test_a_process_that_has_loaded_another_file_is_another_engine(make):
-    s = await make()
-    for model in ("", "b", "b"):
-        await s.answer("e1", 0, model)
-    assert s.successors == [False]
-
-
-async def test_nobody_waits_for_an_answer_of_the_dead(make, monkeypatch):
-    monkeypatch.setattr(link, "SILENT_S", 3600)  # it is not that
-    s = await make()
-    asked = LocalResponse(asyncio.Event().wait())
-    asking = asyncio.ensure_future(s.link.ask(asked))
-    await asyncio.sleep(0)
-    s.engine.calls[-1].die(ActorDiedError())
-    with pytest.raises(EngineDiedError):
-        await asyncio.wait_for(asking, WAIT_S)
-    assert asked.n_cancels == 1
-
-
-async def test_values_outlive_an_engine_that_did_not_take_them(make):
-    s = await make()
+async def test_values_outlive_an_engine_that_did_not_take_them(s):
     s.link.observe("ttft_seconds", 1.0)
-    await s.answer("e1")
+    await s.answer()
     assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0]}
     s.link.observe("ttft_seconds", 2.0)
     s.engine.calls[-1].die(ActorDiedError())
-    await s.engine.asked(4)
+    await s.engine.asked(3)
     assert s.engine.heard[-1][0] == {"ttft_seconds": [1.0, 2.0]}
-    await s.answer("e2", 1)
+    await s.answer()
     assert s.engine.heard[-1][0] == {}, "each value is told once"
 
 

@@ -21,17 +21,17 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.actors.loaded_model import ModelFacts
 from cobali_ray.actors.processes import began_at
-from cobali_ray.api.fleet import Model
+from cobali_ray.api import dispatch
+from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
+from cobali_ray.core.dispatch.messages import Lost, Silent, Told
 from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import EngineStatus
 from cobali_ray.errors import (
     ConfigError,
-    DeadlineExceededError,
     DrainingError,
     EngineDiedError,
     EventsLostError,
@@ -83,7 +83,7 @@ class Handle(LocalHandle):
 
 
 class Setup:
-    def __init__(self, *, end_grace_s=5.0, **settings):
+    def __init__(self, **settings):
         values = {
             "n_slots": 2,
             "n_ctx": 4096,
@@ -91,12 +91,17 @@ class Setup:
         } | settings
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
-        self.client = ServeEngineClient(self.handle, end_grace_s=end_grace_s)
-        self.model = Model({ONLY_ENGINE: self.client})
+        self.client = ServeEngineClient(self.handle)
+        self.fleet = Fleet([Model({ONLY_ENGINE: self.client})])
+        (self.model,) = self.fleet.models
+        self.known = self.model.dispatch.state.engines[ONLY_ENGINE]
 
     async def connect(self):
         self.client.start()
         await asyncio.wait_for(asyncio.shield(self.client._connecting), WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while self.known.known is None:  # noqa: ASYNC110 a call is no event
+                await asyncio.sleep(0)
 
     def generate(self, request_id="a", *, max_tokens=5, n_prompt=3):
         return self.model.generate(
@@ -115,13 +120,6 @@ class Setup:
                 requests = (await self.handle.server.snapshot()).requests
                 seen = {outcome: n for outcome, n in requests.items() if n}
                 await asyncio.sleep(0)
-
-    async def lose(self):
-        """Have the ingress think that the engine is gone, once it knows it."""
-        async with asyncio.timeout(WAIT_S):
-            while self.client._link._known is None:  # noqa: ASYNC110 a call is no event
-                await asyncio.sleep(0)
-        self.client._link.lose(EngineStatus.RESTARTING)
 
     async def idle(self):
         """Wait until nothing runs and no control call is open."""
@@ -167,13 +165,6 @@ async def test_an_answer_ends_where_its_slot_does(make):
     assert (end.finish_reason, end.stats.n_output) == ("length", 2)
 
 
-async def test_requests_side_by_side_answer_as_alone(make):
-    s = await make()
-    alone = {n: text_of(await s.collect(f"alone{n}", n_prompt=n)) for n in range(1, 9)}
-    together = await asyncio.gather(*(s.collect(f"r{n}", n_prompt=n) for n in range(1, 9)))
-    assert {n: text_of(events) for n, events in enumerate(together, 1)} == alone
-
-
 async def test_a_refusal_is_raised_before_any_event(make):
     s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
     running = s.generate("running", max_tokens=2000)
@@ -193,7 +184,7 @@ async def test_closing_the_generator_frees_the_slot(make):
     await events.aclose()
     await s.idle()
     assert s.handle.responses[0].n_cancels == 1
-    assert not s.client._puller._streams
+    assert not s.model.dispatch._streams
 
 
 async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(make):
@@ -248,21 +239,7 @@ async def test_death_in_mid_stream_is_a_pause(make):
     assert sum(isinstance(event, End) for event in told) == 1
     assert (await s.handle.server.snapshot()).totals["continued"] == 2
     await s.idle()
-    assert not s.client._puller._streams
-
-
-async def test_a_call_that_does_not_fail_though_its_engine_is_gone(make):
-    s = await make()
-    alone = await s.collect("alone", max_tokens=300)
-    told, old = [], s.handle.server
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=300):
-            if not told:
-                old._pusher.send = lambda batch: set()  # nothing comes from it any more
-                s.handle.server = EngineServer(s.settings)
-            told += events
-    old.__del__()
-    assert tokens_of(told) == tokens_of(alone)
+    assert not s.model.dispatch._streams
 
 
 async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
@@ -281,25 +258,6 @@ async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
     assert tokens_of(told) == tokens_of(alone)
 
 
-async def test_a_move_to_a_successor_does_not_count_as_its_death(make):
-    s = await make()
-    events = s.generate(max_tokens=4000)
-    await anext(events)
-    async with asyncio.timeout(WAIT_S):
-        while not s.client._link.incarnation_id:  # noqa: ASYNC110 a call is no event
-            await asyncio.sleep(0.001)
-    old, s.handle.server = s.handle.server, EngineServer(s.settings)
-    lost, lose = [], s.client._link.lose
-    s.client._link.lose = lambda *args: lost.append(args) or lose(*args)
-    async with asyncio.timeout(WAIT_S):
-        while len(s.handle.responses) == 1:
-            await anext(events)
-    assert s.client.present
-    assert not lost
-    await events.aclose()
-    old.__del__()
-
-
 async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     s = await make()
     events = s.generate(max_tokens=4000)
@@ -309,42 +267,6 @@ async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     async with asyncio.timeout(WAIT_S):
         rest = [event async for batch in events for event in batch]
     assert isinstance(rest[-1].error, DrainingError)
-
-
-async def test_who_was_let_in_by_one_engine_is_not_refused_by_the_next(make):
-    s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
-    running = s.generate("running", max_tokens=4000)
-    await anext(running)
-    with pytest.raises(QueueFullError):
-        await s.collect("new")
-    again = Request(request_id="again", prompt=(1, 2), max_tokens=5, attempt=1)
-    waiting = asyncio.ensure_future(_first_text(s.client.attempt(again)))
-    async with asyncio.timeout(WAIT_S):
-        while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
-            await asyncio.sleep(0)
-    await running.aclose()
-    assert await asyncio.wait_for(waiting, WAIT_S)
-
-
-async def _first_text(batches):
-    async for events in batches:
-        if text := text_of(events):
-            return text
-    return ""
-
-
-async def test_a_third_death_in_mid_stream_is_the_last_event(make):
-    s = await make()
-    told = []
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=4000):
-            told += events
-            s.handle.kill()
-    assert isinstance(told[-1].error, EngineDiedError)
-    assert told[-1].request_id == "a"
-    assert told[-1].stats.n_output == len(tokens_of(told)) > 2
-    assert sum(isinstance(event, End) for event in told) == 1
-    assert len(s.handle.responses) == 3
 
 
 async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
@@ -368,30 +290,6 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     assert tokens_of(told) == tokens_of(alone)
 
 
-async def test_another_model_does_not_go_on_with_an_answer(make):
-    s = await make()
-    events = s.generate(max_tokens=4000)
-    await anext(events)
-    s.handle.server._host.facts = ModelFacts("another")
-    s.handle.kill()
-    async with asyncio.timeout(WAIT_S):
-        rest = [event async for batch in events for event in batch]
-    assert isinstance(rest[-1].error, EngineDiedError)
-    assert len(s.handle.responses) == 1
-
-
-async def test_no_engine_in_the_time_that_a_request_has(make):
-    s = await make()
-    request = Request(request_id="a", prompt=(1, 2, 3), max_tokens=4000, timeout_s=0.5)
-    events = s.model.generate(request)
-    await anext(events)
-    s.client._link._met = lambda *_: None  # it does not come back
-    s.handle.kill()
-    async with asyncio.timeout(WAIT_S):
-        rest = [event async for batch in events for event in batch]
-    assert isinstance(rest[-1].error, DeadlineExceededError)
-
-
 async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, monkeypatch):
     s = await make()
     alone = await s.collect("alone", max_tokens=300)
@@ -401,62 +299,12 @@ async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, mon
     async with asyncio.timeout(WAIT_S):
         async for events in s.generate(max_tokens=300):
             if not told:
-                s.client._give_up(s.client._link._known)
+                for silent_s in (2.0, 60.0):
+                    s.model.dispatch.hear(Silent(ONLY_ENGINE, silent_s, time.monotonic(), ended=False))
             told += events
     assert tokens_of(told) == tokens_of(alone)
     assert ended == [(os.getpid(), began_at(os.getpid()))]
     assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
-
-
-async def test_death_before_the_first_event_is_not_seen_and_its_last_words_neither(make):
-    s = await make()
-    expected = text_of(await s.collect("alone"))
-    sent = []
-
-    def die_once(request):
-        sent.append(request.request_id)
-        if len(sent) == 1:
-            asyncio.get_running_loop().call_soon(s.handle.kill)
-        elif stream := s.client._puller._streams.get(sent[0]):
-            stream.put(Delta(sent[0], "stale", (1,)))
-
-    s.handle.before_run = die_once
-    events = await s.collect("a")
-    assert text_of(events) == expected
-    assert {event.request_id for event in events} == {"a"}, "it keeps the request's name"
-    assert len(set(sent)) == 2, "each attempt has a stream of its own"
-
-
-async def test_three_deaths_while_its_prompt_is_computed_are_raised(make):
-    s = await make(model="builtin:scripted:0.05", prefill_chunk=16)
-    ends = asyncio.ensure_future(s.collect(n_prompt=4000))
-    async with asyncio.timeout(WAIT_S):
-        for n_deaths in range(3):
-            while len(s.handle.responses) == n_deaths or not s.client._speaking:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            s.handle.kill()
-        with pytest.raises(EngineDiedError):
-            await ends
-    assert len(s.handle.responses) == 3
-
-
-async def test_deaths_of_engines_that_only_had_it_wait_do_not_count(make):
-    """One that is computed for goes on twice; the one behind it is answered, whole, by the fourth engine."""
-    s = await make(n_slots=1)
-    told, n_kills, waits = [], 0, None
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate("runs", max_tokens=4000):
-            told += events
-            if waits is None:
-                waits = asyncio.ensure_future(s.collect("waits", n_prompt=7))
-            if n_kills < 3 and len(tokens_of(told)) > 20 * n_kills:
-                while not (await s.client.state()).n_queued:  # noqa: ASYNC110 a count is no event
-                    await asyncio.sleep(0)
-                n_kills += 1
-                s.handle.kill()
-        assert isinstance(told[-1].error, EngineDiedError)
-        answer = await waits
-    assert text_of(answer) == text_of(await s.collect("alone", n_prompt=7))
 
 
 async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make, monkeypatch):
@@ -470,17 +318,9 @@ async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(ma
     assert rest[-1].finish_reason == "length"
 
 
-async def test_an_end_that_got_lost_does_not_hang_the_reader(make):
-    s = await make(end_grace_s=0.0)
-    s.client._puller._share = lambda *_: None
-    with pytest.raises(EventsLostError):
-        await s.collect(max_tokens=2)
-    assert len(s.handle.responses) == 1, "the engine did it, and lives: nobody asks its successor"
-
-
 @pytest.mark.parametrize("n_said", [0, 3])
 async def test_an_event_that_does_not_get_out_ends_its_own_request_and_the_engine_lives(make, n_said):
-    s = await make(end_grace_s=3600.0)
+    s = await make()
     pusher, sent = s.handle.server._pusher, []
     send = pusher.send
 
@@ -510,7 +350,7 @@ async def test_an_event_that_does_not_get_out_ends_its_own_request_and_the_engin
 
 
 async def test_an_end_that_does_not_get_out_is_told_over_the_control_call(make):
-    s = await make(end_grace_s=3600.0)
+    s = await make()
     s.handle.server._pusher.send = lambda batch: {e.request_id for _, e in batch if isinstance(e, End)}
     with pytest.raises(EventsLostError):
         await s.collect(max_tokens=2)
@@ -547,7 +387,7 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_gr
         async with asyncio.timeout(WAIT_S):
             while len(calls) < 2:  # noqa: ASYNC110 a call is no event
                 await asyncio.sleep(0.001)
-    assert s.client._link.away is None
+    assert s.model.present
     assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts())
 
 
@@ -560,11 +400,11 @@ async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch
 async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
     s = await make()
     monkeypatch.setattr(s.handle.server._onlooker, "look", lambda *_: 1 / 0)
-    run, share, ended = s.handle.server.run, s.client._puller._share, asyncio.Event()
+    run, hear, ended = s.handle.server.run, s.client._puller._hear, asyncio.Event()
 
-    def note(message, source):
-        share(message, source)
-        if isinstance(message.events[-1], End):
+    def note(event):
+        hear(event)
+        if isinstance(event, Told) and isinstance(event.words[-1], End):
             ended.set()
 
     async def break_late(request):
@@ -573,11 +413,11 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
         finally:  # its last event says that it was cancelled, and is there first
             await ended.wait()
 
-    s.client._puller._share, s.handle.server.run = note, break_late
+    s.client._puller._hear, s.handle.server.run = note, break_late
     with pytest.raises(InternalError, match="ZeroDivisionError"):
         await s.collect(max_tokens=4000)
     monkeypatch.undo()
-    assert s.client.present, "the engine is none the worse for it"
+    assert s.model.present, "the engine is none the worse for it"
     assert len(s.handle.responses) == 1
     await s.idle()
     await s.counted(cancelled=1)
@@ -585,7 +425,7 @@ async def test_a_run_that_breaks_leaves_nothing_running(make, monkeypatch):
 
 async def test_a_reader_that_stops_reading_is_cancelled(make, monkeypatch):
     s = await make()
-    monkeypatch.setattr(s.client._puller, "_n_most", 8)
+    monkeypatch.setattr(dispatch, "MAX_PENDING", 8)
     events = s.generate(max_tokens=4000)
     await anext(events)
     await asyncio.wait({s.handle.responses[0].task}, timeout=WAIT_S)
@@ -787,7 +627,7 @@ def on_two_nodes(monkeypatch):
 async def known(s):
     """Wait until the engine has made itself known."""
     async with asyncio.timeout(WAIT_S):
-        while not s.client._link.source:  # noqa: ASYNC110 a call is no event
+        while not s.known.known.wire_key:  # noqa: ASYNC110 a call is no event
             await asyncio.sleep(0.001)
     assert not s.client._puller._engines, "it came the long way"
 
@@ -867,7 +707,7 @@ async def test_what_the_cache_holds_and_slots_that_are_moved(make, tmp_path):
 
 async def test_an_engine_that_is_gone_moves_nothing(make):
     s = await make()
-    await s.lose()
+    s.model.dispatch.hear(Lost(ONLY_ENGINE))
     with pytest.raises(LoadingError):
         await s.client.cache()
     with pytest.raises(LoadingError):
@@ -879,37 +719,32 @@ async def test_an_engine_on_demand_loads_when_told_and_gives_back_when_told(make
     assert (await s.client.state()).status is EngineStatus.UNLOADED
     with pytest.raises(UnloadedError):
         _ = s.client.card
-    with pytest.raises(UnloadedError):
-        await anext(s.client.attempt(Request(request_id="early", prompt=(1,), max_tokens=5)))
     for ask in (s.client.cache(), s.client.ticks(last=1), s.client.move_slot("erase", 0, "")):
         with pytest.raises(UnloadedError):
             await ask
     assert 'cobali_engine_up{engine="0"} 1.0\n' in render(*await s.client.counts()), "the process is there"
-    await asyncio.gather(s.client.load(), s.client.load())
+    await asyncio.gather(s.model.load(), s.model.load())
     assert s.client.card.model_id == "scripted"
-    assert s.client.present
+    assert s.model.present
     first = text_of(await s.collect("a"))
     assert (await s.client.state()).status is EngineStatus.READY
     running = s.generate("busy", max_tokens=4000)
     await anext(running)
     with pytest.raises(ModelBusyError):
-        await s.client.unload()
+        await s.model.unload()
     assert (await s.client.state()).idle_s == 0.0
     await running.aclose()
     await s.idle()
-    await s.client.unload()
+    await s.model.unload()
     assert (await s.client.state()).status is EngineStatus.UNLOADED
-    with pytest.raises(UnloadedError):
-        await anext(s.client.attempt(Request(request_id="late", prompt=(1,), max_tokens=5)))
-    await s.client.load()
-    assert text_of(await s.collect("c")) == first
+    assert text_of(await s.collect("c")) == first, "who asks has it loaded"
     assert (await s.handle.server.attend({}, None)).n_restarts == 0, "it is the same process"
 
 
 async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make(load="on_demand", keep_alive_s=1000)
-    await s.client.load()
+    await s.model.load()
     await s.collect()
     await s.idle()
     s.handle.server._host._used_s -= 900
@@ -932,10 +767,10 @@ async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, mos
     monkeypatch.setattr(model_host.memory, "most_bytes", lambda: most)
     monkeypatch.setattr(model_host.memory, "available_bytes", lambda: free)
     if error is None:
-        await s.client.load()
+        await s.model.load()
         return
     with pytest.raises(error) as caught:
-        await s.client.load()
+        await s.model.load()
     assert caught.value.n_bytes == 111
     assert (await s.client.state()).status is EngineStatus.UNLOADED
 
@@ -945,12 +780,12 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make
     real = loaded_model.open_engine
     monkeypatch.setattr(loaded_model, "open_engine", lambda *_, **__: 1 / 0)
     with pytest.raises(InternalError, match="division"):
-        await s.client.load()
+        await s.model.load()
     state = await s.client.state()
     assert (state.status, state.detail) == (EngineStatus.FAILED, "division by zero")
     s.handle.server.check_health()
     monkeypatch.setattr(loaded_model, "open_engine", real)
-    await s.client.load()
+    await s.model.load()
     assert (await s.collect())[-1].finish_reason == "length"
 
 
@@ -959,7 +794,7 @@ async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, 
     first = (await s.handle.server.attend({}, None)).model
     monkeypatch.setattr(loaded_model, "identity_of", lambda *_: "a newer file")
     assert (await s.handle.server.attend({}, None)).model == first
-    await s.client.load()
+    await s.model.load()
     assert (await s.handle.server.attend({}, None)).model == "a newer file"
 
 
@@ -974,9 +809,6 @@ async def test_two_who_ask_at_once_load_it_once(make, monkeypatch):
 async def test_what_a_successor_serves_is_asked_anew(make, monkeypatch):
     monkeypatch.setattr(engine_server, "ATTEND_S", 0.001)
     s = await make(n_ctx=64)
-    async with asyncio.timeout(WAIT_S):
-        while s.client._link._known is None:  # noqa: ASYNC110 no event to wait for
-            await asyncio.sleep(0.001)
     old, s.handle.server = s.handle.server, EngineServer(EngineSettings(model="builtin:scripted", n_ctx=128))
     async with asyncio.timeout(WAIT_S):
         while s.client.card.n_ctx_slot != 128:  # noqa: ASYNC110 no event to wait for

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from test_serve_client import WAIT_S, Setup
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.fleet import Fleet
 from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.errors import ConfigError, DeadlineExceededError, RequestCancelledError
@@ -252,7 +251,7 @@ class Stack:
     def __init__(self, url, **settings):
         self.setup = Setup(otlp_endpoint=url, **settings)
         self.tracing = Tracing(url, service="cobali-ingress", delay_ms=60_000)
-        self.app = build_api(Fleet([self.setup.model]), ApiSettings(), tracer=self.tracing)
+        self.app = build_api(self.setup.fleet, ApiSettings(), tracer=self.tracing)
 
     @classmethod
     @asynccontextmanager

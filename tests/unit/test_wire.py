@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +18,13 @@ from cobali_ray import errors
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
 from cobali_ray.actors.wire import (
     MAX_BACKLOG,
-    MAX_PENDING,
-    MOST_AT_ONCE,
     Connection,
-    EventStream,
-    Puller,
     Pusher,
     decode,
     encode,
 )
 from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
-from cobali_ray.errors import CobaliError, EventsLostError, InternalError, RequestCancelledError
+from cobali_ray.errors import CobaliError, InternalError
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 WAIT_S = 60
@@ -166,7 +163,7 @@ def test_an_error_that_cannot_be_built_is_an_internal_error():
 
 @pytest.fixture
 async def puller():
-    puller = Puller()
+    puller = Ear()
     puller.start()
     yield puller
     puller.close()
@@ -189,18 +186,14 @@ async def read(stream, n):
     return events
 
 
-def never():
-    raise AssertionError("the stream is full")
-
-
 async def test_connections_to_ingresses_that_went_are_closed_when_another_comes(puller, pusher):
-    gone = [Puller() for _ in range(3)]
+    gone = [Ear() for _ in range(3)]
     for i, ingress in enumerate([puller, *gone]):
         assert not pusher.send([(ingress.address, Delta("a", "text", (1,)))])
         assert pusher.n_readers == i + 1
     for ingress in gone:
         ingress.close()
-    other = Puller()
+    other = Ear()
     pusher.send([(other.address, Delta("a", "text", (1,)))])
     assert pusher.n_readers == 2
     other.close()
@@ -210,7 +203,7 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
     """A tick that hangs may be in the middle of a send, and sockets are not to be shared by threads."""
     sent, hangs_until = threading.Event(), threading.Event()
     pusher = Pusher("0")
-    stream = puller.open("a", never)
+    stream = puller.open("a")
 
     def tick():
         pusher.send([(puller.address, Delta("a", "one", (1,)))])
@@ -231,7 +224,7 @@ async def test_sockets_of_a_thread_that_hangs_are_left_to_it(puller):
 
 
 async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
-    streams = {name: puller.open(name, never) for name in "ab"}
+    streams = {name: puller.open(name) for name in "ab"}
     for i in range(20):
         assert not pusher.send([(puller.address, Delta(name, f"{name}{i}", (1,))) for name in "ab"])
     assert not pusher.send([(puller.address, End(name, "stop", None, STATS)) for name in "ab"])
@@ -242,21 +235,13 @@ async def test_each_stream_gets_its_own_events_in_order(puller, pusher):
 
 
 async def test_each_address_gets_its_own_events(puller, pusher):
-    other = Puller()
+    other = Ear()
     other.start()
-    mine, theirs = puller.open("a", never), other.open("b", never)
+    mine, theirs = puller.open("a"), other.open("b")
     pusher.send([(puller.address, Delta("a", "x", (1,))), (other.address, Delta("b", "y", (1,)))])
     assert [e.text for e in await read(mine, 1)] == ["x"]
     assert [e.text for e in await read(theirs, 1)] == ["y"]
     other.close()
-
-
-async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
-    gone, there = puller.open("gone", never), puller.open("there", never)
-    puller.drop("gone")
-    pusher.send([(puller.address, Delta("gone", "x", (1,))), (puller.address, Delta("there", "y", (1,)))])
-    await read(there, 1)
-    assert gone.take() == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +249,7 @@ async def test_events_of_a_dropped_request_are_ignored(puller, pusher):
     [b"\xc1", *(msgspec.msgpack.encode(data) for data in (["0", [{"a": 1}]], ["0", [[[], "x"]]], [5]))],
 )
 async def test_an_undecodable_message_is_ignored(puller, pusher, data):
-    stream = puller.open("a", never)
+    stream = puller.open("a")
     with contextlib.closing(Connection(puller.address)) as stranger:
         stranger.send(data)
         stranger.send(encode("0", [Delta("a", "after", (1,))]))
@@ -272,33 +257,17 @@ async def test_an_undecodable_message_is_ignored(puller, pusher, data):
 
 
 async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, pusher):
-    cancelled = []
-    whole, broken = puller.open("whole", never), puller.open("broken", lambda: cancelled.append(True))
+    whole = puller.open("whole")
     said = [["whole", "text", [1], [], None, []], ["broken", "late", [1], [], None, []]]
     events = [["broken", ["stop", None, [1]]], *said]
     with contextlib.closing(Connection(puller.address)) as engine:
         engine.send(msgspec.msgpack.encode(["0", events]))
         assert await read(whole, 1) == [Delta("whole", "text", (1,))]
-    with pytest.raises(EventsLostError):
-        broken.take()
-    assert cancelled == [True]
-
-
-async def test_a_request_that_cannot_be_cancelled_stops_no_other(puller, pusher):
-    def refuse():
-        raise RuntimeError("the loop is closed")
-
-    full, other = EventStream(refuse, n_most=0), puller.open("other", never)
-    puller._streams["full"] = full
-    pusher.send([(puller.address, Delta("full", "x", (1,))), (puller.address, Delta("other", "y", (1,)))])
-    pusher.send([(puller.address, Delta("other", "z", (1,)))])
-    assert [e.text for e in await read(other, 2)] == ["y", "z"]
-    with pytest.raises(RequestCancelledError):
-        full.take()
+    assert puller.unreadable == ["broken"]
 
 
 async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(puller, pusher):
-    stream = puller.open("good", never)
+    stream = puller.open("good")
     odd = End("odd", None, InternalError(object()), STATS)
     lost = pusher.send(
         [(puller.address, e) for e in (Delta("good", "y", (1,)), Delta("odd", "x", (1,)), odd)]
@@ -322,9 +291,9 @@ async def test_a_socket_has_a_name_that_fits_where_temporary_files_lie_deep(tmp_
     deep = tmp_path / ("deep" * 30)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    puller = Puller()
+    puller = Ear()
     puller.start()
-    stream = puller.open("a", never)
+    stream = puller.open("a")
     assert not pusher.send([(puller.address, Delta("a", "text", (1,)))])
     assert [event.text for event in await read(stream, 1)] == ["text"]
     puller.close()
@@ -353,7 +322,7 @@ def backlog(pusher, address, first=LONG):
 
 
 def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pusher):
-    stopped = Puller()
+    stopped = Ear()
     assert len(backlog(pusher, stopped.address)) == MAX_BACKLOG
     batch = [(stopped.address, Delta("b", "y", (1,))), (stopped.address, End("c", "stop", None, STATS))]
     assert pusher.send(batch) == {"b", "c"}
@@ -362,8 +331,8 @@ def test_an_ingress_that_does_not_read_fills_its_backlog_and_blocks_nobody(pushe
 
 @pytest.mark.parametrize("first", [LONG, ""], ids=["longer-than-the-buffer", "messages-fill-the-buffer"])
 async def test_an_ingress_that_reads_late_gets_all_that_fitted_in_order_and_what_comes_then(pusher, first):
-    late = Puller()
-    stream = late.open("a", never)
+    late = Ear()
+    stream = late.open("a")
     texts = backlog(pusher, late.address, first)
     assert len(texts) >= MAX_BACKLOG, "whatever the socket's buffer holds"
     late.start()
@@ -389,7 +358,7 @@ def test_an_ingress_that_takes_no_connection_blocks_nobody(tmp_path, pusher):
 
 
 async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
-    stopped, stream = Puller(), puller.open("b", never)
+    stopped, stream = Ear(), puller.open("b")
     backlog(pusher, stopped.address)
     lost = pusher.send([(stopped.address, Delta("a", "x", (1,))), (puller.address, Delta("b", "y", (1,)))])
     assert lost == {"a"}
@@ -399,7 +368,7 @@ async def test_an_ingress_that_is_behind_holds_up_no_other(puller, pusher):
 
 @pytest.mark.parametrize("behind", [False, True])
 async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is(pusher, behind):
-    died = Puller()
+    died = Ear()
     assert not pusher.send([(died.address, Delta("a", "x", (1,)))])
     if behind:
         backlog(pusher, died.address)
@@ -409,8 +378,8 @@ async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is
             pusher.send([(died.address, Delta("a", "x", (1,)))])
             await asyncio.sleep(0)
     assert pusher.send([(died.address, Delta("a", "x", (1,)))]) == {"a"}, "nobody listens there"
-    back = Puller()
-    stream = back.open("b", never)
+    back = Ear()
+    stream = back.open("b")
     back.start()
     Path(died.address).parent.symlink_to(Path(back.address).parent)
     assert not pusher.send([(died.address, Delta("b", "y", (1,)))])
@@ -420,14 +389,14 @@ async def test_an_ingress_that_died_is_told_nothing_more_and_one_in_its_place_is
 
 
 async def test_messages_longer_than_the_sockets_buffer_arrive_whole(puller, pusher):
-    stream, texts = puller.open("a", never), [f"{i}{LONG}" for i in range(3)]
+    stream, texts = puller.open("a"), [f"{i}{LONG}" for i in range(3)]
     for text in texts:
         assert not pusher.send([(puller.address, Delta("a", text, (1,)))])
     assert [event.text for event in await read(stream, 3)] == texts
 
 
 async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(puller, pusher):
-    stream = puller.open("a", never)
+    stream = puller.open("a")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as engine:
         engine.connect(puller.address)
         engine.send(frame(encode("0", [Delta("a", "half", (1,))]))[:9])
@@ -437,7 +406,7 @@ async def test_half_a_message_of_an_engine_that_died_is_no_other_ones_beginning(
 
 
 async def test_being_woken_for_nothing_is_no_end(puller, pusher):
-    stream, loop = puller.open("a", never), asyncio.get_running_loop()
+    stream, loop = puller.open("a"), asyncio.get_running_loop()
     assert not pusher.send([(puller.address, Delta("a", "one", (1,)))])
     await read(stream, 1)
     (engine,) = puller._engines
@@ -448,7 +417,7 @@ async def test_being_woken_for_nothing_is_no_end(puller, pusher):
 
 
 async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(puller, pusher):
-    stream = puller.open("a", never)
+    stream = puller.open("a")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.connect(puller.address)
         stranger.send(b"GET / HTTP/1.1")
@@ -460,7 +429,7 @@ async def test_a_stranger_that_announces_too_much_is_hung_up_on_and_nobody_else(
 
 
 async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_alone(puller, pusher):
-    stream = puller.open("a", never)
+    stream = puller.open("a")
     assert not pusher.send([(puller.address, Delta("a", "before", (1,)))])
     huge = "x" * MAX_MESSAGE_BYTES
     assert pusher.send(
@@ -475,7 +444,7 @@ async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_
 
 
 def test_last_words_get_out_though_the_ingress_was_behind(pusher):
-    late = Puller()
+    late = Ear()
     *_, last = backlog(pusher, late.address)
 
     def read_all():
@@ -496,48 +465,7 @@ def test_last_words_get_out_though_the_ingress_was_behind(pusher):
 
 @pytest.mark.parametrize("address", ["nowhere", "/tmp/" + 200 * "x"])
 async def test_a_bad_address_hurts_only_its_own_requests(puller, pusher, address):
-    stream = puller.open("good", never)
+    stream = puller.open("good")
     lost = pusher.send([(address, Delta("bad", "x", (1,))), (puller.address, Delta("good", "y", (1,)))])
     assert [e.text for e in await read(stream, 1)] == ["y"]
     assert lost == {"bad"}
-
-
-# -- the bounded stream ---------------------------------------------------------------------------------
-
-
-async def test_a_stream_nobody_reads_is_cancelled_once_and_never_grows():
-    cancelled = []
-    stream = EventStream(lambda: cancelled.append(True), n_most=3)
-    for _ in range(10):
-        stream.put(Delta("a", "x", (1,)))
-    assert cancelled == [True]
-    with pytest.raises(RequestCancelledError):
-        stream.take()
-
-
-async def test_a_nudge_wakes_the_reader_with_nothing():
-    stream = EventStream(never, n_most=3)
-    stream.nudge()
-    await asyncio.wait_for(stream.arrived(), WAIT_S)
-    assert stream.take() == []
-
-
-async def test_a_reader_who_is_far_behind_leaves_others_their_turn():
-    stream, turns, taken = EventStream(never, n_most=MAX_PENDING), 0, []
-
-    async def other():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    for i in range(MAX_PENDING):
-        stream.put(Delta("a", str(i), (1,)))
-    task = asyncio.ensure_future(other())
-    while len(taken) < MAX_PENDING:
-        await stream.arrived()
-        taken += stream.take()
-    task.cancel()
-    assert [event.text for event in taken] == [str(i) for i in range(MAX_PENDING)]
-    assert turns >= MAX_PENDING // MOST_AT_ONCE - 1
-    assert stream.take() == []

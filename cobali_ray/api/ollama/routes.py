@@ -144,7 +144,7 @@ class Ollama:
         except _Moves as moves:
             unloads = moves.asked.keep_alive in UNLOADS
             if unloads:
-                await self._fleet.loader.unload(moves.model)
+                await moves.model.unload()
             reason = {"done": True, "done_reason": "unload" if unloads else "load"}
             return json_response(moves.told | reason)
 
@@ -182,7 +182,7 @@ class Ollama:
 
     async def running(self) -> Response:
         """List the models that are loaded."""
-        models = [model for model in self._fleet.models if any(e.present for e in model.engines.values())]
+        models = [model for model in self._fleet.models if model.present]
         return json_response({"models": [_listed(model.names[0], model) for model in models]})
 
     async def version(self) -> Response:

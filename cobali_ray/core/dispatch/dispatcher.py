@@ -1,0 +1,491 @@
+"""Dispatcher: one pure state machine per ingress. It is told what happened and answers what to do.
+
+    Asked ─► _place ─► Send ─► Told … ─► Deliver … End
+               ▲ │
+               │ └─► waits for a load, or for an engine's return
+               └──── the engine is gone, refused, or has let its model go
+
+`_place` says what becomes of a request that no engine has; `_cut` and `_refused` bring it there again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Any, Final
+
+from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, Change, Engine, Phase
+from cobali_ray.core.dispatch.loading import Job, Loader
+from cobali_ray.core.dispatch.messages import (
+    Answer,
+    Asked,
+    Attended,
+    Cancel,
+    Clock,
+    Deliver,
+    Describe,
+    Described,
+    Event,
+    Fail,
+    HangUp,
+    Instruction,
+    Kill,
+    Left,
+    Loaded,
+    LoadFailed,
+    Log,
+    Lost,
+    Reattend,
+    Returned,
+    Send,
+    Silent,
+    Surveyed,
+    Told,
+    Unheard,
+    Unloaded,
+    Unreadable,
+    Wake,
+    Wanted,
+)
+from cobali_ray.core.dispatch.models import Model, ModelPlan, cost_of
+from cobali_ray.core.dispatch.request import OpenRequest, Stage
+from cobali_ray.core.events import Computing, Delta, End, Word
+from cobali_ray.errors import (
+    CobaliError,
+    DeadlineExceededError,
+    EngineDiedError,
+    EventsLostError,
+    InvariantError,
+    LoadingError,
+    QueueFullError,
+    RefusedError,
+    RequestCancelledError,
+    UnloadedError,
+)
+
+BACK_S: Final = 60.0
+"""How long a request waits for an engine that is away."""
+END_GRACE_S: Final = 5.0
+"""How long the end may lag behind the return of the control call."""
+VERDICT_S: Final = 0.5
+"""How long the control call may lag behind an end that nobody here asked for."""
+
+
+class Dispatcher:
+    """All models, engines and open requests of one ingress. Times are the caller's, on one clock."""
+
+    def __init__(self, plans: Iterable[ModelPlan]) -> None:
+        self.models = {plan.name: Model(plan) for plan in plans}
+        self.engines = {
+            id_: engine for model in self.models.values() for id_, engine in model.engines.items()
+        }
+        self._model_of = {id_: model for model in self.models.values() for id_ in model.engines}
+        self._open: dict[str, OpenRequest] = {}
+        self._sent: dict[str, OpenRequest] = {}
+        """Those that an engine has, by the id that it knows. What comes under another id is nobody's."""
+        self._out: list[Instruction] = []
+        self._now_s, self._wake_s = 0.0, inf
+        """The time of the event; the next one at which somebody's wait is over."""
+        self._loader = Loader(self.models.values(), self._say, self._load_over)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Asked: self._asked,
+            Left: self._left,
+            Attended: self._attended,
+            Described: self._described,
+            Silent: self._silent,
+            Lost: self._lost,
+            Told: self._told,
+            Unreadable: self._unreadable,
+            Unheard: self._unheard,
+            Returned: self._returned,
+            Wanted: self._wanted,
+            Loaded: self._loaded,
+            LoadFailed: lambda event: self._loader.failed(event.engine_id, event.error),
+            Surveyed: lambda event: self._loader.surveyed(event.states),
+            Unloaded: self._unloaded,
+            Clock: self._clock,
+        }
+
+    def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
+        """Take an event; return what is to be done, in this order."""
+        self._now_s = now_s
+        self._handlers[type(event)](event)
+        out, self._out = self._out, []
+        return out
+
+    def _say(self, one: Instruction) -> None:
+        self._out.append(one)
+
+    # -- what becomes of a request ----------------------------------------------------------------------
+
+    def _asked(self, event: Asked) -> None:
+        request_id, model = event.request.request_id, self.models[event.model]
+        if request_id in self._open:
+            raise InvariantError(f"request id {request_id} is in use")
+        one = self._open[request_id] = OpenRequest(event.request, model, self._now_s)
+        model.n_open += 1
+        self._place(one)
+
+    def _place(self, one: OpenRequest) -> None:
+        """Decide what becomes of a request that no engine has.
+
+        | its model's engines | the request |
+        |---|---|
+        | some take requests, have its file, and have not refused it | goes to the best of them |
+        | one has refused it, and no other takes it | ends with the refusal that asks for the least patience |
+        | one can be loaded | waits for the load; where it had one, its model is gone again: UnloadedError |
+        | some are away: silent, or being restarted | waits for the first to return, up to BACK_S |
+        | all that are there have another file than it began with | ends, the engine that had it is gone |
+
+        Draining engines refuse. An engine that is silent keeps the requests that it has.
+        """
+        model, engines = one.model, one.model.engines
+        there = {
+            id_: e for id_, e in engines.items() if e.present and id_ not in one.refusals and one.fits(e)
+        }
+        phases = {engine.phase for engine in engines.values()}
+        if there:
+            self._send(one, there)
+        elif one.refusals:
+            self._end(one, min(one.refusals.values(), key=lambda refusal: refusal.retry_after_s))
+        elif phases & LOADABLE and not one.loads:
+            try:
+                self._wait(one, Stage.LOAD, inf)
+                self._loader.want(model, 1, one.request_id)
+            except QueueFullError as refusal:
+                self._end(one, refusal)
+        elif phases & LOADABLE:
+            self._end(one, UnloadedError())
+        elif phases & AWAY:
+            self._wait(one, Stage.RETURN, self._now_s + BACK_S)
+        else:
+            self._log("warning", "another_model", request_id=one.request_id)
+            self._end(one, EngineDiedError())
+
+    def _send(self, one: OpenRequest, there: dict[str, Engine]) -> None:
+        model, now_s = one.model, self._now_s
+        route = model.choose(one.request, there, now_s)
+        if model.needs_more(route, now_s):
+            self._loader.grow(model)
+        model.router.booked(one.request_id, route, now_s)
+        request = one.send(there[route.engine_id], now_s)
+        self._sent[one.sent_id] = one
+        self._say(Send(route.engine_id, one.request_id, request))
+
+    def _unsend(self, one: OpenRequest, *, cancels: bool = False) -> None:
+        """Take a request from the engine that has it."""
+        if one.engine is None:
+            return
+        engine, one.engine = one.engine, None
+        del self._sent[one.sent_id]
+        one.model.router.released(one.request_id)
+        if one.fair and not one.answered:  # it did not take it, and so was not told
+            one.model.elsewhere.put_back(engine.engine_id, one.request.tenant, one.n_elsewhere)
+        if cancels:
+            self._say(Cancel(engine.engine_id, one.sent_id))
+
+    def _cut(self, one: OpenRequest, *, cancels: bool = True) -> None:
+        """Take a request from an engine that is gone: it goes on at another one behind what was told."""
+        self._unsend(one, cancels=cancels)
+        computing = one.computing
+        if not one.move(self._now_s):
+            self._end(one, EngineDiedError())
+            return
+        fields = {"n_said": len(one.tokens), "attempt": one.n_moves, "computing": computing}
+        self._log("warning", "engine_gone", request_id=one.request_id, **fields)
+        self._place(one)
+
+    def _refused(self, one: OpenRequest, error: RefusedError) -> None:
+        """Take a request from an engine that does not want it."""
+        engine = one.engine
+        if engine is None:
+            return
+        self._unsend(one)
+        if isinstance(error, UnloadedError):
+            self._change(engine, Change.UNLOADED)
+        else:
+            one.refusals[engine.engine_id] = error
+        self._place(one)
+
+    def _wait(self, one: OpenRequest, stage: Stage, until_s: float) -> None:
+        one.stage, one.due_s = stage, min(until_s, one.deadline_s)
+        one.waited = one.waited or stage in {Stage.RETURN, Stage.LOAD}
+        self._wake(one.due_s)
+
+    def _end(self, one: OpenRequest, error: CobaliError) -> None:
+        """End a request with an error: raised where its client was told nothing, else as the last event."""
+        self._close(one)
+        if one.begun:
+            self._say(Deliver(one.request_id, one.broken_off(error, self._now_s)))
+        else:
+            self._say(Fail(one.request_id, error))
+
+    def _close(self, one: OpenRequest) -> None:
+        self._unsend(one)
+        self._loader.leave(one.request_id)
+        del self._open[one.request_id]
+        one.model.n_open -= 1
+
+    def _left(self, event: Left) -> None:
+        if (one := self._open.get(event.request_id)) is None:
+            self._loader.leave(event.request_id)
+            return
+        one.answered = True  # its engine may have charged its tenant already
+        self._unsend(one, cancels=True)
+        self._close(one)
+
+    # -- what engines say of requests -------------------------------------------------------------------
+
+    def _told(self, event: Told) -> None:
+        for word in event.words:
+            if (one := self._sent.get(word.request_id)) is not None:
+                one.source, one.heard = event.source, True
+                self._hear(one, word)
+
+    def _hear(self, one: OpenRequest, word: Word) -> None:
+        if isinstance(word, Computing):
+            one.computing = word.on
+            return
+        end = word if isinstance(word, End) else None
+        if end is not None and isinstance(end.error, EngineDiedError | RequestCancelledError):
+            # It stops by itself, and another takes its place; or the control call broke, which says why.
+            self._wait(one, Stage.VERDICT, self._now_s + VERDICT_S)
+            return
+        if one.stage is Stage.VERDICT:
+            return
+        one.computing = True
+        if one.fair and one.engine is not None:
+            one.model.elsewhere.note(one.engine.engine_id, one.request.tenant, cost_of(word))
+        if not one.answered and (not isinstance(word, Delta) or word.tokens):
+            one.answered = True
+            if end is not None and isinstance(end.error, QueueFullError):  # it had to make room there
+                self._refused(one, end.error)
+                return
+            if word.stats is not None and word.stats.ttft_s is not None:  # else it ended in the queue
+                one.model.router.released(one.request_id, word.stats.n_cached)
+        if one.gone_s is not None:
+            waited_s, one.gone_s = round(self._now_s - one.gone_s, 3), None
+            self._log("info", "request_went_on", request_id=one.request_id, waited_s=waited_s)
+        told = one.enter(word, self._now_s)
+        if end is not None:
+            self._close(one)
+        self._say(Deliver(one.request_id, told))
+
+    def _returned(self, event: Returned) -> None:
+        """Take the return of a control call, which travels apart from what is said.
+
+        | it returned | the request |
+        |---|---|
+        | nothing, and its end has come | has ended, and is not known here |
+        | nothing, and its end has not | waits for that for END_GRACE_S |
+        | nothing, behind an end that nobody asked for | goes on elsewhere: the engine stops |
+        | that the engine is gone | goes on elsewhere |
+        | a refusal | goes elsewhere |
+        | any other error | ends with it: the engine is there |
+        """
+        one = self._sent.get(event.request_id)
+        if one is None or one.engine is None or one.engine.engine_id != event.engine_id:
+            return  # an engine that refused it returns late
+        error = event.error
+        if isinstance(error, EngineDiedError) or (error is None and one.stage is Stage.VERDICT):
+            self._lose_of(one)
+            self._cut(one, cancels=False)
+        elif error is None:
+            self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
+        elif isinstance(error, RefusedError):
+            self._refused(one, error)
+        else:
+            self._end(one, error)
+
+    def _unreadable(self, event: Unreadable) -> None:
+        for request_id in event.request_ids:
+            if (one := self._sent.get(request_id)) is not None:
+                self._unsend(one, cancels=True)
+                self._end(one, EventsLostError())
+
+    def _unheard(self, event: Unheard) -> None:
+        engine = self.engines[event.engine_id]
+        for one in [o for o in self._sent.values() if o.engine is engine and o.source in event.sources]:
+            self._lose_of(one)
+            self._cut(one)
+
+    # -- engines ----------------------------------------------------------------------------------------
+
+    def _attended(self, event: Attended) -> None:
+        engine, found = self.engines[event.engine_id], event.attendance
+        before = engine.known
+        is_new = before is not None and found.incarnation_id != before.incarnation_id
+        if is_new and found.up_s < self._now_s - event.asked_s:
+            # It began after its predecessor had answered, which was not replaced, then: it died just as it
+            # was called, and Serve sent the call to this one instead.
+            self._lose(engine, Change.ENDED, event.asked_s)
+        if (away_s := engine.away_s(self._now_s)) is not None:
+            fields = {"away_s": round(away_s, 3), "n_restarts": found.n_restarts}
+            self._log("info", "engine_back", engine_id=engine.engine_id, **fields)
+        engine.known = found
+        if before is not None and (is_new or found.model != before.model):
+            self._say(Describe(engine.engine_id))
+        self._change(engine, Change.FOUND if found.loaded and engine.described else Change.FOUND_EMPTY)
+        self._publish(engine)
+        if before is not None and is_new and found.model == before.model:
+            # They move to a successor that goes on with them. Who heard nothing may be with that already.
+            for one in self._sent_to(engine, before.incarnation_id):
+                if one.heard:
+                    self._cut(one)
+
+    def _described(self, event: Described) -> None:
+        engine = self.engines[event.engine_id]
+        engine.described = True
+        if engine.known is not None and engine.known.loaded and engine.phase is Phase.UNLOADED:
+            self._change(engine, Change.FOUND)
+
+    def _silent(self, event: Silent) -> None:
+        """Take an engine's silence: first it is only not sent anything, in the end it is given up."""
+        engine = self.engines[event.engine_id]
+        known = engine.known
+        if event.ended:
+            self._give_up(engine, event.asked_s)
+        elif engine.phase is Phase.STALLED:
+            if known is not None and event.silent_s >= engine.stall_timeout_s:
+                self._log("error", "engine_given_up", engine_id=engine.engine_id, silent_s=event.silent_s)
+                if not known.wire_key:  # else it is a process of another machine
+                    self._say(Kill(engine.engine_id, known.pid, known.began))
+                self._give_up(engine, event.asked_s)
+        elif engine.phase in AWAY:  # asked anew, as its successor may be there
+            self._say(Reattend(engine.engine_id))
+        else:
+            self._lose(engine, Change.SILENT, event.asked_s)
+
+    def _give_up(self, engine: Engine, since_s: float) -> None:
+        """Take an engine for ended. Serve would look for 15 s, and Ray ends no process that stands still."""
+        self._lose(engine, Change.ENDED, since_s)
+        self._say(Reattend(engine.engine_id))
+        for one in self._sent_to(engine, engine.incarnation_id):
+            self._cut(one)
+
+    def _sent_to(self, engine: Engine, incarnation_id: str) -> list[OpenRequest]:
+        sent = self._sent.values()
+        return [one for one in sent if one.engine is engine and one.incarnation_id == incarnation_id]
+
+    def _lost(self, event: Lost) -> None:
+        self._lose(self.engines[event.engine_id], Change.ENDED, self._now_s)
+
+    def _lose_of(self, one: OpenRequest) -> None:
+        """Note that the process is gone that has a request; a successor is none the worse for it."""
+        if one.engine is not None and one.incarnation_id == one.engine.incarnation_id:
+            self._lose(one.engine, Change.ENDED, self._now_s)
+
+    def _lose(self, engine: Engine, change: Change, since_s: float) -> None:
+        was_away = engine.phase in AWAY
+        if engine.lose(change, since_s):
+            status = "stalled" if engine.phase is Phase.STALLED else "restarting"
+            self._log("warning", "engine_away", engine_id=engine.engine_id, status=status)
+            self._model_of[engine.engine_id].router.left(engine.engine_id)
+            if not was_away:
+                self._say(HangUp(engine.engine_id))
+
+    def _change(self, engine: Engine, change: Change) -> None:
+        """Note how an engine is that is there; those who waited for that are placed."""
+        model = self._model_of[engine.engine_id]
+        if not engine.advance(change):
+            return
+        self._publish(engine)
+        stages = {Stage.RETURN, Stage.LOAD} if engine.present else {Stage.RETURN}
+        for one in [o for o in self._open.values() if o.model is model and o.stage in stages]:
+            if one.stage is Stage.LOAD:
+                self._loader.leave(one.request_id)
+                one.loads = True
+            self._place(one)
+
+    def _publish(self, engine: Engine) -> None:
+        """Have the router know what an engine said last of its load, if it is there."""
+        router = self._model_of[engine.engine_id].router
+        if not engine.present:
+            router.left(engine.engine_id)
+        elif engine.known is not None and engine.known.busy is not None:
+            router.published(engine.engine_id, engine.known.busy, self._now_s)
+
+    # -- loads ------------------------------------------------------------------------------------------
+
+    def _wanted(self, event: Wanted) -> None:
+        try:
+            self._loader.want(self.models[event.model], event.n_engines, event.ticket)
+        except QueueFullError as refusal:
+            self._say(Answer(event.ticket, refusal))
+
+    def _loaded(self, event: Loaded) -> None:
+        engine = self.engines[event.engine_id]
+        engine.described = True
+        if engine.known is not None:
+            engine.known = engine.known._replace(loaded=True)
+        self._change(engine, Change.LOADED)
+        self._loader.loaded(event.engine_id)
+
+    def _unloaded(self, event: Unloaded) -> None:
+        if event.error is None:
+            self._change(self.engines[event.engine_id], Change.UNLOADED)
+        self._loader.unloaded(event.engine_id, event.error)
+
+    def _load_over(self, job: Job, error: CobaliError | None) -> None:
+        if job.grows and error is not None:
+            job.model.demand.failed(self._now_s)
+        for who in list(job.waiting):
+            one = self._open.get(who)
+            if one is None:
+                self._say(Answer(who, error))
+            elif error is None:
+                one.loads = True
+                self._place(one)
+            elif isinstance(error, LoadingError):  # it went away meanwhile, and another one takes its place
+                if one.move(self._now_s):
+                    self._place(one)
+                else:
+                    self._end(one, EngineDiedError())
+            else:
+                self._end(one, error)
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def _wake(self, at_s: float) -> None:
+        if at_s < self._wake_s:
+            self._wake_s = at_s
+            self._say(Wake(at_s))
+
+    def _clock(self, event: Clock) -> None:
+        """End the waits that are over."""
+        self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
+        if event.at_s == self._wake_s:
+            self._wake_s = inf
+        for one in [one for one in self._open.values() if one.due_s <= self._now_s]:
+            if one.stage is Stage.VERDICT:
+                self._lose_of(one)
+                self._cut(one)
+            elif one.stage is Stage.LAST_EVENTS:
+                self._end(one, EventsLostError())
+            elif self._now_s >= one.deadline_s:
+                self._end(one, DeadlineExceededError(one.request.timeout_s or 0.0))
+            else:
+                self._end(one, EngineDiedError() if one.n_moves else LoadingError())
+        self._wake(min([one.due_s for one in self._open.values()], default=inf))
+
+    def _log(self, level: Any, event: str, **fields: Any) -> None:
+        self._say(Log(level, event, fields))
+
+    # -- for whoever looks ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise InvariantError where the books do not balance."""
+        sent = {one.sent_id: one for one in self._open.values() if one.engine is not None}
+        if sent != self._sent:
+            raise InvariantError(f"sent are {sorted(self._sent)}, and {sorted(sent)} say so")
+        for one in self._open.values():
+            if (one.engine is None) != (one.stage in {Stage.RETURN, Stage.LOAD}):
+                raise InvariantError(f"{one.request_id} is {one.stage.name} at {one.engine}")
+        for model in self.models.values():
+            mine = [one for one in self._open.values() if one.model is model]
+            if model.n_open != len(mine):
+                raise InvariantError(f"{model.n_open} requests are open, and {len(mine)} are known")
+        if self._loader.idle and any(one.stage is Stage.LOAD for one in self._open.values()):
+            raise InvariantError("a request waits for a load that nobody does")
+        if self._loader.idle and any(engine.phase is Phase.LOADING for engine in self.engines.values()):
+            raise InvariantError("an engine is loading for no job")

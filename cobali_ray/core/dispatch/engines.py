@@ -1,0 +1,133 @@
+"""Engines as an ingress knows them: one table of what they may be and how that changes. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from cobali_ray.core.stats import Attendance, EngineState, EngineStatus
+
+
+class Phase(Enum):
+    """How an engine is, seen from an ingress."""
+
+    UNKNOWN = auto()
+    """It has not answered yet."""
+    PRESENT = auto()
+    """It takes requests."""
+    STALLED = auto()
+    """It is silent, and may go on."""
+    RESTARTING = auto()
+    """It ended, and another process takes its place."""
+    UNLOADED = auto()
+    """It is there without a model, or with one that this ingress has not read yet: both take a load."""
+    LOADING = auto()
+    """This ingress has it load its model."""
+    FAILED = auto()
+    """Its model could not be loaded; the next request tries again."""
+
+
+class Change(Enum):
+    """What can happen to an engine."""
+
+    FOUND = auto()
+    """It answered, and holds its model."""
+    FOUND_EMPTY = auto()
+    """It answered, and cannot be used before a load."""
+    SILENT = auto()
+    ENDED = auto()
+    LOAD = auto()
+    LOADED = auto()
+    NOT_LOADED = auto()
+    """It could not be loaded now."""
+    LOAD_FAILED = auto()
+    UNLOADED = auto()
+
+
+AWAY = frozenset({Phase.UNKNOWN, Phase.STALLED, Phase.RESTARTING})
+"""Nothing can be asked of these; they may come back."""
+LOADABLE = frozenset({Phase.UNLOADED, Phase.LOADING, Phase.FAILED})
+
+TRANSITIONS: dict[tuple[Phase, Change], Phase] = {
+    (Phase.UNKNOWN, Change.FOUND): Phase.PRESENT,
+    (Phase.UNKNOWN, Change.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.PRESENT, Change.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.PRESENT, Change.UNLOADED): Phase.UNLOADED,
+    (Phase.PRESENT, Change.SILENT): Phase.STALLED,
+    (Phase.PRESENT, Change.ENDED): Phase.RESTARTING,
+    (Phase.STALLED, Change.FOUND): Phase.PRESENT,
+    (Phase.STALLED, Change.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.STALLED, Change.ENDED): Phase.RESTARTING,
+    (Phase.RESTARTING, Change.FOUND): Phase.PRESENT,
+    (Phase.RESTARTING, Change.FOUND_EMPTY): Phase.UNLOADED,
+    (Phase.UNLOADED, Change.FOUND): Phase.PRESENT,
+    (Phase.UNLOADED, Change.LOAD): Phase.LOADING,
+    (Phase.UNLOADED, Change.LOADED): Phase.PRESENT,
+    (Phase.UNLOADED, Change.SILENT): Phase.STALLED,
+    (Phase.UNLOADED, Change.ENDED): Phase.RESTARTING,
+    (Phase.LOADING, Change.LOADED): Phase.PRESENT,
+    (Phase.LOADING, Change.NOT_LOADED): Phase.UNLOADED,
+    (Phase.LOADING, Change.LOAD_FAILED): Phase.FAILED,
+    (Phase.LOADING, Change.SILENT): Phase.STALLED,
+    (Phase.LOADING, Change.ENDED): Phase.RESTARTING,
+    (Phase.FAILED, Change.FOUND): Phase.PRESENT,
+    (Phase.FAILED, Change.LOAD): Phase.LOADING,
+    (Phase.FAILED, Change.SILENT): Phase.STALLED,
+    (Phase.FAILED, Change.ENDED): Phase.RESTARTING,
+}
+"""Where there is no row nothing changes: what is heard of an engine comes late, twice, or crosswise."""
+
+
+class Engine:
+    """One engine and what is known of it. Only the dispatcher changes it."""
+
+    def __init__(self, engine_id: str, stall_timeout_s: float) -> None:
+        self.engine_id, self.stall_timeout_s = engine_id, stall_timeout_s
+        self.phase = Phase.UNKNOWN
+        self.known: Attendance | None = None
+        """What it answered last."""
+        self.described = False
+        """Whether this ingress has read what its model is."""
+        self._away_since_s = 0.0
+
+    def advance(self, change: Change) -> bool:
+        """Note a change; say whether it is in another phase now."""
+        before, self.phase = self.phase, TRANSITIONS.get((self.phase, change), self.phase)
+        return self.phase is not before
+
+    def lose(self, change: Change, since_s: float) -> bool:
+        """Note that it is away, since then if it was not already; say whether that is news."""
+        was_away = self.phase in AWAY
+        if not self.advance(change):
+            return False
+        if not was_away:
+            self._away_since_s = since_s
+        return True
+
+    @property
+    def present(self) -> bool:
+        """Whether it takes requests, as far as is known."""
+        return self.phase is Phase.PRESENT
+
+    @property
+    def incarnation_id(self) -> str:
+        """The process that it was when it answered last; "" before that."""
+        return "" if self.known is None else self.known.incarnation_id
+
+    @property
+    def model(self) -> str:
+        """What it answers with: other words for another file."""
+        return "" if self.known is None else self.known.model
+
+    def away_s(self, now_s: float) -> float | None:
+        """Return since when it is away; None while it is there, or was never."""
+        return now_s - self._away_since_s if self.phase in AWAY and self.known is not None else None
+
+    def away(self, now_s: float) -> EngineState | None:
+        """Return how it is while it is away; None while it is there, or was never."""
+        if (down_s := self.away_s(now_s)) is None:
+            return None
+        status = EngineStatus.RESTARTING
+        detail = f"the engine ended {down_s:.1f} s ago and is being restarted"
+        if self.phase is Phase.STALLED:
+            status, detail = EngineStatus.STALLED, f"the engine has not answered for {down_s:.1f} s"
+        return EngineState(status=status, down_s=down_s, detail=detail, engine_id=self.engine_id)

@@ -1,0 +1,187 @@
+"""Loads on demand: one model at a time, and others make room, the longest idle first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from cobali_ray.core.dispatch.engines import AWAY, LOADABLE, Change, Engine
+from cobali_ray.core.dispatch.messages import Instruction, Load, Log, Survey, Unload
+from cobali_ray.core.dispatch.models import Model
+from cobali_ray.core.scale import AGAIN_S
+from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.errors import CobaliError, LoadingError, ModelTooLargeError, NoRoomError, QueueFullError
+
+RETRY_AFTER_S: Final = 5.0
+
+
+class Job:
+    """Engines of a model that are to be loaded, and who waits for that."""
+
+    def __init__(self, model: Model, n_wanted: int, *, grows: bool) -> None:
+        self.model, self.n_wanted, self.grows = model, n_wanted, grows
+        self.waiting: dict[str, None] = {}
+        """Ids of requests and tickets, in their order."""
+        self.n_loaded = 0
+        self.left: list[Engine] = []
+        """Engines that were not tried yet."""
+        self.engine: Engine | None = None
+        """The one that is being loaded."""
+        self.no_room: NoRoomError | None = None
+        self.idle: list[EngineState] = []
+        """Engines that may make room for it."""
+
+
+class Loader:
+    """The loads of one ingress, one at a time, so that two do not count on the same memory.
+
+    A load goes on when all who waited for it have left, as the engine's does. Engines that are away do not
+    count: the others serve until they are back.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[Model],
+        say: Callable[[Instruction], None],
+        done: Callable[[Job, CobaliError | None], None],
+    ) -> None:
+        """`say` takes instructions; `done` is called with each job that is over, and why it failed."""
+        self._say, self._done = say, done
+        self._model_of = {engine_id: model for model in models for engine_id in model.engines}
+        self._jobs: list[Job] = []
+        """Those that wait for their turn."""
+        self._current: Job | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being loaded or waits for it."""
+        return self._current is None and not self._jobs
+
+    def want(self, model: Model, n_wanted: int, who: str) -> None:
+        """Have somebody wait until so many engines of a model are loaded. Raises QueueFullError."""
+        if model.n_waiting >= model.plan.max_waiting:
+            raise QueueFullError("requests", model.plan.max_waiting, RETRY_AFTER_S)
+        job = next((job for job in self._all() if job.model is model and job.n_wanted == n_wanted), None)
+        if job is None:
+            job = Job(model, n_wanted, grows=False)
+            self._jobs.append(job)
+        job.waiting[who] = None
+        model.n_waiting += 1
+        self._begin()
+
+    def grow(self, model: Model) -> None:
+        """Have one more engine of a model loaded, for nobody. For that nothing makes room."""
+        model.growing = True
+        self._jobs.append(Job(model, 1, grows=True))
+        self._begin()
+
+    def leave(self, who: str) -> None:
+        """Let somebody wait no longer."""
+        for job in self._all():
+            if who in job.waiting:
+                del job.waiting[who]
+                job.model.n_waiting -= 1
+
+    def _all(self) -> Sequence[Job]:
+        jobs = self._jobs if self._current is None else [self._current, *self._jobs]
+        return [job for job in jobs if not job.grows]
+
+    def _begin(self) -> None:
+        while self._current is None and self._jobs:
+            job = self._jobs.pop(0)
+            if not job.waiting and not job.grows:  # all have left before its turn came
+                continue
+            engines = list(job.model.engines.values())
+            if job.grows:
+                engines = [engine for engine in engines if engine.phase in LOADABLE][:1]
+            job.left, self._current = engines, job
+            self._next(job)
+
+    def _next(self, job: Job) -> None:
+        while job.left and job.n_loaded < job.n_wanted:
+            job.engine = job.left.pop(0)
+            if job.engine.phase not in AWAY:
+                self._load(job.engine)
+                return
+        self._finish(job, None if job.n_loaded else LoadingError())
+
+    def _load(self, engine: Engine) -> None:
+        engine.advance(Change.LOAD)
+        self._say(Load(engine.engine_id))
+
+    def _finish(self, job: Job, error: CobaliError | None) -> None:
+        self._current = None
+        job.model.n_waiting -= len(job.waiting)
+        if job.grows:
+            job.model.growing = False
+            engine_id = None if job.engine is None else job.engine.engine_id
+            if error is None:
+                self._say(Log("info", "grew", {"engine_id": engine_id}))
+            elif engine_id is not None:
+                fields = {"engine_id": engine_id, "error": str(error), "again_s": AGAIN_S}
+                self._say(Log("warning", "cannot_grow", fields))
+        self._done(job, error)
+        self._begin()
+
+    def _of(self, engine_id: str) -> Job | None:
+        """Return the job for which this engine is being loaded."""
+        job = self._current
+        return job if job and job.engine and job.engine.engine_id == engine_id else None
+
+    def loaded(self, engine_id: str) -> None:
+        """Note that an engine is loaded; its phase says so already."""
+        if (job := self._of(engine_id)) is not None:
+            job.n_loaded += 1
+            self._next(job)
+
+    def failed(self, engine_id: str, error: CobaliError) -> None:
+        """Note why an engine could not be loaded."""
+        if (job := self._of(engine_id)) is None or (engine := job.engine) is None:
+            return
+        if isinstance(error, NoRoomError) and not job.grows:
+            job.no_room = error
+            self._say(Survey())
+            return
+        away = isinstance(error, LoadingError)
+        not_now = away or isinstance(error, NoRoomError | ModelTooLargeError)
+        engine.advance(Change.NOT_LOADED if not_now else Change.LOAD_FAILED)
+        if away and not job.grows:
+            self._next(job)
+        else:
+            self._finish(job, error)
+
+    def surveyed(self, states: Sequence[EngineState]) -> None:
+        """Choose who makes room: idle engines of other models that need not stay, the longest idle first."""
+        if (job := self._current) is None or job.no_room is None:
+            return
+        idle = [
+            state
+            for state in states
+            if state.status is EngineStatus.READY
+            and not (state.n_running or state.n_queued)
+            and (model := self._model_of[state.engine_id]) is not job.model
+            and state.engine_id in model.loose
+        ]
+        job.idle = sorted(idle, key=lambda state: -state.idle_s)
+        self._make_room(job, job.no_room)
+
+    def _make_room(self, job: Job, no_room: NoRoomError) -> None:
+        if job.idle:
+            self._say(Unload(job.idle[0].engine_id))
+        elif job.engine is not None:
+            job.engine.advance(Change.NOT_LOADED)
+            self._finish(job, no_room)
+
+    def unloaded(self, engine_id: str, error: CobaliError | None) -> None:
+        """Note that an engine has made room; or not: a request has come in between, or it is away."""
+        job = self._current
+        if job is None or job.no_room is None or not job.idle or job.idle[0].engine_id != engine_id:
+            return
+        idle, no_room = job.idle.pop(0), job.no_room
+        if error is not None:
+            self._make_room(job, no_room)
+        elif job.engine is not None:
+            fields = {"engine_id": engine_id, "idle_s": idle.idle_s, "wanted": job.model.name}
+            self._say(Log("info", "made_room", fields))
+            job.no_room, job.idle = None, []
+            self._load(job.engine)

@@ -1,0 +1,252 @@
+"""What the dispatcher is told, and what it answers: events in, instructions out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import Event as ClientEvent
+from cobali_ray.core.events import Word
+from cobali_ray.core.request import Request
+from cobali_ray.core.stats import Attendance, EngineState
+from cobali_ray.errors import CobaliError
+
+AnyRequest: TypeAlias = Request | EmbeddingRequest
+
+# -- events ---------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A client asks something of a model. Whatever happens, the request ends once."""
+
+    request: AnyRequest
+    model: str
+
+
+class Left(NamedTuple):
+    """Nobody waits any longer for a request, or for a load; those that are over are ignored."""
+
+    request_id: str
+
+
+class Attended(NamedTuple):
+    """An engine answered the call that keeps in touch with it."""
+
+    engine_id: str
+    attendance: Attendance
+    asked_s: float
+
+
+class Described(NamedTuple):
+    """What an engine's model is has been read here, so that requests for it can be."""
+
+    engine_id: str
+
+
+class Silent(NamedTuple):
+    """An engine has not answered for so long."""
+
+    engine_id: str
+    silent_s: float
+    asked_s: float
+    ended: bool
+    """Whether its process is known to have ended."""
+
+
+class Lost(NamedTuple):
+    """The call that keeps in touch with an engine failed."""
+
+    engine_id: str
+
+
+class Told(NamedTuple):
+    """An engine said this; `source` tells by which way."""
+
+    words: Sequence[Word]
+    source: str
+
+
+class Unreadable(NamedTuple):
+    """Something was said of these requests that cannot be read."""
+
+    request_ids: Sequence[str]
+
+
+class Unheard(NamedTuple):
+    """Nothing comes from these sources of an engine any more, or something of theirs is missing.
+
+    "" is the source of requests of which nothing was heard.
+    """
+
+    engine_id: str
+    sources: Collection[str]
+
+
+class Returned(NamedTuple):
+    """The control call of a request is over. None: it ran to its end, and all its events are on their way."""
+
+    engine_id: str
+    request_id: str
+    error: CobaliError | None
+
+
+class Wanted(NamedTuple):
+    """Somebody waits until engines of a model are loaded."""
+
+    ticket: str
+    model: str
+    n_engines: int
+
+
+class Loaded(NamedTuple):
+    """An engine holds its model, which is described."""
+
+    engine_id: str
+
+
+class LoadFailed(NamedTuple):
+    """An engine could not load its model."""
+
+    engine_id: str
+    error: CobaliError
+
+
+class Surveyed(NamedTuple):
+    """How all engines are."""
+
+    states: Sequence[EngineState]
+
+
+class Unloaded(NamedTuple):
+    """An engine has given its model's memory back; or not, for a reason."""
+
+    engine_id: str
+    error: CobaliError | None = None
+
+
+class Clock(NamedTuple):
+    """The time that a Wake asked for has come."""
+
+    at_s: float
+
+
+Event: TypeAlias = (
+    Asked
+    | Left
+    | Attended
+    | Described
+    | Silent
+    | Lost
+    | Told
+    | Unreadable
+    | Unheard
+    | Returned
+    | Wanted
+    | Loaded
+    | LoadFailed
+    | Surveyed
+    | Unloaded
+    | Clock
+)
+
+# -- instructions ---------------------------------------------------------------------------------------
+
+
+class Send(NamedTuple):
+    """Have an engine compute a request. `client_id` is the id that the client's request has."""
+
+    engine_id: str
+    client_id: str
+    request: AnyRequest
+
+
+class Cancel(NamedTuple):
+    """Cancel what was sent to an engine under this id."""
+
+    engine_id: str
+    request_id: str
+
+
+class Deliver(NamedTuple):
+    """Pass this on to the client; an End is the last that it gets."""
+
+    request_id: str
+    event: ClientEvent
+
+
+class Fail(NamedTuple):
+    """Raise this where the client waits, which got nothing. It is the end of the request."""
+
+    request_id: str
+    error: CobaliError
+
+
+class Load(NamedTuple):
+    """Have an engine load its model, and describe it."""
+
+    engine_id: str
+
+
+class Unload(NamedTuple):
+    """Have an engine give its model's memory back."""
+
+    engine_id: str
+
+
+class Survey(NamedTuple):
+    """Ask all engines how they are."""
+
+
+class Answer(NamedTuple):
+    """Tell who waited for a load how that went."""
+
+    ticket: str
+    error: CobaliError | None
+
+
+class Kill(NamedTuple):
+    """End a process that hangs, unless its id belongs to another one by now."""
+
+    engine_id: str
+    pid: int
+    began: int
+
+
+class Reattend(NamedTuple):
+    """Give up the call that keeps in touch with an engine, and make another one."""
+
+    engine_id: str
+
+
+class HangUp(NamedTuple):
+    """Wait no longer for answers of an engine to questions; requests are not meant."""
+
+    engine_id: str
+
+
+class Describe(NamedTuple):
+    """Find out anew what an engine serves."""
+
+    engine_id: str
+
+
+class Wake(NamedTuple):
+    """Send a Clock at this time."""
+
+    at_s: float
+
+
+class Log(NamedTuple):
+    """Write a line."""
+
+    level: Literal["info", "warning", "error"]
+    event: str
+    fields: Mapping[str, Any]
+
+
+ToEngine: TypeAlias = Kill | Reattend | HangUp | Describe
+"""What only an engine's client is concerned with."""
+Instruction: TypeAlias = (
+    Send | Cancel | Deliver | Fail | Load | Unload | Survey | Answer | ToEngine | Wake | Log
+)

@@ -1,0 +1,74 @@
+"""Models: which engine of one is best for a request, and when one more is needed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.messages import AnyRequest
+from cobali_ray.core.events import Delta, Word
+from cobali_ray.core.fair import OUTPUT_COST, Elsewhere
+from cobali_ray.core.request import Request
+from cobali_ray.core.route import Route, Router
+from cobali_ray.core.scale import Demand, handicaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """What an operator says of a model."""
+
+    name: str
+    engine_ids: tuple[str, ...]
+    n_stay: int
+    """The first of its engines that make no room for others, and that the router prefers."""
+    scale_up_wait_s: float = 1.0
+    """One more is loaded where requests would wait so long."""
+    max_waiting: int = 128
+    """Most that may wait for a load."""
+    stall_timeout_s: float = 60.0
+    """An engine that is silent for so long is given up."""
+
+
+class Model:
+    """A model and what is known of its engines."""
+
+    def __init__(self, plan: ModelPlan) -> None:
+        self.plan, self.name = plan, plan.name
+        self.engines = {id_: Engine(id_, plan.stall_timeout_s) for id_ in plan.engine_ids}
+        self.n_open = self.n_waiting = 0
+        """Requests that have not ended; who waits for a load."""
+        self.growing = False
+        self.router = Router(handicaps(plan.engine_ids, plan.n_stay, plan.scale_up_wait_s))
+        self.demand, self.elsewhere = Demand(plan.scale_up_wait_s), Elsewhere()
+
+    @property
+    def loose(self) -> Sequence[str]:
+        """The engines that may be unloaded while they are idle; with requests open, one is kept for them."""
+        return self.plan.engine_ids[max(self.plan.n_stay, min(self.n_open, 1)) :]
+
+    def choose(self, request: AnyRequest, there: Mapping[str, Engine], now_s: float) -> Route:
+        """Return the engine with the shortest predicted time to the first token."""
+        first = Route(next(iter(there)), 0.0, 0, 0.0, ())
+        if len(self.engines) == 1:
+            return first
+        salt = request.cache_salt
+        if isinstance(request, Request):  # with logprobs of its prompt it begins with nothing
+            salt = request.salt if request.n_prompt_logprobs is None else None
+        others = self.engines.keys() - there.keys()
+        # None: no engine has said yet how it is doing.
+        return self.router.choose(request.prompt, salt, now_s, without=others) or first
+
+    def needs_more(self, route: Route, now_s: float) -> bool:
+        """Take the wait predicted for a request; say whether one more engine is to be loaded."""
+        if self.growing or len(self.engines) == 1 or all(engine.present for engine in self.engines.values()):
+            return False
+        return self.demand.grows(route.ttft_s - route.own_s, now_s)
+
+
+def cost_of(word: Word) -> float:
+    """Return what an engine gave with this, as fairness counts."""
+    if not isinstance(word, Delta):
+        return 0.0
+    prompt = word.stats.n_prompt - word.stats.n_cached if word.stats is not None and word.tokens else 0
+    return OUTPUT_COST * len(word.tokens) + prompt

@@ -1,0 +1,169 @@
+"""One open request: what its client was told, whichever engine said it, and where it is now. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum, auto
+from math import inf
+from typing import Any, Final
+
+from cobali_ray.core.dispatch.engines import Engine
+from cobali_ray.core.dispatch.messages import AnyRequest
+from cobali_ray.core.dispatch.models import Model
+from cobali_ray.core.events import Delta, End, Event, RequestStats
+from cobali_ray.core.request import Request
+from cobali_ray.errors import CobaliError, RefusedError
+
+MOST_DEATHS: Final = 2
+"""How often a request goes on when an engine died that computed for it: what kills every engine that it comes
+to must not go round for ever."""
+MOST_MOVES: Final = 30
+"""How often it goes on at all: what an engine said last may be lost with it."""
+
+
+class Stage(Enum):
+    """What an open request waits for."""
+
+    RETURN = auto()
+    """An engine that is away."""
+    LOAD = auto()
+    """A load of its model."""
+    SENT = auto()
+    """Its engine."""
+    LAST_EVENTS = auto()
+    """The same; its control call is over, and the end is still on its way."""
+    VERDICT = auto()
+    """Its engine ended it unasked, and the control call is about to say why."""
+
+
+class OpenRequest:
+    """A request that has not ended."""
+
+    def __init__(self, request: AnyRequest, model: Model, now_s: float) -> None:
+        self.request, self.model, self.began_s = request, model, now_s
+        self.stage = Stage.RETURN
+        self.due_s = inf
+        """How long it stays in this stage at most."""
+        # Where it was sent.
+        self.engine: Engine | None = None
+        self.sent_id = self.incarnation_id = self.source = ""
+        self.heard = self.answered = False
+        """Whether its engine has said anything; whether that was some of the answer."""
+        self.computing = False
+        """Whether its engine computes for it, which may be what ends that."""
+        self.n_elsewhere = 0.0
+        self.refusals: dict[str, RefusedError] = {}
+        self.loads = self.waited = False
+        """Whether its model was loaded for it; whether it has waited, so that some of its time is spent."""
+        # What was told.
+        self.n_moves = self.n_deaths = 0
+        """Engines that are gone; those of them that computed for it."""
+        self.file: str | None = None
+        """The model's file that it was sent to first. Another one does not go on with its answer."""
+        self.tokens: list[int] = []
+        self.n_scored = 0
+        """Tokens of the prompt of which it was told how likely they are."""
+        self._first: RequestStats | None = None
+        self._first_s = self._sent_s = now_s
+        self.gone_s: float | None = None
+        """Since when an engine is gone and nothing came from the next one."""
+
+    @property
+    def request_id(self) -> str:
+        """The id that its client knows."""
+        return self.request.request_id
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client was told something."""
+        return bool(self.tokens or self.n_scored)
+
+    @property
+    def deadline_s(self) -> float:
+        """When the client's own time is over."""
+        return inf if self.request.timeout_s is None else self.began_s + self.request.timeout_s
+
+    @property
+    def fair(self) -> bool:
+        """Whether its engine is told what its tenant got from others."""
+        return len(self.model.engines) > 1 and bool(self.request.tenant)
+
+    def fits(self, engine: Engine) -> bool:
+        """Whether an engine has the file that it was sent to first."""
+        return self.file is None or engine.model == self.file
+
+    def send(self, engine: Engine, now_s: float) -> AnyRequest:
+        """Note that it goes to an engine; return what that is asked."""
+        self.engine, self.stage, self.due_s, self._sent_s = engine, Stage.SENT, inf, now_s
+        self.incarnation_id, self.file = engine.incarnation_id, engine.model
+        self.source = "" if engine.known is None else engine.known.wire_key
+        self.heard = self.answered = False
+        request, changes = self.request, dict[str, Any]()
+        # What the engine prepares at once: that ends processes, too.
+        self.computing = isinstance(request, Request) and bool(request.images or request.grammar)
+        self.sent_id = request.request_id
+        if self.n_moves:
+            # Another id, for what the last engine said last may still be on its way.
+            self.sent_id = f"{request.request_id}~{self.n_moves}"
+            changes |= {"request_id": self.sent_id, "attempt": self.n_moves, "received_s": None}
+            if isinstance(request, Request):
+                changes |= {"said": tuple(self.tokens), "n_scored": self.n_scored}
+        if request.timeout_s is not None and (self.n_moves or self.waited):
+            changes["timeout_s"] = max(self.deadline_s - now_s, 0.001)
+        if self.fair and isinstance(request, Request):
+            self.n_elsewhere = self.model.elsewhere.take(engine.engine_id, request.tenant)
+            changes["served_elsewhere"] = self.n_elsewhere
+        return replace(request, **changes) if changes else request
+
+    def move(self, now_s: float) -> bool:
+        """Note that its engine is gone; say whether it goes on at another one."""
+        self.n_deaths += self.computing
+        if self.n_deaths > MOST_DEATHS or self.n_moves == MOST_MOVES:
+            return False
+        self.n_moves += 1
+        self.gone_s, self.loads, self.computing = now_s, False, False
+        self.refusals.clear()
+        return True
+
+    def enter(self, event: Event, now_s: float) -> Event:
+        """Take what an engine said; return it as the client is told."""
+        if isinstance(event, Delta):
+            if event.tokens:
+                if self._first is None and event.stats is not None:
+                    self._begin(event.stats, now_s)
+                self.tokens += event.tokens
+            self.n_scored += len(event.prompt)
+        if not self.n_moves:
+            return event
+        if isinstance(event, End):
+            return event._replace(request_id=self.request_id, stats=self._whole(event.stats, now_s))
+        return event._replace(request_id=self.request_id)
+
+    def _begin(self, stats: RequestStats, now_s: float) -> None:
+        self._first_s, lost_s = now_s, self._sent_s - self.began_s
+        queue_s, ttft_s = (stats.queue_s or 0.0) + lost_s, (stats.ttft_s or 0.0) + lost_s
+        self._first = stats._replace(queue_s=queue_s, ttft_s=ttft_s)
+
+    def _whole(self, stats: RequestStats, now_s: float) -> RequestStats:
+        """Return the numbers of the whole request: it began as it did then, and nothing was cached since."""
+        received_s, first = self.request.received_s, self._first
+        stats = stats._replace(
+            e2e_s=now_s - self.began_s,
+            intake_s=None if received_s is None else max(self.began_s - received_s, 0.0),
+            n_said=0,
+        )
+        if first is None:
+            return stats
+        return stats._replace(
+            n_cached=first.n_cached,
+            cached_from=first.cached_from,
+            queue_s=first.queue_s,
+            prefill_s=first.prefill_s,
+            ttft_s=first.ttft_s,
+            decode_s=now_s - self._first_s,
+        )
+
+    def broken_off(self, error: CobaliError, now_s: float) -> End:
+        """Return the end of an answer that was begun and cannot go on."""
+        stats = RequestStats(self.request.n_prompt, 0, len(self.tokens), None, None, None, None, 0.0)
+        return End(self.request_id, None, error, self._whole(stats, now_s))

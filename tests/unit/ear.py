@@ -1,0 +1,48 @@
+"""A Puller that keeps what it tells."""
+
+import asyncio
+from collections import defaultdict
+
+from cobali_ray.actors.wire import Puller
+from cobali_ray.core.dispatch.messages import Told, Unheard, Unreadable
+
+
+class Ear(Puller):
+    """Keeps what is said of each request, which cannot be read, and who is not heard any more."""
+
+    def __init__(self, **place):
+        self.inboxes, self.unreadable, self.unheard = defaultdict(Inbox), [], []
+        super().__init__("0", self._note, **place)
+
+    def open(self, name):
+        return self.inboxes[name]
+
+    def _note(self, event):
+        match event:
+            case Told(words, source):
+                for word in words:
+                    self.inboxes[word.request_id].put(word, source)
+            case Unreadable(request_ids):
+                self.unreadable += request_ids
+            case Unheard(_, sources):
+                self.unheard.append(sources)
+
+
+class Inbox:
+    """What was said of one request, and by which way."""
+
+    def __init__(self):
+        self.source, self._words, self._news = "", [], asyncio.Event()
+
+    def put(self, word, source):
+        self.source = source
+        self._words.append(word)
+        self._news.set()
+
+    async def arrived(self):
+        await self._news.wait()
+
+    def take(self):
+        self._news.clear()
+        taken, self._words = self._words, []
+        return taken

@@ -1,0 +1,289 @@
+"""Dispatcher: its table of phases, and what becomes of a request, case by case."""
+
+import pytest
+
+from cobali_ray.core.dispatch.dispatcher import BACK_S, END_GRACE_S, VERDICT_S, Dispatcher
+from cobali_ray.core.dispatch.engines import AWAY, TRANSITIONS, Change, Engine, Phase
+from cobali_ray.core.dispatch.messages import (
+    Asked,
+    Attended,
+    Cancel,
+    Clock,
+    Deliver,
+    Described,
+    Fail,
+    HangUp,
+    Kill,
+    Load,
+    Loaded,
+    LoadFailed,
+    Log,
+    Lost,
+    Reattend,
+    Returned,
+    Send,
+    Silent,
+    Told,
+    Wake,
+)
+from cobali_ray.core.dispatch.models import ModelPlan
+from cobali_ray.core.dispatch.request import MOST_DEATHS, MOST_MOVES
+from cobali_ray.core.events import Computing, Delta, End, RequestStats
+from cobali_ray.core.request import Grammar, Request
+from cobali_ray.core.stats import Attendance, EngineStatus
+from cobali_ray.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    EngineDiedError,
+    EventsLostError,
+    InternalError,
+    LoadingError,
+    QueueFullError,
+    RequestCancelledError,
+    UnloadedError,
+)
+
+STATS = RequestStats(3, 1, 1, 0.1, 0.2, 0.3, 0.0, 0.4)
+NEWS = {Change.FOUND, Change.FOUND_EMPTY}
+
+
+@pytest.mark.parametrize("change", Change)
+@pytest.mark.parametrize("phase", Phase)
+def test_the_whole_table_of_phases(phase, change):
+    after = TRANSITIONS.get((phase, change), phase)
+    engine = Engine("a", 5.0)
+    engine.phase = phase
+    assert engine.advance(change) == (after is not phase)
+    assert engine.phase is after
+    if phase in AWAY:
+        assert after is phase or change in NEWS | {Change.ENDED}, "what is away has to be heard from first"
+    if after is Phase.PRESENT and phase is not Phase.PRESENT:
+        assert change in {Change.FOUND, Change.LOADED}
+    if change is Change.ENDED:
+        assert after is (Phase.UNKNOWN if phase is Phase.UNKNOWN else Phase.RESTARTING)
+    if change is Change.SILENT:
+        assert after in AWAY
+
+
+class Site:
+    """A dispatcher over one model, whose engines are there unless it is said otherwise."""
+
+    def __init__(self, *engine_ids, loaded=True):
+        ids = engine_ids or ("a",)
+        plan = ModelPlan(name="m", engine_ids=ids, n_stay=len(ids), max_waiting=1, stall_timeout_s=10.0)
+        self.dispatcher, self.now_s = Dispatcher([plan]), 0.0
+        for engine_id in ids:
+            self.do(Described(engine_id)) if loaded else None
+            self.attend(engine_id, loaded=loaded)
+
+    def do(self, event):
+        out = [one for one in self.dispatcher.handle(event, self.now_s) if not isinstance(one, Log | Wake)]
+        self.dispatcher.check()
+        return out
+
+    def attend(self, engine_id="a", incarnation_id="e1", **fields):
+        found = Attendance(incarnation_id, 0, **{"up_s": 100.0, "pid": 7, "began": 5} | fields)
+        return self.do(Attended(engine_id, found, self.now_s))
+
+    def ask(self, name="r", **fields):
+        request = Request(request_id=name, prompt=(1, 2, 3), max_tokens=500, **fields)
+        return self.do(Asked(request, "m"))
+
+    def say(self, *words):
+        return self.do(Told(words, "here"))
+
+    def after(self, seconds):
+        self.now_s += seconds
+        return self.do(Clock(self.now_s))
+
+
+def ends_with(out, error):
+    """Say whether this is the end of a request, by this error."""
+    (last,) = [one for one in out if isinstance(one, Deliver | Fail)]
+    found = last.error if isinstance(last, Fail) else last.event.error
+    return isinstance(found, error)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        pytest.param(InternalError("a bug"), InternalError, id="a-bug-is-no-death"),
+        pytest.param(QueueFullError("requests", 1, 1.0), QueueFullError, id="all-refuse"),
+        pytest.param(DrainingError(), DrainingError, id="draining"),
+        pytest.param(EventsLostError(), EventsLostError, id="events-lost"),
+    ],
+)
+def test_how_a_control_call_ends_a_request(returned, error, begun):
+    site = Site()
+    site.ask()
+    if begun:
+        site.say(Delta("r", "x", (1,)))
+    out = site.do(Returned("a", "r", returned))
+    assert ends_with(out, error)
+    assert isinstance(out[-1], Deliver if begun else Fail)
+    if begun:
+        assert out[-1].event.stats.n_output == 1
+
+
+def test_the_last_events_may_lag_behind_the_control_call_but_not_for_ever():
+    site = Site()
+    site.ask("r")
+    site.ask("s")
+    site.do(Returned("a", "r", None))
+    site.do(Returned("a", "s", None))
+    assert site.after(END_GRACE_S - 0.1) == []
+    assert site.say(End("r", "stop", None, STATS)) == [Deliver("r", End("r", "stop", None, STATS))]
+    assert ends_with(site.after(0.2), EventsLostError)
+
+
+@pytest.mark.parametrize("verdict", ["moves", "breaks", "nobody-says"])
+def test_an_end_that_nobody_asked_for(verdict):
+    site = Site("a", "b")
+    (send,) = site.ask()
+    assert site.say(End("r", None, RequestCancelledError(), STATS)) == []
+    if verdict == "breaks":
+        assert ends_with(site.do(Returned(send.engine_id, "r", InternalError("a bug"))), InternalError)
+        return
+    out = site.do(Returned(send.engine_id, "r", None)) if verdict == "moves" else site.after(VERDICT_S)
+    (again,) = [one for one in out if isinstance(one, Send)]
+    assert (again.request.request_id, again.request.attempt) == ("r~1", 1)
+    assert again.engine_id != send.engine_id
+
+
+GRAMMAR = Grammar("", "regex")
+DEATHS = {
+    "nothing heard": (None, [], False),
+    "computing": (None, [Computing("", on=True)], True),
+    "words": (None, [Delta("", "x", (1,))], True),
+    "a grammar being compiled": (GRAMMAR, [], True),
+    "a grammar compiled": (GRAMMAR, [Computing("", on=False)], False),
+    "a grammar, computing": (GRAMMAR, [Computing("", on=False), Computing("", on=True)], True),
+}
+
+
+@pytest.mark.parametrize(("grammar", "words", "counts"), DEATHS.values(), ids=DEATHS)
+def test_deaths_count_where_something_was_computed(grammar, words, counts):
+    site = Site()
+    (send,) = site.ask(grammar=grammar)
+    for n_deaths in range(1, MOST_MOVES + 2):
+        site.say(*(word._replace(request_id=send.request.request_id) for word in words))
+        out = site.do(Returned("a", send.request.request_id, EngineDiedError()))
+        if ends := [one for one in out if isinstance(one, Deliver | Fail)]:
+            break
+        (send,) = site.attend(incarnation_id=f"e{n_deaths}")[-1:]
+    assert ends_with(ends, EngineDiedError)
+    assert n_deaths == (MOST_DEATHS if counts else MOST_MOVES) + 1
+
+
+def test_an_engine_that_ends_has_its_requests_go_on_behind_what_was_told():
+    site = Site()
+    site.ask(timeout_s=100.0)
+    site.say(Delta("r", "x", (5, 6), stats=STATS), Delta("r", "y", (7,)))
+    site.now_s = 4.0
+    assert site.do(Returned("a", "r", EngineDiedError())) == [HangUp("a")]
+    away = site.dispatcher.engines["a"].away(5.0)
+    assert (away.status, away.down_s) == (EngineStatus.RESTARTING, 1.0)
+    (send,) = [one for one in site.attend(incarnation_id="e2") if isinstance(one, Send)]
+    assert (send.request.said, send.request.attempt, send.request.timeout_s) == ((5, 6, 7), 1, 96.0)
+    assert site.say(Delta("r", "late", (9,))) == [], "the last words of the dead are nobody's"
+    (told,) = site.say(End("r~1", "stop", None, STATS._replace(n_output=3, n_said=3)))
+    end = told.event
+    assert (end.request_id, end.stats.n_cached, end.stats.ttft_s, end.stats.e2e_s) == ("r", 1, 0.3, 4.0)
+
+
+def test_another_file_does_not_go_on_with_an_answer():
+    site = Site()
+    site.ask()
+    site.do(Returned("a", "r", EngineDiedError()))
+    assert ends_with(site.attend(incarnation_id="e2", model="another"), EngineDiedError)
+
+
+def test_who_was_heard_moves_to_a_successor_and_who_was_not_may_be_with_it_already():
+    site = Site()
+    site.ask("heard")
+    site.ask("silent")
+    site.say(Computing("heard", on=True))
+    out = site.attend(incarnation_id="e2")
+    assert [one for one in out if isinstance(one, Cancel)] == [Cancel("a", "heard")]
+    assert [one.request.request_id for one in out if isinstance(one, Send)] == ["heard~1"]
+    assert site.say(Delta("silent", "x", (1,))) == [Deliver("silent", Delta("silent", "x", (1,)))]
+    (again,) = site.do(Returned("a", "silent", EngineDiedError()))
+    assert again.engine_id == "a", "who hears late of a death blames no successor"
+
+
+def test_silence_is_no_death_until_it_lasts():
+    site = Site()
+    site.ask()
+    site.now_s = 2.0
+    assert site.do(Silent("a", 2.0, 0.0, False)) == [HangUp("a")]
+    assert site.dispatcher.engines["a"].away(3.0).status is EngineStatus.STALLED
+    assert site.ask("waits") == []
+    assert site.say(Delta("r", "x", (1,))) == [Deliver("r", Delta("r", "x", (1,)))], "it may go on"
+    assert site.do(Silent("a", 9.5, 0.0, False)) == []
+    assert site.do(Silent("a", 10.0, 0.0, False)) == [Kill("a", 7, 5), Reattend("a"), Cancel("a", "r")]
+    assert site.do(Silent("a", 2.0, 0.0, False)) == [Reattend("a")], "it is given up once"
+    sends = [one.request.request_id for one in site.attend(incarnation_id="e2") if isinstance(one, Send)]
+    assert sorted(sends) == ["r~1", "waits"]
+
+
+def test_a_process_that_has_ended_is_not_killed_as_well():
+    """By then its id may be another's."""
+    site = Site()
+    site.ask()
+    assert site.do(Silent("a", 10.0, 0.0, True)) == [HangUp("a"), Reattend("a"), Cancel("a", "r")]
+
+
+def test_nobody_kills_a_process_of_another_machine():
+    site = Site()
+    site.attend(wire_key="key")
+    site.do(Silent("a", 2.0, 0.0, False))
+    assert site.do(Silent("a", 10.0, 0.0, False)) == [Reattend("a")]
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "moved", "waits_s", "error"),
+    [
+        pytest.param(None, False, BACK_S, LoadingError, id="none-comes"),
+        pytest.param(None, True, BACK_S, EngineDiedError, id="none-comes-back"),
+        pytest.param(5.0, True, 5.0, DeadlineExceededError, id="its-own-time"),
+    ],
+)
+def test_how_long_an_engine_is_waited_for(timeout_s, moved, waits_s, error):
+    site = Site()
+    if moved:
+        site.ask(timeout_s=timeout_s)
+        site.do(Returned("a", "r", EngineDiedError()))
+    else:
+        site.do(Lost("a"))
+        site.ask(timeout_s=timeout_s)
+    assert site.after(waits_s - 0.1) == []
+    assert ends_with(site.after(0.1), error)
+
+
+def test_a_death_shows_though_serve_sent_the_call_to_the_successor():
+    site = Site()
+    site.now_s = 10.0
+    found = Attendance("e2", 1, up_s=0.5)
+    out = site.dispatcher.handle(Attended("a", found, 9.0), 10.0)
+    assert [one.event for one in out if isinstance(one, Log)] == ["engine_away", "engine_back"]
+    out = site.dispatcher.handle(Attended("a", found._replace(incarnation_id="e3", up_s=1.5), 9.0), 10.0)
+    assert not [one for one in out if isinstance(one, Log)], "one that was replaced in order did not die"
+
+
+def test_what_is_let_go_is_loaded_for_a_request_but_not_for_ever():
+    site = Site()
+    site.ask()
+    assert site.do(Returned("a", "r", UnloadedError())) == [Load("a")]
+    assert ends_with(site.ask("more"), QueueFullError), "as many wait as may"
+    assert [type(one) for one in site.do(Loaded("a"))] == [Send]
+    assert ends_with(site.do(Returned("a", "r", UnloadedError())), UnloadedError)
+
+
+def test_an_engine_that_goes_away_while_it_loads_is_waited_for():
+    site = Site(loaded=False)
+    site.ask()
+    site.do(Lost("a"))
+    assert site.do(LoadFailed("a", LoadingError())) == []
+    (send,) = site.attend(incarnation_id="e2", loaded=True)
+    assert send.request.attempt == 1
