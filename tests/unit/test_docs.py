@@ -305,6 +305,17 @@ def test_the_layers_are_those_of_the_import_contract():
     assert drawn == real
 
 
+def test_the_way_of_a_request_leads_through_functions_that_there_are():
+    steps = re.findall(r"^(\d+)\. `([\w.]+)` in `([\w/]+\.py)`", read("ARCHITECTURE.md"), re.MULTILINE)
+    assert [int(number) for number, _, _ in steps] == list(range(1, 21))
+    for _, name, file in steps:
+        *of, function = name.split(".")
+        body = ast.parse(read(f"cobali_ray/{file}")).body
+        for one in of:
+            (body,) = [node.body for node in body if getattr(node, "name", "") == one]
+        assert function in {getattr(node, "name", "") for node in body}, name
+
+
 def test_the_rooms_are_those_there_are_and_weigh_about_what_is_said():
     def cells(table):
         return [(name, int(n.replace(",", "")), what) for name, n, what in rows(table)]
