@@ -92,8 +92,8 @@ class ServeEngineClient:
         self._engine, self._engine_id = engine, engine_id
         self._vocabularies, self._kill = vocabularies or Vocabularies(), kill
         self._log = _log.bind(engine_id=engine_id)
-        self._calls: dict[str, tuple[Any, asyncio.Future[Any]]] = {}
-        """The open control calls by request: Serve's response, and what waits for it."""
+        self._calls: dict[str, asyncio.Future[Any]] = {}
+        """The open control calls by request."""
         self._questions: set[asyncio.Future[Any]] = set()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="client")
         self._card: ModelCard | None = None
@@ -170,8 +170,7 @@ class ServeEngineClient:
     def send(self, request: AnyRequest) -> None:
         """Begin a request: its control call stays open, and what is said of it comes by the wire."""
         response = self._engine.run.remote(replace(request, reply_to=self._puller.address))
-        call = asyncio.ensure_future(outcome(response))
-        self._calls[request.request_id] = response, call
+        call = self._calls[request.request_id] = outcome(response)
         call.add_done_callback(partial(self._returned, request.request_id))
         if self._puller.silent(source := "" if self._known.known is None else self._known.known.wire_key):
             self._hear(Unheard(self._engine_id, (source,)))
@@ -187,9 +186,7 @@ class ServeEngineClient:
 
     def cancel(self, request_id: str) -> None:
         """Cancel a control call, and with it its request."""
-        if (found := self._calls.pop(request_id, None)) is not None:
-            response, call = found
-            response.cancel()
+        if (call := self._calls.pop(request_id, None)) is not None:
             call.cancel()
 
     def follow(self, one: ToEngine) -> None:
@@ -215,7 +212,7 @@ class ServeEngineClient:
         """Ask the engine something. Raises EngineDiedError while it is away, and after `within_s`."""
         if self._away is not None:
             raise EngineDiedError
-        question = asyncio.ensure_future(outcome(method.remote(*args)))
+        question = outcome(method.remote(*args))
         self._questions.add(question)
         try:
             await asyncio.wait({question}, timeout=within_s)

@@ -76,9 +76,7 @@ class EngineLink:
         engine_id = self._known.engine_id
         while True:
             began_s, (taken, self._values) = self._now(), (self._values, {})
-            self._call = call = asyncio.ensure_future(
-                outcome(self._engine.attend.remote(taken, self._known.known, self._address))
-            )
+            self._call = call = outcome(self._engine.attend.remote(taken, self._known.known, self._address))
             try:
                 await self._answered(call, began_s)
             finally:

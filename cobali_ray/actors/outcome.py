@@ -12,18 +12,21 @@ from ray.serve.exceptions import RayServeException
 from cobali_ray.errors import CobaliError, EngineDiedError, InternalError
 
 
-async def outcome(response: Any) -> Any:
-    """Await a Serve call; cancelling the wait cancels the call.
+def outcome(response: Any) -> asyncio.Task[Any]:
+    """Wait for a Serve call; cancelling the wait cancels the call, also before that has begun.
 
     Raises:
         EngineDiedError: there is nobody to answer any more.
         InternalError: what was called raised something, and so is there.
     """
+    waiting = asyncio.ensure_future(_outcome(response))
+    waiting.add_done_callback(lambda done: response.cancel() if done.cancelled() else None)
+    return waiting
+
+
+async def _outcome(response: Any) -> Any:
     try:
         return await response
-    except asyncio.CancelledError:
-        response.cancel()
-        raise
     except RayTaskError as error:
         if isinstance(error.cause, RayError):
             raise EngineDiedError from error

@@ -285,5 +285,6 @@ def test_an_engine_that_goes_away_while_it_loads_is_waited_for():
     site.ask()
     site.do(Lost("a"))
     assert site.do(LoadFailed("a", LoadingError())) == []
-    (send,) = site.attend(incarnation_id="e2", loaded=True)
+    assert site.attend(incarnation_id="e2", loaded=False)[-1] == Load("a"), "its successor loads it"
+    (send,) = site.do(Loaded("a"))
     assert send.request.attempt == 1
