@@ -1,12 +1,11 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-# Without those that run whole benchmarks, and those of the training.
-QUICK := -m "not ray and not model and not gpu" \
-	$(patsubst %,--ignore-glob='*/%',test_bench_commands.py test_bench_peers.py test_training_*)
-# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
-# themselves.
-SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit
+QUICK := -m "not ray and not model and not gpu"
+# These run on all cores, each file in one process, for what a file opens once; the others wait more than they
+# compute: those of the page beside those of Ray.
+SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
+PAGE := tests/page tests/front
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 help: ## show this
@@ -33,9 +32,15 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/page
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE:%=--ignore=%) --ignore=tests/page
+	@echo "The page and the front end beside Ray: about six minutes, and then what became of each."
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-page test-ray
 endif
+
+test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
+	$(BIN)/python -m pytest $(PAGE)
+
+test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
+	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)
 
 lint: install-dev ## style, types, layers
 	$(BIN)/ruff check .
@@ -56,11 +61,18 @@ fuzz: install-dev ## fuzz a running server beside eight streams for two minutes;
 chaos: install-dev ## kill and stop the engine under streams for six minutes, and leave; ARGS="--seconds 60"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+lab: install-dev ## test the laboratory and the training, the long tests too
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "" workloads/tests training/tests $(ARGS)
+
+flaky: install-dev ## run each file of tests/ray and tests/page 20 times beside two busy processes, for hours; ARGS="tests/ray/test_life.py --times 5"
+	$(BIN)/python -m tools.flaky $(ARGS)
+
 boards: install-dev ## rebuild dashboards/*.json
 	$(BIN)/python dashboards/build_boards.py
 
-reference: install-dev ## rebuild the tables of docs/api.md
+reference: install-dev ## rebuild the tables of docs/api.md, and of rooms in ARCHITECTURE.md
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.rooms
 
 docs: install-dev ## build docs/ as a site in site/, which needs no server; ARGS=serve for a preview
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --strict)
@@ -81,4 +93,4 @@ constraints: ## pin every package again, after a change of pyproject.toml
 clean: ## remove the environment and caches; the compiled llama.cpp stays in the user's cache
 	rm -rf .venv .clients site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-.PHONY: help install install-dev serve unit coverage test lint browser cluster fuzz chaos boards reference docs monitoring-tools clients train constraints clean
+.PHONY: help install install-dev serve unit coverage test test-page test-ray lint browser cluster fuzz chaos lab flaky boards reference docs monitoring-tools clients train constraints clean

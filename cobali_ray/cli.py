@@ -132,8 +132,8 @@ def serve(
     def read(progress: Progress) -> EngineSettings:
         settings = read_settings(_read_config(config)[0] | found)
         require_tracing(settings)
-        if settings.api_keys_file is not None:
-            read_keys(settings.api_keys_file)
+        if settings.api.api_keys_file is not None:
+            read_keys(settings.api.api_keys_file)
         engines = places(settings)
         for place in engines:
             check_machine(place.settings)

@@ -4,24 +4,60 @@ What clients are told of an error and what the metrics call it is defined by its
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Outcome: TypeAlias = Literal["cancelled", "deadline", "bad_request", "refused", "error"]
+Path: TypeAlias = tuple[str | int, ...]
+"""Where in a body a field stands: the keys and indices that lead there."""
+Field: TypeAlias = str | Path
+"""A field of the body itself by its name, or any by its path."""
 INTERNAL = "internal_error"
 """The code of errors whose text is for operators only."""
 
 
+def path_of(field: Field) -> Path:
+    """Return the path of a field, which may have been a list on its way between processes."""
+    return (field,) if isinstance(field, str) else tuple(field)
+
+
+def dotted(path: Path) -> str:
+    """Return a path as OpenAI writes it: `messages[0].content`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
 class CobaliError(Exception):
-    """The root of all errors this package raises on purpose."""
+    """The root of all errors this package raises on purpose.
+
+    A subclass with facts is a dataclass of them, in the order of `args`; `template` says them.
+    """
 
     status: int = 500
     """Of the HTTP answer."""
     code: str = INTERNAL
     """How clients tell errors apart. A text is meant for clients if its code is not INTERNAL."""
-    param: str | None = None
+    path: Path = ()
     """The field at fault, where there is one."""
     outcome: Outcome = "error"
     """What a request that ends with it counts as; `error` is our fault."""
+    template: str = ""
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return self.template.format_map(vars(self)) if self.template else super().__str__()
+
+    def text(self, named: Callable[[Path], str] = dotted) -> str:
+        """Return what it says; `named` writes the fields in it as the API that was called has them."""
+        del named
+        return str(self)
+
+    @property
+    def param(self) -> str | None:
+        """The field at fault as OpenAI writes it."""
+        return dotted(self.path) or None
 
     @property
     def reason(self) -> str:
@@ -29,16 +65,14 @@ class CobaliError(Exception):
         return self.code
 
 
+@dataclass(eq=False)
 class MissingExtraError(CobaliError):
     """Something was asked for whose packages are an optional extra that is not installed."""
 
-    def __init__(self, module: str, remedy: str) -> None:
-        """`remedy` is the command that installs it."""
-        super().__init__(module, remedy)
-        self.module, self.remedy = module, remedy
-
-    def __str__(self) -> str:
-        return f"this needs {self.module}, which is not installed: {self.remedy}"
+    module: str
+    remedy: str
+    """The command that installs it."""
+    template = "this needs {module}, which is not installed: {remedy}"
 
 
 class BadRequestError(CobaliError):
@@ -54,12 +88,21 @@ class InvalidParameterError(BadRequestError):
 
     code = "invalid_value"
 
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(param, message)
-        self.param, self.message = param, message
+    def __init__(self, field: Field, *problem: str | Path) -> None:
+        """`problem` goes on from the field's name, by a verb or a colon; one with paths is the whole."""
+        parts = [part if isinstance(part, str) else tuple(part) for part in problem]
+        self.path, self.problem = path_of(field), parts
+        super().__init__(self.path, *parts)
 
     def __str__(self) -> str:
-        return self.message
+        return self.text()
+
+    def text(self, named: Callable[[Path], str] = dotted) -> str:
+        """Return what it says; `named` writes the fields in it as the API that was called has them."""
+        text = "".join(part if isinstance(part, str) else named(part) for part in self.problem)
+        if any(isinstance(part, tuple) for part in self.problem):
+            return text
+        return f"{named(self.path)}{'' if text.startswith(':') else ' '}{text}"
 
 
 class InvalidImageError(InvalidParameterError):
@@ -80,189 +123,159 @@ class UnknownParameterError(InvalidParameterError):
     code = "unknown_parameter"
 
 
+@dataclass(eq=False)
 class PromptTooLongError(BadRequestError):
     """The prompt leaves no room for an answer in one slot; `max_tokens` is the answer that was asked for.
 
     Clients such as litellm tell this error from others by OpenAI's wording, so the text begins with it.
     """
 
-    param = "prompt"
+    n_prompt: int
+    max_tokens: int
+    n_ctx_slot: int
+    at_least: bool = False
+    """It was refused before all of it was tokenised, and has `n_prompt` or more."""
+    path = ("prompt",)
     code = "context_length_exceeded"
 
-    def __init__(self, n_prompt: int, max_tokens: int, n_ctx_slot: int, at_least: bool = False) -> None:
-        """`at_least`: the prompt was refused before all of it was tokenised; it has `n_prompt` or more."""
-        super().__init__(n_prompt, max_tokens, n_ctx_slot, at_least)
-        self.n_prompt, self.max_tokens, self.n_ctx_slot = n_prompt, max_tokens, n_ctx_slot
-        self.at_least = at_least
-
     def __str__(self) -> str:
-        more = "at least " if self.at_least else ""
+        return self.text()
+
+    def text(self, named: Callable[[Path], str] = dotted) -> str:
+        """Return what it says; `named` writes the field as the API that was called has it."""
+        more, prompt = "at least " if self.at_least else "", named(self.path)
         return (
             f"This model's maximum context length is {self.n_ctx_slot} tokens. However, you requested "
-            f"{more}{self.n_prompt + self.max_tokens} tokens ({more}{self.n_prompt} in the prompt, "
-            f"{self.max_tokens} in the completion). Shorten the prompt; "
+            f"{more}{self.n_prompt + self.max_tokens} tokens ({more}{self.n_prompt} in the {prompt}, "
+            f"{self.max_tokens} in the completion). Shorten the {prompt}; "
             "operators can raise the setting n_ctx."
         )
 
 
-class TextTooLongError(BadRequestError):
+class TextTooLongError(InvalidParameterError):
     """A text has more tokens than the model embeds at once. It begins with OpenAI's wording, see above."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, param: str, n_least: int, n_most: int) -> None:
-        super().__init__(param, n_least, n_most)
-        self.param, self.n_least, self.n_most = param, n_least, n_most
+    def __init__(self, field: Field, n_least: int, n_most: int) -> None:
+        super().__init__(field)
+        self.args = self.path, n_least, n_most
+        self.n_least, self.n_most = n_least, n_most
 
-    def __str__(self) -> str:
+    def text(self, named: Callable[[Path], str] = dotted) -> str:
+        """Return what it says; `named` writes the field as the API that was called has it."""
         return (
-            f"This model's maximum context length is {self.n_most} tokens. However, {self.param} has a text "
-            f"of at least {self.n_least} tokens. Shorten it; operators can raise the setting n_ctx, as far "
-            "as the model was trained for."
+            f"This model's maximum context length is {self.n_most} tokens. However, {named(self.path)} has a "
+            f"text of at least {self.n_least} tokens. Shorten it; operators can raise the setting n_ctx, as "
+            "far as the model was trained for."
         )
 
 
+@dataclass(eq=False)
 class WrongTaskError(BadRequestError):
     """The model cannot do what its route is for."""
 
-    param = "model"
+    model: str
+    why: str
+    path = ("model",)
     code = "model_not_supported"
-
-    def __init__(self, model: str, why: str) -> None:
-        super().__init__(model, why)
-        self.model, self.why = model, why
-
-    def __str__(self) -> str:
-        return f"The model '{self.model}' {self.why}."
+    template = "The model '{model}' {why}."
 
 
+@dataclass(eq=False)
 class TooManyTokensError(BadRequestError):
     """A text has more tokens than the caller can use; it was not tokenised to its end."""
 
+    n_least: int
+    n_most: int
     code = "too_many_tokens"
-
-    def __init__(self, n_least: int, n_most: int) -> None:
-        super().__init__(n_least, n_most)
-        self.n_least, self.n_most = n_least, n_most
-
-    def __str__(self) -> str:
-        return f"The text has at least {self.n_least} tokens; at most {self.n_most} are accepted."
+    template = "The text has at least {n_least} tokens; at most {n_most} are accepted."
 
 
+@dataclass(eq=False)
 class HeadersTooLargeError(BadRequestError):
     """The headers of a request are too long."""
 
+    limit_bytes: int
     status = 431
     code = "headers_too_large"
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(limit_bytes)
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"The headers of a request may have {self.limit_bytes} bytes in all."
+    template = "The headers of a request may have {limit_bytes} bytes in all."
 
 
+@dataclass(eq=False)
 class BodyTooLargeError(BadRequestError):
     """The HTTP body is over the operator's limit."""
 
+    limit_bytes: int
     status = 413
     code = "body_too_large"
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(limit_bytes)
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"The request body is larger than {self.limit_bytes} bytes (setting max_body_bytes)."
+    template = "The request body is larger than {limit_bytes} bytes (setting max_body_bytes)."
 
 
+@dataclass(eq=False)
 class BodyTimeoutError(BadRequestError):
     """The sender of a body stopped in the middle of it."""
 
+    timeout_s: float
     status = 408
     code = "body_timeout"
-
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self.timeout_s = timeout_s
-
-    def __str__(self) -> str:
-        return f"No more of the request body arrived for {self.timeout_s:g} s."
+    template = "No more of the request body arrived for {timeout_s:g} s."
 
 
+@dataclass(eq=False)
 class UnsupportedEncodingError(BadRequestError):
     """The HTTP body has a content encoding that is not read here."""
 
+    encoding: str
+    known: str
     status = 415
     code = "unsupported_encoding"
-
-    def __init__(self, encoding: str, known: str) -> None:
-        super().__init__(encoding, known)
-        self.encoding, self.known = encoding, known
-
-    def __str__(self) -> str:
-        return f"The content encoding {self.encoding!r} is not supported; send {self.known} or none."
+    template = "The content encoding {encoding!r} is not supported; send {known} or none."
 
 
+@dataclass(eq=False)
 class MalformedBodyError(BadRequestError):
     """The HTTP body is not a JSON object."""
 
+    why: str
     code = "invalid_json"
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"The request body must be one JSON object: {self.why}."
+    template = "The request body must be one JSON object: {why}."
 
 
+@dataclass(eq=False)
 class UnknownModelError(BadRequestError):
     """A model name that this server does not serve."""
 
+    asked: str
+    served: str
     status = 404
-    param = "model"
+    path = ("model",)
     code = "model_not_found"
-
-    def __init__(self, asked: str, served: str) -> None:
-        super().__init__(asked, served)
-        self.asked, self.served = asked, served
-
-    def __str__(self) -> str:
-        return f"The model '{self.asked}' does not exist here; this server serves '{self.served}'."
+    template = "The model '{asked}' does not exist here; this server serves '{served}'."
 
 
+@dataclass(eq=False)
 class NotStoredError(BadRequestError):
     """A stored response was requested; none is stored."""
 
+    response_id: str
     status = 404
     code = "not_stored"
-
-    def __init__(self, response_id: str) -> None:
-        super().__init__(response_id)
-        self.response_id = response_id
-
-    def __str__(self) -> str:
-        return (
-            f"Response with id '{self.response_id}' not found: this server stores no responses. "
-            "Send the earlier items in input."
-        )
+    template = (
+        "Response with id '{response_id}' not found: this server stores no responses. "
+        "Send the earlier items in input."
+    )
 
 
+@dataclass(eq=False)
 class ModelNotAllowedError(BadRequestError):
     """A model that the request's key may not use."""
 
+    asked: str
     status = 403
-    param = "model"
+    path = ("model",)
     code = "model_not_allowed"
-
-    def __init__(self, asked: str) -> None:
-        super().__init__(asked)
-        self.asked = asked
-
-    def __str__(self) -> str:
-        return f"This API key may not use the model '{self.asked}'."
+    template = "This API key may not use the model '{asked}'."
 
 
 class WrongKeyError(BadRequestError):
@@ -270,71 +283,54 @@ class WrongKeyError(BadRequestError):
 
     status = 401
     code = "invalid_api_key"
-
-    def __str__(self) -> str:
-        return "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
+    template = "Missing or wrong API key: send one of the configured api_keys as 'Authorization: Bearer KEY'."
 
 
+@dataclass(eq=False)
 class ForeignOriginError(BadRequestError):
     """The request comes from a web page that is neither the server's own nor allowed."""
 
+    origin: str
     status = 403
     code = "origin_not_allowed"
-
-    def __init__(self, origin: str) -> None:
-        super().__init__(origin)
-        self.origin = origin
-
-    def __str__(self) -> str:
-        return (
-            f"Pages of the origin {self.origin!r} may not use this server; "
-            "operators can add it to the setting allowed_origins."
-        )
+    template = (
+        "Pages of the origin {origin!r} may not use this server; "
+        "operators can add it to the setting allowed_origins."
+    )
 
 
+@dataclass(eq=False)
 class ForeignHostError(BadRequestError):
     """A server on loopback was addressed by a public DNS name."""
 
+    host: str
     status = 403
     code = "host_not_allowed"
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return (
-            f"This server listens on loopback and does not answer to the name {self.host!r}; operators can "
-            "add the origin of its pages, such as https://NAME, to the setting allowed_origins."
-        )
+    template = (
+        "This server listens on loopback and does not answer to the name {host!r}; operators can "
+        "add the origin of its pages, such as https://NAME, to the setting allowed_origins."
+    )
 
 
+@dataclass(eq=False)
 class SlotBusyError(BadRequestError):
     """A slot cannot be saved, filled or emptied now."""
 
+    slot_id: int
+    why: str
     status = 409
     code = "slot_busy"
-
-    def __init__(self, slot_id: int, why: str) -> None:
-        super().__init__(slot_id, why)
-        self.slot_id, self.why = slot_id, why
-
-    def __str__(self) -> str:
-        return f"Slot {self.slot_id} is not free: {self.why}; try again later."
+    template = "Slot {slot_id} is not free: {why}; try again later."
 
 
+@dataclass(eq=False)
 class ModelBusyError(BadRequestError):
     """A model cannot be unloaded now."""
 
+    n_open: int
     status = 409
     code = "model_busy"
-
-    def __init__(self, n_open: int) -> None:
-        super().__init__(n_open)
-        self.n_open = n_open
-
-    def __str__(self) -> str:
-        return f"The model is still working on {self.n_open} requests; try again when they have finished."
+    template = "The model is still working on {n_open} requests; try again when they have finished."
 
 
 class UnknownStreamError(BadRequestError):
@@ -342,54 +338,40 @@ class UnknownStreamError(BadRequestError):
 
     status = 404
     code = "stream_not_found"
-
-    def __str__(self) -> str:
-        return "This key has no such stream: it was not resumable, or nobody read it for too long."
+    template = "This key has no such stream: it was not resumable, or nobody read it for too long."
 
 
+@dataclass(eq=False)
 class SlotFileError(BadRequestError):
     """A file from which a slot cannot be restored."""
 
-    param = "filename"
+    why: str
+    path = ("filename",)
     code = "invalid_slot_file"
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"The slot's file cannot be used: {self.why}."
+    template = "The slot's file cannot be used: {why}."
 
 
+@dataclass(eq=False)
 class NoInfillError(BadRequestError):
     """The model's vocabulary has no tokens that say where text is missing."""
 
+    model: str
     status = 501
     code = "infill_not_supported"
-
-    def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self.model = model
-
-    def __str__(self) -> str:
-        return (
-            f"The model {self.model} was not trained to fill text in: its vocabulary has no tokens for it. "
-            "Serve one that was, such as Qwen2.5-Coder."
-        )
+    template = (
+        "The model {model} was not trained to fill text in: its vocabulary has no tokens for it. "
+        "Serve one that was, such as Qwen2.5-Coder."
+    )
 
 
+@dataclass(eq=False)
 class NotOfferedError(BadRequestError):
     """Something that another server does with its models."""
 
+    what: str
     status = 403
     code = "not_offered"
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return f"This server does not support {self.what}: its models are named in its settings."
+    template = "This server does not support {what}: its models are named in its settings."
 
 
 class SlotFilesOffError(BadRequestError):
@@ -397,12 +379,10 @@ class SlotFilesOffError(BadRequestError):
 
     status = 501
     code = "not_supported"
-
-    def __str__(self) -> str:
-        return (
-            "This server does not save slots: the setting slot_save_path is not set, "
-            "or the model's cache cannot be split by slot."
-        )
+    template = (
+        "This server does not save slots: the setting slot_save_path is not set, "
+        "or the model's cache cannot be split by slot."
+    )
 
 
 class FixedScalesError(BadRequestError):
@@ -410,12 +390,10 @@ class FixedScalesError(BadRequestError):
 
     status = 501
     code = "not_supported"
-
-    def __str__(self) -> str:
-        return (
-            "Scales are set in the setting adapters and cannot change while the server runs: "
-            "name an adapter as the model, or in the field lora."
-        )
+    template = (
+        "Scales are set in the setting adapters and cannot change while the server runs: "
+        "name an adapter as the model, or in the field lora."
+    )
 
 
 class RefusedError(CobaliError):
@@ -427,15 +405,15 @@ class RefusedError(CobaliError):
     retry_after_s: float = 1.0
 
 
+@dataclass(eq=False)
 class QueueFullError(RefusedError):
     """The bounded queue has no room for this request."""
 
+    what: str
+    limit: int
+    retry_after_s: float
     status = 429
     code = "queue_full"
-
-    def __init__(self, what: str, limit: int, retry_after_s: float) -> None:
-        super().__init__(what, limit, retry_after_s)
-        self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
 
     @property
     def reason(self) -> str:
@@ -451,15 +429,15 @@ class QueueFullError(RefusedError):
         )
 
 
+@dataclass(eq=False)
 class RateLimitError(RefusedError):
     """The request's key has used up one of its limits."""
 
+    what: str
+    limit: int
+    retry_after_s: float
     status = 429
     code = "rate_limit_exceeded"
-
-    def __init__(self, what: str, limit: int, retry_after_s: float) -> None:
-        super().__init__(what, limit, retry_after_s)
-        self.what, self.limit, self.retry_after_s = what, limit, retry_after_s
 
     def __str__(self) -> str:
         return (
@@ -468,57 +446,52 @@ class RateLimitError(RefusedError):
         )
 
 
+@dataclass(eq=False)
 class WaitTooLongError(RefusedError):
     """The request could not begin in the time that it or the operator allows; it was not let in."""
 
+    predicted_s: float
+    allowed_s: float
+    allowed_by: str
     status = 429
     code = "wait_too_long"
+    template = (
+        "The answer could not begin within {allowed_s:g} s ({allowed_by}): "
+        "it is predicted to begin in {predicted_s:.1f} s."
+    )
 
-    def __init__(self, predicted_s: float, allowed_s: float, allowed_by: str) -> None:
-        super().__init__(predicted_s, allowed_s, allowed_by)
-        self.predicted_s, self.allowed_s, self.allowed_by = predicted_s, allowed_s, allowed_by
-        self.retry_after_s = predicted_s - allowed_s
-
-    def __str__(self) -> str:
-        return (
-            f"The answer could not begin within {self.allowed_s:g} s ({self.allowed_by}): "
-            f"it is predicted to begin in {self.predicted_s:.1f} s."
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.retry_after_s = self.predicted_s - self.allowed_s
 
 
 class DrainingError(RefusedError):
     """The server is shutting down: running requests finish, new ones are refused."""
 
     code = "draining"
-
-    def __str__(self) -> str:
-        return "The server is draining and takes no new requests."
+    template = "The server is draining and takes no new requests."
 
 
 class LoadingError(RefusedError):
     """The engine is not there yet, or is being restarted."""
 
     code = "loading"
-
-    def __str__(self) -> str:
-        return "The model is still loading."
+    template = "The model is still loading."
 
 
 class UnloadedError(LoadingError):
     """The engine holds no model at the moment; it loads one when it is told to."""
 
-    def __str__(self) -> str:
-        return "The model is not loaded."
+    template = "The model is not loaded."
 
 
+@dataclass(eq=False)
 class NoRoomError(RefusedError):
     """There is no memory for a model now, and nothing idle that could make room for it."""
 
+    n_bytes: int
+    n_free_bytes: int
     code = "no_room"
-
-    def __init__(self, n_bytes: int, n_free_bytes: int) -> None:
-        super().__init__(n_bytes, n_free_bytes)
-        self.n_bytes, self.n_free_bytes = n_bytes, n_free_bytes
 
     def __str__(self) -> str:
         return (
@@ -527,15 +500,14 @@ class NoRoomError(RefusedError):
         )
 
 
+@dataclass(eq=False)
 class ModelTooLargeError(CobaliError):
     """A model that this machine can never hold."""
 
+    n_bytes: int
+    most_bytes: int
     status = 507
     code = "model_too_large"
-
-    def __init__(self, n_bytes: int, most_bytes: int) -> None:
-        super().__init__(n_bytes, most_bytes)
-        self.n_bytes, self.most_bytes = n_bytes, most_bytes
 
     def __str__(self) -> str:
         return (
@@ -548,25 +520,19 @@ class AdapterGoneError(RefusedError):
     """The adapter of a request is no longer loaded, or is now a different file."""
 
     code = "adapter_gone"
-
-    def __str__(self) -> str:
-        return "The adapter was changed while this request was on its way; send it again."
+    template = "The adapter was changed while this request was on its way; send it again."
 
 
+@dataclass(eq=False)
 class DeadlineExceededError(CobaliError):
     """The request's own time limit passed before it was finished."""
 
+    timeout_s: float
     status = 504
     code = "deadline_exceeded"
-    param = "timeout_s"
+    path = ("timeout_s",)
     outcome = "deadline"
-
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(timeout_s)
-        self.timeout_s = timeout_s
-
-    def __str__(self) -> str:
-        return f"The request did not finish within its deadline of {self.timeout_s:g} s (timeout_s)."
+    template = "The request did not finish within its deadline of {timeout_s:g} s (timeout_s)."
 
 
 class RequestCancelledError(CobaliError):
@@ -574,9 +540,7 @@ class RequestCancelledError(CobaliError):
 
     code = "request_cancelled"
     outcome = "cancelled"
-
-    def __str__(self) -> str:
-        return "The request was cancelled."
+    template = "The request was cancelled."
 
 
 class InternalError(CobaliError):
@@ -587,15 +551,13 @@ class InvariantError(InternalError):
     """The books do not balance. If the scheduler raises it, its notes say how that came about."""
 
 
+@dataclass(eq=False)
 class IllegalTransitionError(InvariantError):
     """A lifecycle event that the current status does not allow."""
 
-    def __init__(self, status: str, event: str) -> None:
-        super().__init__(status, event)
-        self.before, self.event = status, event
-
-    def __str__(self) -> str:
-        return f"event {self.event} is not allowed in status {self.before}"
+    before: str
+    event: str
+    template = "event {event} is not allowed in status {before}"
 
 
 class BackendError(InternalError):
@@ -606,55 +568,45 @@ class CacheFullError(BackendError):
     """The KV cache has no room for the batch; nothing was computed."""
 
 
+@dataclass(eq=False)
 class SlotFaultError(BackendError):
     """One slot's part of a batch is at fault; the others can continue without it."""
 
-    def __init__(self, slot_id: int, why: str) -> None:
-        super().__init__(slot_id, why)
-        self.slot_id, self.why = slot_id, why
-
-    def __str__(self) -> str:
-        return f"slot {self.slot_id}: {self.why}"
+    slot_id: int
+    why: str
+    template = "slot {slot_id}: {why}"
 
 
 class EngineDiedError(InternalError):
     """The engine process ended while the request was in it."""
 
     code = "engine_died"
-
-    def __str__(self) -> str:
-        return "The engine stopped while it was working on this request; it restarts automatically."
+    template = "The engine stopped while it was working on this request; it restarts automatically."
 
 
 class EventsLostError(InternalError):
     """Events of the request did not get from the engine to its client; the engine itself keeps running."""
 
     code = "events_lost"
-
-    def __str__(self) -> str:
-        return "Part of this answer was lost on the way from the engine; send the request again."
+    template = "Part of this answer was lost on the way from the engine; send the request again."
 
 
+@dataclass(eq=False)
 class ConfigError(CobaliError):
     """A setting the server cannot work with; `setting` names it."""
 
-    def __init__(self, setting: str, message: str) -> None:
-        super().__init__(setting, message)
-        self.setting, self.message = setting, message
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {self.message}"
+    setting: str
+    message: str
+    template = "{setting}: {message}"
 
 
+@dataclass(eq=False)
 class StartError(CobaliError):
     """Ray or Serve did not come up."""
 
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(what, why)
-        self.what, self.why = what, why
-
-    def __str__(self) -> str:
-        return f"{self.what} did not start: {self.why}"
+    what: str
+    why: str
+    template = "{what} did not start: {why}"
 
 
 class ModelNotFoundError(ConfigError):

@@ -15,7 +15,7 @@ from typing import Any
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fields import NEUTRAL_FIELDS, REFUSED_FIELDS
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.settings import ApiSettings
+from cobali_ray.settings import ApiSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 MARKED = re.compile(r"(<!-- (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -35,8 +35,7 @@ def write_facts() -> None:
 
 def observed_at(url: str) -> dict[str, Any]:
     """Return the facts of the server at `url`."""
-    defaults = {name: setting.default for name, setting in EngineSettings.model_fields.items()}
-    return observed(_json(f"{url}/v1/models"), _json(f"{url}/openapi.json"), defaults)
+    return observed(_json(f"{url}/v1/models"), _json(f"{url}/openapi.json"), EngineSettings().values())
 
 
 def _json(url: str) -> Any:

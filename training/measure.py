@@ -8,7 +8,7 @@ from statistics import median
 
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, open_backend
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import read_settings
 from cobali_workloads.offline import run_offline
 from training.check import note
 from training.errors import TrainingError
@@ -27,7 +27,7 @@ def measure(workshop: Workshop) -> None:
         TrainingError: loading or decoding is slower than promised.
     """
     loads, rates = [], []
-    settings = EngineSettings(n_slots=1, n_ctx=_N_CTX, n_threads=1)
+    settings = read_settings({"n_slots": 1, "n_ctx": _N_CTX, "n_threads": 1})
     for _ in range(_N_TIMES):
         started = time.perf_counter()
         backend = open_backend(settings, workshop.gguf("Q8_0"))

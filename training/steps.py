@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import PLACES
 from training.begin import read_weights
 from training.checkpoint import load_checkpoint
 from training.corpus import server
@@ -38,7 +38,7 @@ def make_corpus(recipe: Recipe, workshop: Workshop) -> None:
 
     A run that begins with another's weights needs that one's tokenizer in the folder, and keeps it.
     """
-    for name in server.unexplained(EngineSettings.model_fields):
+    for name in server.unexplained(PLACES):
         CONSOLE.print(f"No entry explains the setting {name}.", style="yellow", markup=False, highlight=False)
     tokenizer = load(workshop.tokenizer) if recipe.weights else _tokenizer(recipe)
     tokenizer.save(str(workshop.tokenizer))

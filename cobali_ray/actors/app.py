@@ -1,6 +1,9 @@
 """build(settings) and join(settings): the one place where all parts are joined."""
 
-# Serve reads the annotation of `build` to validate `args`, so no postponed annotations in this file.
+from __future__ import annotations
+
+from typing import Any
+
 import ray
 from ray import serve
 from ray.serve import Application
@@ -10,7 +13,7 @@ from cobali_ray.actors.ingress import Ingress
 from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.keyring import read_keys
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import EngineSettings, read_settings
 
 MAX_ONGOING = 100_000
 """Serve's own limit stays out of the way: the engine's door decides, and answers in OpenAI's words."""
@@ -22,9 +25,9 @@ HEALTH_S = 0.25
 """How often Serve looks whether the engine lives: on average, a successor is started after half of it."""
 
 
-def build(settings: EngineSettings) -> Application:
-    """Return the application for `serve run`; `args` of serve_config.yaml become `settings`."""
-    return join(settings)
+def build(args: dict[str, Any]) -> Application:
+    """Return the application for `serve run`, given the `args` of serve_config.yaml."""
+    return join(read_settings(args))
 
 
 def join(settings: EngineSettings, *, listens: str | None = None) -> Application:
@@ -34,8 +37,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     Deployed again, only those parts are restarted that are told something else than before.
     """
     require_tracing(settings)
-    if settings.api_keys_file is not None:
-        read_keys(settings.api_keys_file)  # what is wrong with it is said here and now
+    if settings.api.api_keys_file is not None:
+        read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
     found, version = places(settings), versions(settings, listens)
     shares = gpu_shares(found, _gpus())
     engines = [
@@ -47,7 +50,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
                 max_ongoing_requests=MAX_ONGOING,
                 health_check_period_s=HEALTH_S,
                 health_check_timeout_s=5,
-                graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
+                graceful_shutdown_timeout_s=settings.server.drain_timeout_s + 5,
                 graceful_shutdown_wait_loop_s=0.1,
                 ray_actor_options={"num_cpus": N_CPUS, "num_gpus": shares[place.engine_id]},
             ),
@@ -58,10 +61,10 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name=INGRESS,
-        num_replicas=settings.n_ingress,
+        num_replicas=settings.api.n_ingress,
         max_ongoing_requests=MAX_ONGOING,
         health_check_period_s=2,
-        graceful_shutdown_timeout_s=settings.drain_timeout_s + 5,
+        graceful_shutdown_timeout_s=settings.server.drain_timeout_s + 5,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )

@@ -1,7 +1,8 @@
 """A server's own folder, of its sockets and of HAProxy's files, and what a server that was killed left there.
 
 A server holds a lock on a file in its folder. Linux lets go of it when the server ends, however it ends: a
-lock that can be had proves that nobody is there any more. Whose processes are left, their environment proves.
+lock that can be had proves that nobody is there any more. A process belongs to the server if the environment
+it was started with names the folder, which only the server's own processes inherit.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.layout import ForIngress, Served
 from cobali_ray.actors.tracing import open_tracing
-from cobali_ray.actors.usage import beside
 from cobali_ray.actors.where import stay_here
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.judges import Judges
 from cobali_ray.telemetry.log import configure_logging
+from cobali_ray.telemetry.usage import beside
 
 SWITCH_S = 0.001
 """How long a thread of the intake may keep the event loop from the interpreter; Python's own is 5 ms."""
@@ -33,10 +33,10 @@ class Ingress:
         told: ForIngress,
     ) -> None:
         """Look for the engines. `served` tells of each."""
-        configure_logging(level=told.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
+        configure_logging(level=told.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
-        self._api = told.api
+        self._told = told
         vocabularies = Vocabularies()
         self._clients = {
             one.engine_id: ServeEngineClient(engine, one.engine_id, vocabularies)
@@ -60,13 +60,20 @@ class Ingress:
         self._fleet = Fleet(served_models, beside)
         for client in self._clients.values():
             client.start()
-        self._tracing = open_tracing(told.otlp_endpoint, "ingress")
+        self._tracing = open_tracing(told.server.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build the app of this replica."""
         judges = Judges()
         judges.warm()
-        self._app = build_api(self._fleet, self._api, tracer=self._tracing, judges=judges)
+        self._app = build_api(
+            self._fleet,
+            self._told.api,
+            tracer=self._tracing,
+            judges=judges,
+            listens=self._told.listens,
+            echo_request_id=False,  # Serve puts it on every answer, also on its own
+        )
         self._app.openapi()  # made now and not beside streams
         return self._app
 

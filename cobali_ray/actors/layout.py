@@ -1,15 +1,21 @@
-"""Which engines an application has, and what each of its parts is told. Knows no Ray."""
+"""Which engines an application has, and what each of its parts is told. Knows no Ray.
+
+An engine's name ("0" if there is only one) is its `engine_id` everywhere: the label `engine` of every series,
+the variable of the dashboards, the `by` of every rule, in log lines, the tick log, `EngineState`, each
+message on the wire, the feed and spans. It survives a restart of the engine; `incarnation_id`, by which
+readers tell a new process from the last one, does not.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_INGRESS, EngineSettings, listed, settings_of_engines
+from cobali_ray.settings import ApiSettings, EngineSettings, listed, settings_of_engines
+from cobali_ray.settings.engine import ProcessSettings, ServerSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 INGRESS = "ingress"
@@ -32,36 +38,37 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
     """Return the engines that the settings name. Raises ConfigError that names the engine and the setting."""
     found = []
     for name, own in settings_of_engines(settings).items():
-        cores, gpus = _cores_of(name, own), _gpus_of(own)
-        for i in range(own.replicas):
-            words = [word for word in (name, str(i) if own.replicas > 1 else "") if word]
-            alone = {field: EngineSettings.model_fields[field].get_default() for field in _NOT_TOLD}
-            alone["engines"] = {}
-            if own.min_replicas is not None:
-                stays = i < own.min_replicas
-                alone["load"] = "eager" if stays else "on_demand"
-                alone["keep_alive_s"] = None if stays else own.keep_alive_s
+        processes, names = own.processes, own.names
+        n, least = processes.replicas, processes.min_replicas
+        cores, gpus = _cores_of(name, processes), _gpus_of(processes)
+        alone = own.replaced(engines={}, api=ApiSettings(), replicas=1, min_replicas=None, model_aliases=())
+        for i in range(n):
+            words = [word for word in (name, str(i) if n > 1 else "") if word]
+            told = alone.replaced(cores=cores[i], gpus=gpus[i])
+            if least is not None:
+                stays = i < least
+                told = told.replaced(
+                    load="eager" if stays else "on_demand",
+                    keep_alive_s=None if stays else processes.keep_alive_s,
+                )
             found.append(
                 Place(
                     engine_id="-".join(words) or ONLY_ENGINE,
                     deployment="-".join(["engine", *words]),
-                    names=own.names,
-                    settings=own.model_copy(update=alone | {"cores": cores[i], "gpus": gpus[i]}),
+                    names=names,
+                    settings=told,
                 )
             )
     return tuple(found)
 
 
-_NOT_TOLD = (*sorted(OF_INGRESS), "replicas", "min_replicas", "model_aliases")
-
-
 def gpu_shares(found: Sequence[Place], n_gpus: int) -> dict[str, float]:
     """Return the part of a GPU that each engine has reserved: equal ones, which fit on whole GPUs."""
-    users = [place for place in found if place.settings.n_gpu_layers != 0]
+    users = [place for place in found if place.settings.llama.n_gpu_layers != 0]
     own = 1.0 / -(-len(users) // n_gpus) if users and n_gpus else 0.0
     shares = {place.engine_id: own if place in users else 0.0 for place in found}
-    told = {p.engine_id: p.settings.gpu_share for p in found if p.settings.gpu_share is not None}
-    return shares | told
+    told = {place.engine_id: place.settings.processes.gpu_share for place in found}
+    return shares | {engine_id: share for engine_id, share in told.items() if share is not None}
 
 
 class Served(NamedTuple):
@@ -87,10 +94,10 @@ def served_by(found: Sequence[Place]) -> list[Served]:
             names=place.names,
             adapters=tuple((own := place.settings).adapters),
             model=own.model,
-            on_demand=own.load == "on_demand",
-            scale_up_wait_s=own.scale_up_wait_s,
-            max_queue=own.max_queue,
-            stall_timeout_s=own.stall_timeout_s,
+            on_demand=own.processes.load == "on_demand",
+            scale_up_wait_s=own.processes.scale_up_wait_s,
+            max_queue=own.limits.max_queue,
+            stall_timeout_s=own.processes.stall_timeout_s,
         )
         for place in found
     ]
@@ -100,63 +107,50 @@ class ForIngress(NamedTuple):
     """What the HTTP layer is told: nothing of any engine, so that no change of one concerns it."""
 
     api: ApiSettings
-    log_level: str
-    otlp_endpoint: str | None
+    server: ServerSettings
+    listens: str | None
+    """Where clients reach it, if that is not at Serve's own proxy."""
 
 
 def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
-    """Return what the HTTP layer is told.
-
-    `listens` is where clients reach it, if that is not at Serve's own proxy.
-    """
-    api = ApiSettings(
-        api_keys=settings.api_keys,
-        api_keys_file=settings.api_keys_file,
-        n_ingress=settings.n_ingress,
-        allowed_origins=settings.allowed_origins,
-        listens=listens,
-        strict=settings.strict,
-        max_body_bytes=settings.max_body_bytes,
-        default_max_tokens=settings.default_max_tokens,
-        default_timeout_s=settings.default_timeout_s,
-        echo_request_id=False,  # Serve puts it on every answer, also on its own
-        min_stream_gap_s=settings.min_stream_gap_s,
-    )
-    return ForIngress(api, settings.log_level, settings.otlp_endpoint)
+    """Return what the HTTP layer is told."""
+    return ForIngress(settings.api, settings.server, listens)
 
 
 def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
     """Return a name for what each deployment is told: Serve restarts those whose name changes."""
     found = places(settings)
-    told = {place.deployment: _version(place.settings) for place in found}
-    return told | {INGRESS: _version(for_ingress(settings, listens), served_by(found))}
+    told = {place.deployment: _version(place.settings.values()) for place in found}
+    return told | {
+        INGRESS: _version(asdict(settings.api), asdict(settings.server), listens, served_by(found))
+    }
 
 
 def _version(*told: object) -> str:
     """Hash slowly, because API keys are in it and Serve shows it."""
-    text = "\0".join(repr(dict(one)) if isinstance(one, EngineSettings) else repr(one) for one in told)
+    text = "\0".join(map(repr, told))
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 
 
-def _cores_of(name: str, own: EngineSettings) -> list[str | None]:
+def _cores_of(name: str, asked: ProcessSettings) -> list[str | None]:
     """Share the CPUs among the replicas of an engine."""
-    if own.cores is None:
-        return [None] * own.replicas
-    cores = listed(own.cores)
-    if len(cores) < own.replicas:
+    if asked.cores is None:
+        return [None] * asked.replicas
+    cores = listed(asked.cores)
+    if len(cores) < asked.replicas:
         where = f"engines.{name}.cores" if name else "cores"
-        raise ConfigError(where, f"{own.cores} are too few CPUs for {own.replicas} replicas")
-    return [*_parts(cores, own.replicas)]
+        raise ConfigError(where, f"{asked.cores} are too few CPUs for {asked.replicas} replicas")
+    return [*_parts(cores, asked.replicas)]
 
 
-def _gpus_of(own: EngineSettings) -> list[str | None]:
+def _gpus_of(asked: ProcessSettings) -> list[str | None]:
     """Share the GPUs among the replicas of an engine, several of which may have one."""
-    if own.gpus is None:
-        return [None] * own.replicas
-    gpus = listed(own.gpus)
-    if len(gpus) < own.replicas:
-        return [str(gpus[i % len(gpus)]) for i in range(own.replicas)]
-    return [*_parts(gpus, own.replicas)]
+    if asked.gpus is None:
+        return [None] * asked.replicas
+    gpus = listed(asked.gpus)
+    if len(gpus) < asked.replicas:
+        return [str(gpus[i % len(gpus)]) for i in range(asked.replicas)]
+    return [*_parts(gpus, asked.replicas)]
 
 
 def _parts(numbers: Sequence[int], n: int) -> list[str]:

@@ -44,7 +44,7 @@ class EngineLink:
         admit: Callable[[str], None] = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`address` is where engines of other nodes find this ingress; `admit` gets the key of such a one."""
+        """Say where an engine on another node finds this ingress; `admit` gets the key it is known by."""
         self._engine, self._known, self._hear, self._now = engine, known, hear, now
         self._address, self._admit = address, admit
         self._values: dict[HttpTime, list[float]] = {}

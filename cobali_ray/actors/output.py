@@ -2,6 +2,9 @@
 
 Engines and ingresses write JSON lines into Ray's files, and Ray hands them on to this process
 (`hear_workers`). Whatever else Ray, Serve and C++ libraries print is kept away from both (`Apart`).
+
+On a terminal, `Screen` shows them by `telemetry/lines.py` and `banner.py`, which are pure; elsewhere
+`JsonLines` passes them on unchanged.
 """
 
 from __future__ import annotations

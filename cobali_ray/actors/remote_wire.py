@@ -5,6 +5,12 @@ keys travel, over Ray's control path: the ingress's in its address, the engine's
 Whoever the ingress does not know is not let in. A message has in front which connection it is of and which
 message of it, so that one that is missing is noticed; an engine that has nothing to say says so four times a
 second, so that one that cannot be heard is noticed, too.
+
+The messages are those of `wire.py`, and an engine on the ingress's own node uses the Unix socket instead. In
+front of each message are a random number of its connection and its own number within that, 8 bytes each,
+little-endian. A missing number, or a second connection, means that events may be lost: the requests of that
+engine go on elsewhere, after what has arrived. The ingress counts polls, not time, so that one that was busy
+does not take its own delay for the engine's silence.
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 
 HAProxy (`front.py`) in front of replicas whose user code runs in the main loop: with the default Python proxy
 128 streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
+
+Ray's node starts beside the fork server's imports; then Serve's controller, the front end and the app start
+concurrently (`steps.py` shows them). One timer bounds everything after Ray's own start, retries included. A
+signal ends a start at once: a thread receives it (`signal.set_wakeup_fd`), because the main thread may be
+waiting in Ray's C++, kills what was started and ends the process.
+
+Nothing outlives `cobali serve`, not even if it is killed. Ray has Linux end the GCS and the raylet with it;
+the fork server, whose input it holds open, then kills every process of the server; HAProxy ends with the
+thread that started it (`end_with_parent` in `signals.py`); and the next start clears what is left
+(`folder.py`). If the GCS or the raylet ends first, the server says so and exits with status 1
+(`watching_node` in `node.py`).
 """
 
 from __future__ import annotations
@@ -150,7 +161,7 @@ class _Server:
                 with _watching_signals(self._break_off):
                     with steps.step("finding the model") as progress:
                         settings = self._read(progress)
-                    if settings.log_level == "debug":
+                    if settings.server.log_level == "debug":
                         verbose.set()
                         self._apart.undo()
                     self._start(settings, steps, running)
@@ -166,7 +177,7 @@ class _Server:
                 )
                 settings = self._until_stopped(settings, wishes)
             stopping_s = time.monotonic()
-            limit_s = settings.drain_timeout_s
+            limit_s = settings.server.drain_timeout_s
             self._output.say("draining", n_requests=_n_open(self._url), limit_s=limit_s)
             with on_signals(_give_up):
                 in_order = _drain(settings, self._output)
@@ -363,7 +374,7 @@ def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
     """Return what the banner says of the settings and of the engines."""
     return {
         "models": [_model_facts(place) for place in places(settings)],
-        "needs_key": bool(settings.api_keys or settings.api_keys_file),
+        "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
     }
 
 
@@ -377,7 +388,7 @@ def _model_facts(place: Place) -> dict[str, Any]:
     with contextlib.suppress(Exception):  # a running server does not end because its banner lacks a fact
         told = handle_of(APP_NAME, place.deployment).describe.remote().result(timeout_s=ASK_S)
         facts |= told["runs"]
-    return facts | {"n_ctx_auto": place.settings.n_ctx == "auto"}
+    return facts | {"n_ctx_auto": place.settings.llama.n_ctx == "auto"}
 
 
 def _n_open(url: str) -> int | None:
@@ -404,8 +415,8 @@ def handle_of(app: str, deployment: str) -> Any:
 def _drain(settings: EngineSettings, output: Output) -> bool:
     """Let running requests go on to their end; say whether nobody had that skipped."""
     try:
-        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.drain_timeout_s)
-        drained.result(timeout_s=settings.drain_timeout_s + 5)
+        drained = handle_of(APP_NAME, INGRESS).drain.remote(settings.server.drain_timeout_s)
+        drained.result(timeout_s=settings.server.drain_timeout_s + 5)
     except KeyboardInterrupt:
         output.say("drain_skipped")
         return False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # OpenTelemetry, for those who want spans
 
 def require_tracing(settings: EngineSettings) -> None:
     """Check, before anything starts, that wanted spans can be made. Raises MissingExtraError."""
-    if settings.otlp_endpoint is not None and not _sdk_is_disabled():
+    if settings.server.otlp_endpoint is not None and not _sdk_is_disabled():
         require_extra("otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -51,7 +51,7 @@ class EngineTracer:
     @classmethod
     def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
         """Return one where the settings want spans."""
-        tracing = open_tracing(settings.otlp_endpoint, "engine", **{"cobali.engine_id": engine_id})
+        tracing = open_tracing(settings.server.otlp_endpoint, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:

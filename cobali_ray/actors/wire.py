@@ -3,6 +3,29 @@
 An address is where one ingress listens: a Unix socket, reachable on this machine only and by this user only
 (it is private, and so is its directory). Each engine has one connection to it, a stream of frames. An address
 in a cluster names a port, too, for engines on other machines (`remote_wire`).
+
+A message is a frame (`frames.py`) with a msgpack array `[engine_id, [event, ...]]`, and each event is an
+array that begins with the id of its request:
+
+    delta       [id, text, [token_id, ...], [logprob, ...], stats, [prompt logprob, ...]]
+    vectors     [id, rows, [text number, ...]]     rows: 32-bit floats, little-endian, one text after another
+    computing   [id, on]                           true before anything is computed for the request
+    end         [id, [finish_reason, error, stats, stop]]
+
+The type of the second element tells them apart: text, bytes, a boolean or a list. A logprob is `[token_id,
+piece, logprob, [[token_id, piece, logprob], ...], rank]`; `stats` is `RequestStats` as an array, in deltas
+only with the first tokens; `error` is null or `[class name, args]` of a class in `errors.py`; `stop` is the
+stop string that ended the answer. There is no version: both ends belong to one deployment.
+
+Sending never blocks the tick, and no buffer grows without bound: what the socket does not take at once is
+sent by a thread of the connection, at most `MAX_BACKLOG` messages wait for it, and a message is at most
+`MAX_MESSAGE_BYTES` long. A client that leaves thousands of events unread has its request cancelled; until
+then a slow one costs the engine nothing. A broken connection is closed, and the next event opens another one.
+
+A lost event costs its own request and nothing else. If the engine cannot send or encode one, it cancels the
+request, sends nothing more for it, and the control call returns `EventsLostError`. If the ingress cannot read
+one, it ends the stream with the same error and cancels the control call. A loss that neither notices shows
+when the control call has returned and no `End` has come.
 """
 
 from __future__ import annotations

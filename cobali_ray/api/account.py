@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +20,7 @@ from cobali_ray.api.quota import Quota
 from cobali_ray.api.spans import HttpSpan
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.events import End
+from cobali_ray.errors import Field, Path, dotted
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
@@ -43,8 +44,8 @@ class Account:
     """What that one may still do."""
     error_shape: ErrorShape = OPENAI
     """How the API that was called writes errors."""
-    named: Callable[[str], str] = str
-    """Writes the names of OpenAI's fields in a text as that API has them."""
+    named: Callable[[Path], str] = dotted
+    """What that API calls a field that is given by its path in the body it was translated into."""
     admitted: bool = False
     """Whether the quota counts it."""
     method: str = ""
@@ -106,10 +107,11 @@ class Account:
             found.append((b"x-cobali-mended-fields", header_value(self.mended).encode("latin-1")))
         return found
 
-    def ignore(self, names: tuple[str, ...]) -> None:
+    def ignore(self, fields: Iterable[Field]) -> None:
         """Note fields that changed nothing: in a header and in the log."""
+        called = (field if isinstance(field, str) else self.named(field) for field in fields)
         # A body may be read again.
-        names = tuple(name for name in map(self.named, names) if name not in self.ignored)
+        names = tuple(name for name in called if name not in self.ignored)
         if names:
             self.ignored += names
             log.warning("ignored_fields", request_id=self.request_id, fields=header_value(names))

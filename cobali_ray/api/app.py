@@ -32,11 +32,11 @@ from cobali_ray.api.origins import Origins
 from cobali_ray.api.page import Page
 from cobali_ray.api.quota import RATE_HEADERS
 from cobali_ray.api.responses.routes import Responses
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.spans import HttpTracer
 from cobali_ray.api.streams import STREAM_HEADER, Streams
 from cobali_ray.api.viewers import Viewers
 from cobali_ray.errors import CobaliError
+from cobali_ray.settings import ApiSettings
 
 
 def build_api(
@@ -46,8 +46,14 @@ def build_api(
     clock: ApiClock | None = None,
     tracer: HttpTracer | None = None,
     judges: Judges | None = None,
+    listens: str | None = None,
+    echo_request_id: bool = True,
 ) -> FastAPI:
-    """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps."""
+    """Build the OpenAI-compatible ASGI app over a fleet; `judges` may be shared by several apps.
+
+    `listens` is where clients reach the server, if a front end takes their connections. Answers have
+    x-request-id unless whatever serves the app adds it already.
+    """
     clock = clock or SystemClock()
     app = FastAPI(title="cobali_ray", redirect_slashes=False, docs_url=None, redoc_url=None)
     intake = Intake(settings.max_body_bytes, judges or Judges())
@@ -90,8 +96,8 @@ def build_api(
     app.add_middleware(
         Frame,
         origins=Origins(settings.allowed_origins),
-        listens=settings.listens,
-        echo_id=settings.echo_request_id,
+        listens=listens,
+        echo_id=echo_request_id,
         clock=clock,
         tracer=tracer,
     )

@@ -20,10 +20,15 @@ from cobali_ray.errors import (
     BodyTooLargeError,
     InvalidParameterError,
     MalformedBodyError,
+    Path,
     UnsupportedEncodingError,
+    dotted,
 )
 
 ShapeT = TypeVar("ShapeT", bound=Shape)
+
+MISSING: Final = ": missing required parameter"
+"""The problem with a field that is not there."""
 
 PIECE_TIMEOUT_S: Final = 30.0
 """How long a sender may pause in the middle of a body."""
@@ -118,7 +123,7 @@ def mended(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
         return raw, ()
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(_written(raw, ((escapes, rb"\ufdd0"), (encoded, _MARK.encode()))))
-        places = tuple(place.replace(_MARK, "\ufffd") for place in _places(value))
+        places = tuple(dotted(place).replace(_MARK, "\ufffd") for place in _places(value))
         return _written(raw, ((escapes, rb"\ufffd"), (encoded, "\ufffd".encode()))), places
     return raw, ()
 
@@ -160,20 +165,19 @@ def _written(raw: bytes, changes: Iterable[tuple[NDArray[np.int64], bytes]]) -> 
     return chars.tobytes()
 
 
-def _places(value: Any) -> Iterator[str]:
+def _places(value: Any) -> Iterator[Path]:
     """Yield where in a body a mark stands."""
-    left = [("", value)]
+    left: list[tuple[Path, Any]] = [((), value)]
     while left:
         where, one = left.pop()
         if isinstance(one, str):
             if _MARK in one:
                 yield where
         elif isinstance(one, list):
-            left += [(f"{where}[{index}]", inside) for index, inside in enumerate(one)][::-1]
+            left += [((*where, index), inside) for index, inside in enumerate(one)][::-1]
         elif isinstance(one, dict):
-            named = [(f"{where}.{key}" if where else key, key, inside) for key, inside in one.items()]
-            yield from (place for place, key, _ in named if _MARK in key)
-            left += [(place, inside) for place, _, inside in named][::-1]
+            yield from ((*where, key) for key in one if _MARK in key)
+            left += [((*where, key), inside) for key, inside in one.items()][::-1]
 
 
 def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
@@ -209,26 +213,24 @@ def _weight_outside_texts(raw: bytes) -> int:
     )
 
 
-def model_of(shape: type[ShapeT], value: dict[str, Any], where: str = "") -> ShapeT:
+def model_of(shape: type[ShapeT], value: dict[str, Any], where: Path = ()) -> ShapeT:
     """Return a JSON object as its model; `where` is its place in the body.
 
     Raises MalformedBodyError or InvalidParameterError.
     """
     if len(value) > MAX_FIELDS:
-        raise MalformedBodyError(f"{where or 'it'} has more than {MAX_FIELDS} fields")
+        raise MalformedBodyError(f"{dotted(where) or 'it'} has more than {MAX_FIELDS} fields")
     try:
         return shape.model_validate(value)
     except ValidationError as error:
         raise _first(error, where) from None
 
 
-def _first(error: ValidationError, where: str) -> InvalidParameterError:
+def _first(error: ValidationError, where: Path) -> InvalidParameterError:
     detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = where
-    for step in detail["loc"]:
-        # Steps may be keys of the client's making, hence the cut.
-        param += f"[{step}]" if isinstance(step, int) else f".{step[:64]}" if param else step[:64]
+    # Steps may be keys of the client's making, hence the cut.
+    path = (*where, *(step if isinstance(step, int) else step[:64] for step in detail["loc"]))
     if detail["type"] == "missing":
-        return InvalidParameterError(param, f"missing required parameter: {param}")
+        return InvalidParameterError(path, MISSING)
     message = detail["msg"]
-    return InvalidParameterError(param, f"{param}: {message[:1].lower()}{message[1:]}")
+    return InvalidParameterError(path, f": {message[:1].lower()}{message[1:]}")

@@ -19,10 +19,10 @@ from cobali_ray.api.intake import Intake
 from cobali_ray.api.openapi import READING, errors, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import SlotBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.cache import CacheView, SlotMove, SlotView
 from cobali_ray.errors import InvalidParameterError
+from cobali_ray.settings import ApiSettings
 
 ACTIONS = ("save", "restore", "erase")
 _ACTION: dict[str, Any] = {
@@ -72,9 +72,9 @@ class Cache:
         """Save what an idle slot holds to a file, restore it from there or erase it, as llama-server does."""
         action = http.query_params.get("action", "")
         if action not in ACTIONS:
-            raise InvalidParameterError("action", f"action must be one of {', '.join(ACTIONS)}")
+            raise InvalidParameterError("action", f"must be one of {', '.join(ACTIONS)}")
         if not (id_slot.isascii() and id_slot.isdigit() and len(id_slot) < 6):
-            raise InvalidParameterError("id_slot", "id_slot must be the number of a slot")
+            raise InvalidParameterError("id_slot", "must be the number of a slot")
         filename = ""
         if action != "erase":
             filename = await self._intake.take(http, partial(self._filename, account_of(http)))

@@ -22,7 +22,6 @@ from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.openapi import READING, errors, takes
 from cobali_ray.api.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.translate import check_tokens, priority_of
 from cobali_ray.api.vectors import (
@@ -46,6 +45,7 @@ from cobali_ray.errors import (
     TooManyTokensError,
     WrongTaskError,
 )
+from cobali_ray.settings import ApiSettings
 
 OK = {"description": "The answer.", "content": {"application/json": {"schema": {}}}}
 
@@ -145,13 +145,11 @@ class Embeddings:
         inputs = body.input
         texts = [inputs] if isinstance(inputs, str) or isinstance(inputs[0], int) else inputs
         if len(texts) > MAX_INPUTS:
-            raise InvalidParameterError(
-                param, f"{param} must have at most {MAX_INPUTS} texts, got {len(texts)}"
-            )
+            raise InvalidParameterError(param, f"must have at most {MAX_INPUTS} texts, got {len(texts)}")
         if body.dimensions is not None and body.dimensions > kind.width:
             raise InvalidParameterError(
                 "dimensions",
-                f"dimensions must be at most {kind.width} with this model, got {body.dimensions}",
+                f"must be at most {kind.width} with this model, got {body.dimensions}",
             )
         tokens = _tokens(source, kind, texts, param, gone)
         request = self._request("embd", body, source, tokens)
@@ -167,7 +165,7 @@ class Embeddings:
         source, kind = self._source(body.model, account)
         documents, tei = (body.texts, True) if body.documents is None else (body.documents, False)
         if documents is None or (body.texts is not None and not tei):
-            raise InvalidParameterError("documents", "exactly one of documents and texts is needed")
+            raise InvalidParameterError("documents", ": exactly one of documents and texts is needed")
         param = "texts" if tei else "documents"
         pairs = _Pairs(source, kind, [body.query], documents, ("query", param), gone)
         request = self._request("rerank", body, source, pairs.tokens)
@@ -237,7 +235,7 @@ class _Pairs:
         n, names = max(len(first), len(second)), params
         if min(len(first), len(second)) not in {1, n}:
             raise InvalidParameterError(
-                names[0], f"{names[0]} and {names[1]} must have equally many texts, or one of them just one"
+                names[0], f"and {names[1]} must have equally many texts, or one of them just one"
             )
         self._kind, self._n_first = kind, len(first)
         if kind.pooling != "rank":
@@ -252,8 +250,8 @@ class _Pairs:
             try:
                 self.tokens.append(source.words.pair(left, right, n_most=kind.n_most))
             except TooManyTokensError as error:
-                param = f"{names[1]}[{number}]" if len(second) > 1 else names[1]
-                raise TextTooLongError(param, error.n_least, error.n_most) from None
+                where = (names[1], number) if len(second) > 1 else (names[1],)
+                raise TextTooLongError(where, error.n_least, error.n_most) from None
 
     def scores(self, rows: Rows, *, raw: bool) -> list[float]:
         """Return a score for each pair."""
@@ -273,9 +271,9 @@ def _tokens(
     for number, text in enumerate(texts):
         if gone():
             break
-        where = f"{param}[{number}]" if len(texts) > 1 else param
+        where = (param, number) if len(texts) > 1 else (param,)
         if not text:
-            raise InvalidParameterError(where, f"{where} must not be empty")
+            raise InvalidParameterError(where, "must not be empty")
         try:
             if isinstance(text, str):
                 found.append(source.words.tokenize(text, n_most=kind.n_most))
@@ -287,7 +285,7 @@ def _tokens(
         if len(found[-1]) > kind.n_most:
             raise TextTooLongError(where, len(found[-1]), kind.n_most)
         if not found[-1]:
-            raise InvalidParameterError(where, f"{where} must have at least one token")
+            raise InvalidParameterError(where, "must have at least one token")
     return found
 
 

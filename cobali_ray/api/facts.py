@@ -22,12 +22,12 @@ from cobali_ray.api.intake import Intake, Source, asked_model, loaded_model, sou
 from cobali_ray.api.openapi import READING, TELLING, Responses, content, errors, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError
+from cobali_ray.settings import ApiSettings
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
@@ -157,7 +157,7 @@ class Facts:
         words = self._source(body, account).words
         texts = [text for text in (body.content, body.text, body.prompt) if text is not None]
         if len(texts) != 1:
-            raise InvalidParameterError("content", "exactly one of content, text and prompt is needed")
+            raise InvalidParameterError("content", ": exactly one of content, text and prompt is needed")
         tokens = words.tokenize(
             texts[0],
             add_special=bool(body.add_special_tokens if body.add_special is None else body.add_special),

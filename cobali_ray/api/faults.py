@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from cobali_ray.errors import INTERNAL, CobaliError, InternalError, RefusedError
+from cobali_ray.errors import INTERNAL, CobaliError, InternalError, Path, RefusedError, dotted
 
 HTTP_MESSAGES: Mapping[int, str] = {
     404: "Unknown path: {method} {path}.",
@@ -70,12 +70,12 @@ def fault_of(
     shape: ErrorShape = OPENAI,
     *,
     request_id: str = "",
-    named: Callable[[str], str] = str,
+    named: Callable[[Path], str] = dotted,
 ) -> Fault:
     """Say what a client is told about an error, and in which shape.
 
-    `named` writes the names of OpenAI's fields in a text as the API has them. Only errors raised on purpose
-    for the client's eyes speak; everything else is a 500 whose text names nothing of the inside.
+    `named` says what the API calls a field. Only errors raised on purpose for the client's eyes speak;
+    everything else is a 500 whose text names nothing of the inside.
     """
     told = error if isinstance(error, CobaliError) else InternalError()
     headers = {}
@@ -83,12 +83,11 @@ def fault_of(
         headers["retry-after"] = retry_after(told.retry_after_s)
     if told.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
-    message = HIDDEN if told.code == INTERNAL else str(told)
     return Fault(
         status=shape.statuses.get(told.code, told.status),
         type=type_of(told.status),
-        message=message if told.param is None else named(message),
-        param=told.param and named(told.param),
+        message=HIDDEN if told.code == INTERNAL else told.text(named),
+        param=named(told.path) if told.path else None,
         code=told.code,
         headers=headers,
         request_id=request_id,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from cobali_ray.errors import UnknownParameterError, UnsupportedParameterError
+from cobali_ray.errors import Path, UnknownParameterError, UnsupportedParameterError
 
 MAX_NAMED_FIELDS = 32
 MAX_NAME_LENGTH = 64
@@ -152,15 +152,8 @@ def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str,
 
 def judge_message_fields(extra: Mapping[str, Any] | None, index: int, *, strict: bool) -> tuple[str, ...]:
     """Do the same for message `index`; unknown names come back without it, as `messages[].name`."""
-    where = f"messages[{index}]."
-    return judge(
-        extra,
-        NEUTRAL_MESSAGE_FIELDS,
-        REFUSED_MESSAGE_FIELDS,
-        where=where,
-        named_as="messages[].",
-        strict=strict,
-    )
+    neutral, refused = NEUTRAL_MESSAGE_FIELDS, REFUSED_MESSAGE_FIELDS
+    return judge(extra, neutral, refused, where=("messages", index), named_as="messages[].", strict=strict)
 
 
 def judge(
@@ -169,7 +162,7 @@ def judge(
     refused: Mapping[str, tuple[Any, ...]],
     *,
     instead: Mapping[str, str] = SUPPORTED_NAMES,
-    where: str = "",
+    where: Path = (),
     named_as: str = "",
     strict: bool,
 ) -> tuple[str, ...]:
@@ -183,9 +176,7 @@ def judge(
         if value is not None and not _asks_for_nothing(value, harmless):
             other = instead.get(name)
             hint = f"; send {other} instead" if other else ""
-            raise UnsupportedParameterError(
-                where + name, f"{where}{name} is not supported by this server{hint}"
-            )
+            raise UnsupportedParameterError((*where, name), f"is not supported by this server{hint}")
     unknown = [
         name
         for name, value in extra.items()
@@ -195,8 +186,8 @@ def judge(
         and not _asks_for_nothing(value, IGNORED_FIELDS.get(name, ()))
     ]
     if unknown and strict:
-        name = where + unknown[0][:MAX_NAME_LENGTH]
-        raise UnknownParameterError(name, f"unknown parameter: {name} (setting strict)")
+        name = unknown[0][:MAX_NAME_LENGTH]
+        raise UnknownParameterError((*where, name), ": unknown parameter (setting strict)")
     return tuple(named_as + name for name in unknown)
 
 

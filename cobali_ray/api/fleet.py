@@ -158,7 +158,7 @@ class Fleet:
         if asked is None:
             if len(self.models) == 1:
                 return self.models[0]
-            raise InvalidParameterError("model", f"Name the model, one of '{self._served()}'.")
+            raise InvalidParameterError("model", f"must be one of '{self._served()}'")
         for model in self.models:
             if asked in model.names or asked in model.adapters:
                 return model
@@ -173,7 +173,7 @@ class Fleet:
             return next(iter(self.engines.values()))
         if (engine := self.engines.get(engine_id)) is None:
             known = ", ".join(self.engines)
-            raise InvalidParameterError("engine", f"there is no engine with this id; the ids are: {known}")
+            raise InvalidParameterError("engine", f": there is no engine with this id; the ids are: {known}")
         return engine
 
     async def states(self) -> list[EngineState]:

@@ -29,7 +29,6 @@ from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
 from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
@@ -47,11 +46,14 @@ from cobali_ray.chat.call_grammar import after_reasoning, call_grammar
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
+    Field,
     PromptTooLongError,
     TooManyTokensError,
     UnsupportedParameterError,
     WrongTaskError,
+    dotted,
 )
+from cobali_ray.settings import ApiSettings
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 
@@ -183,7 +185,7 @@ class Generation:
         return body
 
     def _read(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Asked, Source]:
-        account.named = str  # a body may be read again
+        account.named = dotted  # a body may be read again
         asked = read(account, raw, gone)
         source = source_of(self._fleet, asked.body.model, account)
         if not source.card.generates:
@@ -211,9 +213,7 @@ class Generation:
         found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
         source.account.ignore(found.ignored)
         if found.images and body.prompt_logprobs is not None:
-            raise UnsupportedParameterError(
-                "prompt_logprobs", "prompt_logprobs is not supported for prompts with images"
-            )
+            raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
         # The template writes the model's opening tokens itself.
         tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
         return found, tokens_of(found.text, found.images, tokenize)
@@ -286,9 +286,9 @@ class Generation:
     def _asked_grammar(self, body: GenerationBody, source: Source, hearing: Hearing) -> Grammar | None:
         if (constraint := constraint_of(body)) is None:
             return None
-        param, kind, text, strict, compact = constraint
+        path, kind, text, strict, compact = constraint
         strict = strict or self._settings.strict
-        grammar, ignored = check(param, kind, text, strict=strict, compact=compact, judge=hearing.judge)
+        grammar, ignored = check(path, kind, text, strict=strict, compact=compact, judge=hearing.judge)
         source.account.ignore(ignored)
         return grammar
 
@@ -319,9 +319,9 @@ class Generation:
         return Grammar(held.text, "tools", held.triggers, held.heads)
 
     def _check_schema(
-        self, hearing: Hearing, param: str, kind: Kind, text: str, *, strict: bool = False
+        self, hearing: Hearing, field: Field, kind: Kind, text: str, *, strict: bool = False
     ) -> Checked:
-        return check(param, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
+        return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
 
     def _origin(self, operation: str, dialect: Dialect, source: Source, body: GenerationBody) -> Origin:
         span = source.account.span
@@ -347,7 +347,6 @@ class Generation:
             account,
             dialect.frames(call),
             clock=self._clock,
-            min_gap_s=self._settings.min_stream_gap_s,
         )
         if call.resumable and self._streams.has_room(account.holder.tenant):
             return RecordedReply(self._streams, call.call_id, reply, account)

@@ -15,7 +15,7 @@ from struct import unpack_from
 from typing import Any, Final
 
 from cobali_ray.core.media import Image, place_of
-from cobali_ray.errors import InvalidImageError, InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidImageError, InvalidParameterError, Path, UnsupportedParameterError
 
 MAX_IMAGES: Final = 32
 """Of one request."""
@@ -40,25 +40,25 @@ class Images:
         self.files: list[Image] = []
         self._n_pixels = 0
 
-    def take(self, part: dict[str, Any], where: str) -> str:
+    def take(self, part: dict[str, Any], where: Path) -> str:
         """Take an `image_url` part; return the marker that holds its place. Raises InvalidParameterError."""
         if len(self.files) == MAX_IMAGES:
-            raise InvalidImageError(where, f"{where}: at most {MAX_IMAGES} images in one request")
+            raise InvalidImageError(where, f": at most {MAX_IMAGES} images in one request")
         inner = part.get("image_url")
-        param = f"{where}.image_url"
+        path = (*where, "image_url")
         url = inner
         if isinstance(inner, dict):
-            param, url = f"{param}.url", inner.get("url")
+            path, url = (*path, "url"), inner.get("url")
         if not isinstance(url, str):
-            raise InvalidParameterError(param, f"{param} must be a string")
-        data = _data_of(url, param)
-        width, height = _checked_size(data, param)
+            raise InvalidParameterError(path, "must be a string")
+        data = _data_of(url, path)
+        width, height = _checked_size(data, path)
         self._n_pixels += width * height
         if self._n_pixels > MAX_PIXELS:
             raise InvalidImageError(
-                param, f"{param}: the images of a request have at most {MAX_PIXELS:,} pixels in all"
+                path, f": the images of a request have at most {MAX_PIXELS:,} pixels in all"
             )
-        self.files.append(Image(data, param))
+        self.files.append(Image(data, path))
         return f"<image {_NONCE} {len(self.files) - 1}>"
 
 
@@ -72,7 +72,7 @@ def tokens_of(text: str, images: Sequence[Image], tokenize: Callable[[str], list
     first, *rest = _MARKER.split(text)
     numbers = [int(number) for number in rest[::2]]
     if sorted(numbers) != list(range(len(images))):
-        raise InvalidParameterError("messages", "messages: the model's chat template has no place for images")
+        raise InvalidParameterError("messages", ": the model's chat template has no place for images")
     tokens = tokenize(first) if first else []
     for number, piece in zip(numbers, rest[1::2], strict=True):
         tokens.append(place_of(images[number]))
@@ -90,30 +90,28 @@ def shown(text: str) -> str:
     return _MARKER.sub("<__media__>", text)
 
 
-def _data_of(url: str, param: str) -> bytes:
+def _data_of(url: str, path: Path) -> bytes:
     if url.startswith(("http://", "https://")):
-        raise UnsupportedParameterError(
-            param, f"{param}: images are not fetched from other servers; send a data URL"
-        )
+        raise UnsupportedParameterError(path, ": images are not fetched from other servers; send a data URL")
     head = _DATA_URL.match(url[:256])
     if head is None or ";base64" not in head[2]:
-        raise InvalidImageError(param, f"{param} must be a data URL: data:image/png;base64,...")
+        raise InvalidImageError(path, "must be a data URL: data:image/png;base64,...")
     if (mime := head[1].lower()) not in _MIMES:
-        raise InvalidImageError(param, f"{param}: {mime[:64]!r} is not supported, only {KINDS}")
+        raise InvalidImageError(path, f": {mime[:64]!r} is not supported, only {KINDS}")
     try:
         return b64decode(url[head.end() :], validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidImageError(param, f"{param} is not valid base64") from None
+        raise InvalidImageError(path, "is not valid base64") from None
 
 
-def _checked_size(data: bytes, param: str) -> tuple[int, int]:
+def _checked_size(data: bytes, path: Path) -> tuple[int, int]:
     size = size_of(data)
     if size is None:
-        raise InvalidImageError(param, f"{param} cannot be read as an image; {KINDS} are supported")
+        raise InvalidImageError(path, f"cannot be read as an image; {KINDS} are supported")
     width, height = size
     if not min(size) or max(size) > MAX_RATIO * min(size):
         raise InvalidImageError(
-            param, f"{param}: no side may be more than {MAX_RATIO} times the other, got {width} x {height}"
+            path, f": no side may be more than {MAX_RATIO} times the other, got {width} x {height}"
         )
     return size
 

@@ -5,6 +5,11 @@ seconds for what they can send, and the event loop belongs to all streams. So th
 Python changes hands every few milliseconds, and llama.cpp holds nobody up. What would hold the interpreter
 longer in one piece is refused by counting first (`body.py`, `schema.py`). Small bodies have threads of their
 own, so that none waits behind a large one. Grammars are judged elsewhere (`judges.py`).
+
+Bounded are the values of JSON and the named ones among them, the fields of an object, biases, and messages,
+of which each has a token at least. A text whose bytes could not fit even with the longest tokens is refused
+unread; tokenising stops at too many tokens, or when the client is gone. The bodies being worked on have,
+together, at most eight times the size of the largest that is allowed.
 """
 
 from __future__ import annotations

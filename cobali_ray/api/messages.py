@@ -25,12 +25,12 @@ def messages_of(
     function_call_id: str | None = None
     """Of the last `function_call`."""
     for index, raw in enumerate(body.messages):
-        message = model_of(Message, raw, f"messages[{index}]")
+        message = model_of(Message, raw, ("messages", index))
         ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
         if message.role not in ROLES:
             known = ", ".join(ROLES)
             raise InvalidParameterError(
-                f"messages[{index}].role", f"role must be one of {known}, got {message.role[:32]!r}"
+                ("messages", index, "role"), f"must be one of {known}, got {message.role[:32]!r}"
             )
         plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index, images)}
         calls = list(message.tool_calls or ())
@@ -39,8 +39,8 @@ def messages_of(
             calls.append(MessageToolCall(id=function_call_id, function=message.function_call))
         if calls:
             if message.role != "assistant":
-                where = f"messages[{index}].{'tool_calls' if message.tool_calls else 'function_call'}"
-                raise InvalidParameterError(where, f"{where} is for the role assistant")
+                name = "tool_calls" if message.tool_calls else "function_call"
+                raise InvalidParameterError(("messages", index, name), "is for the role assistant")
             plain["tool_calls"] = [_call(call) for call in calls]
             names |= {call.id: call.function.name for call in calls if call.id}
         if message.role == "tool":
@@ -81,38 +81,35 @@ def ending_of(body: ChatBody) -> Ending:
     if not body.continue_final_message:
         return {"add_generation_prompt": body.add_generation_prompt is not False}
     if body.add_generation_prompt:
-        raise InvalidParameterError(
-            "continue_final_message", "continue_final_message and add_generation_prompt exclude each other"
-        )
+        raise InvalidParameterError("continue_final_message", "and add_generation_prompt exclude each other")
     if body.messages[-1].get("role") != "assistant":
-        raise InvalidParameterError(
-            "continue_final_message", "continue_final_message needs an assistant message at the end"
-        )
+        raise InvalidParameterError("continue_final_message", "needs an assistant message at the end")
     return {"continue_final_message": True}
 
 
 def _text_of(message: Message, index: int, images: Images | None) -> str:
-    where = f"messages[{index}].content"
+    where = ("messages", index, "content")
     if isinstance(message.content, str):
         return message.content or message.refusal or ""
     if message.content is None:
         if message.role in {"assistant", "function"}:
             return message.refusal or ""
-        raise InvalidParameterError(where, f"{where} must not be null for the role {message.role}")
+        raise InvalidParameterError(where, f"must not be null for the role {message.role}")
     texts: list[str] = []
     last = None
     for i, part in enumerate(message.content):
         kind = part.get("type")
         if kind == "image_url" and images is not None:
-            texts.append(images.take(part, f"{where}[{i}]"))
+            texts.append(images.take(part, (*where, i)))
         elif kind not in {"text", "refusal"}:
             known = "only text" if images is None else "only text and image_url"
             raise UnsupportedParameterError(
-                f"{where}[{i}].type",
-                f"{where}[{i}]: parts of type {str(kind)[:32]!r} are not supported, {known}",
+                (*where, i, "type"),
+                (*where, i),
+                f": parts of type {str(kind)[:32]!r} are not supported, {known}",
             )
         elif not isinstance(text := part.get(kind), str):
-            raise InvalidParameterError(f"{where}[{i}].{kind}", f"{where}[{i}].{kind} must be a string")
+            raise InvalidParameterError((*where, i, kind), "must be a string")
         else:
             texts += ["\n" * (last in {"text", "refusal"}), text]
         last = kind

@@ -1,9 +1,15 @@
-"""The live page: one document, its modules and styles, from memory."""
+"""The live page: one document, its modules and styles, from memory.
+
+There is no build step: one document, ES modules, style sheets, a font and vendored libraries, whose names
+carry their versions. The document names every module that its first view imports, so that all are fetched at
+once; what only other views need is loaded by `import()`.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +53,7 @@ VERSIONED = re.compile(r"-\d+\.\d+\.\d+\.\w+$")
 """Names that carry a version never change their content."""
 GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 """Among accepted encodings, and not with the weight zero, which forbids it."""
-IMPORTS = re.compile(rb'^(?:import .*|export .*|\}) from "\./([^"]+)";$', re.MULTILINE)
+IMPORTS = re.compile(rb'^(?:import .*|export .*|\}) from "(\.[^"]+)";$', re.MULTILINE)
 """Whatever a module needs before it runs; what it asks for with `import()` comes later."""
 
 
@@ -88,7 +94,9 @@ def _preloading(bodies: Mapping[str, bytes]) -> bytes:
         name = todo.pop()
         if name not in found:
             found[name] = None
-            todo += [match.decode() for match in IMPORTS.findall(bodies[name])]
+            folder = posixpath.dirname(name)
+            imported = [match.decode() for match in IMPORTS.findall(bodies[name])]
+            todo += [posixpath.normpath(posixpath.join(folder, path)) for path in imported]
     links = "".join(f'    <link rel="modulepreload" href="ui/{name}">\n' for name in found)
     return bodies[DOCUMENT].replace(b"  </head>", links.encode() + b"  </head>")
 

@@ -57,25 +57,23 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
     if not body.lora:
         return card.adapter
     if card.adapter is not None:
-        raise InvalidParameterError(
-            "lora", f"lora goes with the model's own name, not with {card.model_id!r}"
-        )
+        raise InvalidParameterError("lora", f"goes with the model's own name, not with {card.model_id!r}")
     wanted: dict[int, float] = {}
     for i, one in enumerate(body.lora):
         if not 0 <= one.id < len(card.adapters):
             raise InvalidParameterError(
-                f"lora[{i}].id", f"there is no adapter {one.id}; GET /lora-adapters lists them"
+                ("lora", i, "id"), f": there is no adapter {one.id}; GET /lora-adapters lists them"
             )
         own = card.adapters[one.id]
         if one.scale not in {0.0, own.scale}:
             raise InvalidParameterError(
-                f"lora[{i}].scale",
-                f"adapter {one.id} has the scale {own.scale:g} here, or 0; got {one.scale:g}",
+                ("lora", i, "scale"),
+                f": adapter {one.id} has the scale {own.scale:g} here, or 0; got {one.scale:g}",
             )
         wanted[one.id] = one.scale
     chosen = [card.adapters[adapter_id] for adapter_id, scale in wanted.items() if scale]
     if len(chosen) > 1:
-        raise InvalidParameterError("lora", "a request can use at most one adapter")
+        raise InvalidParameterError("lora", ": a request can use at most one adapter")
     if chosen and terms.models and chosen[0].name not in terms.models:
         raise ModelNotAllowedError(chosen[0].name)
     return chosen[0] if chosen else None
@@ -86,7 +84,7 @@ def chat_logprobs(body: ChatBody) -> int | None:
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
-        raise InvalidParameterError("top_logprobs", "top_logprobs needs logprobs to be true")
+        raise InvalidParameterError("top_logprobs", "needs logprobs to be true")
     return None
 
 
@@ -95,8 +93,7 @@ def completion_logprobs(body: CompletionBody) -> int | None:
     if body.logprobs is None:
         return None
     if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
-        message = f"logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}"
-        raise InvalidParameterError("logprobs", message)
+        raise InvalidParameterError("logprobs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}")
     return body.logprobs
 
 
@@ -106,10 +103,9 @@ def prompt_logprobs(body: GenerationBody) -> int | None:
     if n is None:
         return None
     if not 0 <= n <= MAX_TOP_LOGPROBS:
-        message = f"prompt_logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {n}"
-        raise InvalidParameterError("prompt_logprobs", message)
+        raise InvalidParameterError("prompt_logprobs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n}")
     if body.stream:
-        message = "prompt_logprobs come with no stream; echo together with logprobs does"
+        message = "come with no stream; echo together with logprobs does"
         raise InvalidParameterError("prompt_logprobs", message)
     return n
 
@@ -122,7 +118,7 @@ def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> Non
     if n_tokens * n_each > MAX_PROMPT_VALUES:
         param = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
         message = (
-            f"{n_tokens} prompt tokens of all answers with {n_each} logprobs each are more than "
+            f": {n_tokens} prompt tokens of all answers with {n_each} logprobs each are more than "
             f"{MAX_PROMPT_VALUES}; ask for fewer alternatives or send several requests"
         )
         raise InvalidParameterError(param, message)
@@ -132,13 +128,13 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
     """Return the number of answers per prompt."""
     n = 1 if body.n is None else body.n
     if n < 1:
-        raise InvalidParameterError("n", f"n must be at least 1, got {n}")
+        raise InvalidParameterError("n", f"must be at least 1, got {n}")
     if n * n_prompts > MAX_CHOICES:
         param = "n" if n > 1 else "prompt"
-        message = f"{n_prompts} prompts times n={n} is more than {MAX_CHOICES} answers"
+        message = f": {n_prompts} prompts times n={n} is more than {MAX_CHOICES} answers"
         raise InvalidParameterError(param, message)
     if isinstance(body, CompletionBody) and body.best_of not in (None, n):
-        raise UnsupportedParameterError("best_of", f"best_of must equal n ({n})")
+        raise UnsupportedParameterError("best_of", f"must equal n ({n})")
     return n
 
 
@@ -150,28 +146,28 @@ def asked_max_tokens(body: GenerationBody) -> int | None:
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidParameterError(
-            "max_completion_tokens", f"max_tokens {old} and max_completion_tokens {new} contradict each other"
+            "max_completion_tokens", f"{new} and max_tokens {old} contradict each other"
         )
     asked, param = (old, "max_tokens") if new is None else (new, "max_completion_tokens")
     if asked in {None, NO_LIMIT}:
         return asked
     may_be_zero = isinstance(body, CompletionBody) and (body.echo or body.prompt_logprobs is not None)
     if asked < (0 if may_be_zero else 1):
-        raise InvalidParameterError(param, f"{param} must be at least 1, or -1 for no limit, got {asked}")
+        raise InvalidParameterError(param, f"must be at least 1, or -1 for no limit, got {asked}")
     return asked
 
 
 def wants_recording(body: GenerationBody) -> bool:
     """Say whether the stream may be read on after a cut. Raises where there is no stream."""
     if body.resumable and not body.stream:
-        raise InvalidParameterError("resumable", "resumable is only allowed when stream is true")
+        raise InvalidParameterError("resumable", "is only allowed when stream is true")
     return bool(body.resumable)
 
 
 def whole_number(text: str, name: str, *, low: int, high: int) -> int:
     """Return a whole number that stands in a query or a header. Raises InvalidParameterError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise InvalidParameterError(name, f"{name} must be a whole number from {low} to {high}")
+        raise InvalidParameterError(name, f"must be a whole number from {low} to {high}")
     return int(text)
 
 
@@ -180,14 +176,14 @@ def wants_usage(body: GenerationBody) -> bool:
     if body.stream_options is None:
         return False
     if not body.stream:
-        raise InvalidParameterError("stream_options", "stream_options is only allowed when stream is true")
+        raise InvalidParameterError("stream_options", "is only allowed when stream is true")
     return bool(body.stream_options.include_usage)
 
 
 def _repetition_penalty(body: GenerationBody) -> float | None:
     one, other = body.repetition_penalty, body.repeat_penalty
     if one is not None and other is not None and one != other:
-        message = f"repetition_penalty {one:g} and repeat_penalty {other:g} contradict each other"
+        message = f"{other:g} and repetition_penalty {one:g} contradict each other"
         raise InvalidParameterError("repeat_penalty", message)
     return other if one is None else one
 
@@ -197,7 +193,7 @@ def _logit_bias(biases: dict[str, float], n_vocab: int) -> tuple[tuple[int, floa
     for key, bias in biases.items():
         is_id = key.isascii() and key.isdigit() and len(key) <= len(str(n_vocab))
         if not is_id or int(key) >= n_vocab:
-            message = f"logit_bias has the key {key[:32]!r}; keys are token ids from 0 to {n_vocab - 1}"
+            message = f"has the key {key[:32]!r}; keys are token ids from 0 to {n_vocab - 1}"
             raise InvalidParameterError("logit_bias", message)
         merged[int(key)] = bias
     return tuple(merged.items())

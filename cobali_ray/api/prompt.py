@@ -66,7 +66,7 @@ def prompt_of(body: ChatBody, words: Words, *, strict: bool, images: bool = Fals
             **_variables(body),
         )
     except RecursionError:
-        raise InvalidParameterError("messages", "messages are nested too deeply") from None
+        raise InvalidParameterError("messages", "are nested too deeply") from None
     end = text[-N_TAIL:]
     if body.continue_final_message and _is_reasoning(form, messages[-1]["content"]):
         end = form.reasoning_start
@@ -89,8 +89,8 @@ def _variables(body: ChatBody) -> dict[str, Any]:
     given = body.chat_template_kwargs or {}
     if taken := _OWN_FIELDS & given.keys():
         name = min(taken)
-        param = f"chat_template_kwargs.{name}"
-        raise InvalidParameterError(param, f"{param} cannot be set: the server sets {name}")
+        param = ("chat_template_kwargs", name)
+        raise InvalidParameterError(param, f"cannot be set: the server sets {name}")
     thinks = _thinks(body)
     # The names that templates have for it; they look at no others.
     told = {} if thinks is None else {"enable_thinking": thinks, "thinking": thinks}
@@ -99,9 +99,7 @@ def _variables(body: ChatBody) -> dict[str, Any]:
         return told | given
     if effort not in EFFORTS:
         known = ", ".join(EFFORTS)
-        raise InvalidParameterError(
-            "reasoning_effort", f"reasoning_effort must be one of {known}, got {effort[:32]!r}"
-        )
+        raise InvalidParameterError("reasoning_effort", f"must be one of {known}, got {effort[:32]!r}")
     return told | {"reasoning_effort": effort} | given
 
 
@@ -115,7 +113,7 @@ def _thinks(body: ChatBody) -> bool | None:
     found = {name: thinks for name, thinks in said.items() if thinks is not None}
     if len(set(found.values())) > 1:
         first, *_, last = found
-        raise InvalidParameterError(last, f"{first} and {last} contradict each other")
+        raise InvalidParameterError(last, f"and {first} contradict each other")
     return next(iter(found.values()), None)
 
 
@@ -134,9 +132,7 @@ def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | No
     chosen = body.reasoning_format or "auto"
     if chosen not in FORMATS:
         known = ", ".join(FORMATS)
-        raise InvalidParameterError(
-            "reasoning_format", f"reasoning_format must be one of {known}, got {chosen[:32]!r}"
-        )
+        raise InvalidParameterError("reasoning_format", f"must be one of {known}, got {chosen[:32]!r}")
     if chosen == "none":
         form = replace(form, reasoning_start="", reasoning_end="")
     if form.plain and not offer.callable:

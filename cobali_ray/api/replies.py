@@ -115,12 +115,10 @@ class StreamReply(Reply):
         frames: Frames,
         *,
         clock: ApiClock,
-        min_gap_s: float,
     ) -> None:
         super().__init__(model, call, account, frames, clock)
         self._frames = frames
         self._writer = StreamWriter(call, frames, self._tally)
-        self._min_gap_s = min_gap_s
 
     async def _answer(self, events: Events, send: Send) -> None:
         first = self._writer.write(await next_batch(events), self._since_s())
@@ -139,15 +137,11 @@ class StreamReply(Reply):
     async def _writes(self, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
         try:
             while True:
-                written_s = self._clock.now()
                 if wire:
                     yield wire
                 self._tally.check()
                 if not self._tally.n_open:
                     return
-                gap_s = written_s + self._min_gap_s - self._clock.now()
-                if self._min_gap_s and gap_s > 0:
-                    await self._clock.sleep(gap_s)
                 wire = self._writer.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.

@@ -1,7 +1,8 @@
 """Streams that outlive their readers: whoever was cut off reads on behind the last event that came.
 
-An answer is written into a recording, and clients read that. Each event has a number, its `id:` line. When
-nobody reads, the answer goes on for a while; then its requests are cancelled, and the recording is forgotten.
+A task of its own writes an answer into a recording, as the ASGI messages that the reply sends, which knows
+nothing of it; clients read that. Each event has a number, its `id:` line. When nobody reads, the answer goes
+on for a while; then its requests are cancelled, and the recording is forgotten.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Recording:
         """Raise InvalidParameterError where the events behind this one are not to be had."""
         first, last = self._n_dropped, self._n_dropped + len(self._events)
         if not first <= after <= last:
-            raise InvalidParameterError("after", f"after must be from {first} to {last} here, got {after}")
+            raise InvalidParameterError("after", f"must be from {first} to {last} here, got {after}")
 
     async def play(self, receive: Receive, send: Send, after: int) -> None:
         """Send the events behind one, and what comes, until it is over or somebody else reads.

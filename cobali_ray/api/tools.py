@@ -9,7 +9,7 @@ import orjson
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.schema import ChatBody, Tool
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 
 MAX_TOOLS = 512
 """More would be a prompt of tools alone."""
@@ -49,16 +49,14 @@ def offer_of(body: ChatBody) -> Offer:
     choice = _choice(body.tool_choice)
     if not tools:
         if choice.names or choice.required:
-            raise InvalidParameterError("tool_choice", "tool_choice needs tools")
+            raise InvalidParameterError("tool_choice", "needs tools")
         return Offer()
     if body.tool_choice == "none":
         return Offer()
     known = {tool["function"]["name"] for tool in tools}
     for name in choice.names:
         if name not in known:
-            raise InvalidParameterError(
-                "tool_choice", f"tool_choice names {name[:64]!r}, which is not one of the tools"
-            )
+            raise InvalidParameterError("tool_choice", f"names {name[:64]!r}, which is not one of the tools")
     chosen = tuple(tool for tool in tools if not choice.names or tool["function"]["name"] in choice.names)
     parallel = body.parallel_tool_calls is not False and not choice.one
     return Offer(tools, chosen, required=choice.required, parallel=parallel)
@@ -66,26 +64,25 @@ def offer_of(body: ChatBody) -> Offer:
 
 def _tools(given: list[dict[str, Any]]) -> tuple[ToolDict, ...]:
     if len(given) > MAX_TOOLS:
-        raise InvalidParameterError("tools", f"tools must have at most {MAX_TOOLS} entries, got {len(given)}")
+        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(given)}")
     tools: dict[str, ToolDict] = {}
     for index, raw in enumerate(given):
-        where = f"tools[{index}]"
+        where: Path = ("tools", index)
         kind = raw.get("type")
         if isinstance(kind, str) and kind != "function":
             raise UnsupportedParameterError(
-                f"{where}.type", f"{where}: tools of type {kind[:32]!r} are not supported, only function"
+                (*where, "type"), where, f": tools of type {kind[:32]!r} are not supported, only function"
             )
         function = model_of(Tool, raw, where).function
         name = function.name
         try:
             orjson.dumps(raw)
         except TypeError:
-            raise InvalidParameterError(where, f"{where} is nested too deeply") from None
+            raise InvalidParameterError(where, "is nested too deeply") from None
         if (function.parameters or {}).get("type", "object") != "object":
-            param = f"{where}.function.parameters"
-            raise InvalidParameterError(param, f"{param} must be the schema of an object")
+            raise InvalidParameterError((*where, "function", "parameters"), "must be the schema of an object")
         if name in tools:
-            raise InvalidParameterError(f"{where}.function.name", f"two tools have the name {name!r}")
+            raise InvalidParameterError((*where, "function", "name"), f": two tools have the name {name!r}")
         tools[name] = raw
     return tuple(tools.values())
 
@@ -95,7 +92,7 @@ def _choice(choice: str | dict[str, Any] | None) -> Choice:
     if not isinstance(choice, dict):
         if choice not in {None, "none", "auto", "required"}:
             raise InvalidParameterError(
-                "tool_choice", f"tool_choice must be none, auto, required or a function, got {choice[:32]!r}"
+                "tool_choice", f"must be none, auto, required or a function, got {choice[:32]!r}"
             )
         return Choice(required=choice == "required")
     kind = choice.get("type")
@@ -103,28 +100,28 @@ def _choice(choice: str | dict[str, Any] | None) -> Choice:
         return _allowed(choice.get("allowed_tools"))
     if kind is not None and kind != "function":
         raise UnsupportedParameterError(
-            "tool_choice.type", f"tool_choice.type {str(kind)[:32]!r} is not supported, only function"
+            ("tool_choice", "type"), f"{str(kind)[:32]!r} is not supported, only function"
         )
-    return Choice((_name(choice, "tool_choice"),), required=True, one=True)
+    return Choice((_name(choice, ("tool_choice",)),), required=True, one=True)
 
 
 def _allowed(allowed: Any) -> Choice:
     """Return the choice of some of the tools, of which the model is told nevertheless: its prompt stays."""
-    where = "tool_choice.allowed_tools"
+    where = ("tool_choice", "allowed_tools")
     if not isinstance(allowed, dict) or allowed.get("mode") not in ("auto", "required"):
-        raise InvalidParameterError(where, f"{where} must have a mode, auto or required")
+        raise InvalidParameterError(where, "must have a mode, auto or required")
     tools = allowed.get("tools")
     if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
-        raise InvalidParameterError(f"{where}.tools", f"{where}.tools must be a list of 1 to {MAX_TOOLS}")
-    names = tuple(_name(tool, f"{where}.tools[{i}]") for i, tool in enumerate(tools))
+        raise InvalidParameterError((*where, "tools"), f"must be a list of 1 to {MAX_TOOLS}")
+    names = tuple(_name(tool, (*where, "tools", i)) for i, tool in enumerate(tools))
     return Choice(names, required=allowed["mode"] == "required")
 
 
-def _name(tool: Any, where: str) -> str:
+def _name(tool: Any, where: Path) -> str:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise InvalidParameterError(f"{where}.function.name", f"{where} names no function")
+        raise InvalidParameterError((*where, "function", "name"), where, " names no function")
     return name
 
 

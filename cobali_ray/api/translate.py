@@ -22,7 +22,6 @@ from cobali_ray.api.params import (
 )
 from cobali_ray.api.salts import own_salt
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
 from cobali_ray.core.admission import fit
@@ -36,7 +35,8 @@ from cobali_ray.core.request import (
     TraceLink,
 )
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import Field, InvalidParameterError
+from cobali_ray.settings import ApiSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,10 @@ def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], .
     """Return the tokens of each bad word, as it stands at the beginning of a text and behind a space."""
     texts = body.bad_words or []
     if len(texts) > MAX_BAD_WORDS or any(len(text) > MAX_STOP_CHARS for text in texts):
-        most = f"at most {MAX_BAD_WORDS} bad words of {MAX_STOP_CHARS} characters"
+        most = f": at most {MAX_BAD_WORDS} bad words of {MAX_STOP_CHARS} characters"
         raise InvalidParameterError("bad_words", most)
     if not all(text.strip() for text in texts):
-        raise InvalidParameterError("bad_words", "a bad word must not be empty")
+        raise InvalidParameterError("bad_words", ": a bad word must not be empty")
     forms = dict.fromkeys(form for text in texts for form in (text, f" {text.lstrip()}"))
     tokens = (tuple(words.tokenize(form, add_special=False, parse_special=False)) for form in forms)
     return tuple(dict.fromkeys(tokens))
@@ -124,7 +124,7 @@ def priority_of(asked: int | None, terms: Terms) -> int:
     if asked is None:
         return terms.priority
     if asked < terms.best:
-        message = f"priority must be {terms.best} or a higher number with this key, got {asked}"
+        message = f"must be {terms.best} or a higher number with this key, got {asked}"
         raise InvalidParameterError("priority", message)
     return asked
 
@@ -144,11 +144,11 @@ def prompts_of(body: CompletionBody) -> list[str | list[int]]:
     return list(prompt)
 
 
-def check_tokens(tokens: Sequence[int], n_vocab: int, param: str) -> None:
+def check_tokens(tokens: Sequence[int], n_vocab: int, field: Field) -> None:
     """Raise InvalidParameterError for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < n_vocab:
-            raise InvalidParameterError(param, f"token id {token} is not in [0, {n_vocab - 1}]")
+            raise InvalidParameterError(field, f": token id {token} is not in [0, {n_vocab - 1}]")
 
 
 def chat_call(body: ChatBody, prompt: Sequence[int], origin: Origin) -> Call:
@@ -230,7 +230,10 @@ def _call(
         if sampling.min_tokens > request.max_tokens:
             raise InvalidParameterError(
                 "min_tokens",
-                f"min_tokens {sampling.min_tokens} is more than max_tokens, here {request.max_tokens}",
+                ("min_tokens",),
+                f" {sampling.min_tokens} is more than ",
+                ("max_tokens",),
+                f", here {request.max_tokens}",
             )
         requests.append(request)
     return Call(

@@ -1,4 +1,9 @@
-"""TickBatch: one tick's tokens as arrays whose memory llama.cpp reads in place."""
+"""TickBatch: one tick's tokens as arrays whose memory llama.cpp reads in place.
+
+llama.cpp answers bad input by aborting the process, so every batch is checked first: the order of slots,
+positions, lengths, token ids, sizes. Of a span that breaks a rule, its slot is named (`SlotFaultError`), and
+only that request fails.
+"""
 
 from __future__ import annotations
 

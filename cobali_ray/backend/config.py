@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
 
 from cobali_ray.backend.memory import TYPES
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import ChosenPooling
-from cobali_ray.core.limits import MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
+from cobali_ray.core.limits import MAX_COUNT, MAX_SLOTS, PLAIN_CELL_TYPES, CellType, Grain
 from cobali_ray.errors import ConfigError
 
 FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -19,31 +21,60 @@ FEWEST_SLOTS = 32
 _ATTENTION_TILE = 64
 DEEP = 2048
 """Tokens of a slot from which on the kind of attention is worth measuring."""
-MOST_CELLS = 2**31 - 1  # positions are int32, and a larger n_ctx would wrap around without a word
+DEFAULT_N_CTX = 4096
+MAX_THREADS = 512
+"""What ggml can compute with."""
+MOST_CELLS = MAX_COUNT  # positions are int32, and a larger n_ctx would wrap around without a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig:
-    """How to open a model. Counts are tokens unless the name says otherwise."""
+class LlamaSettings:
+    """What an operator asks of llama.cpp. Counts are tokens unless the name says otherwise."""
 
-    path: Path
-    n_slots: int
-    n_ctx_slot: int
-    n_cells: int | None = None
-    """KV cells in all, only for a unified cache; None means n_slots * n_ctx_slot."""
-    n_batch: int
+    n_ctx: Annotated[int, Ge(16), Le(MAX_COUNT)] | Literal["auto"] = DEFAULT_N_CTX
+    """Most tokens of one request, prompt and answer together; auto: what the model was trained for, or less
+    if half of the memory left after its weights cannot hold that for every slot."""
+    kv: Literal["auto", "split", "unified"] = "auto"
+    """auto: unified where kv_cells overcommits the cache, split otherwise."""
+    kv_cells: Annotated[int, Ge(16), Le(MAX_COUNT)] | None = None
+    """KV cells of all slots together; None: n_slots * n_ctx. Needs a unified cache."""
+    type_k: CellType = "f16"
+    """How keys are stored in the KV cache."""
+    type_v: CellType = "f16"
+    """The same for values; all but f16 and bf16 need flash attention."""
+    n_threads: Annotated[int, Ge(1), Le(MAX_THREADS)] | None = None
+    """None: one per physical core this process may use, within the CPU quota of its control groups."""
+    threads_wait: Literal["auto", "active", "passive"] = "auto"
+    """How compute threads wait for each other: active spins (fast on an idle machine), passive sleeps (safe
+    on a busy one), auto spins briefly and then sleeps."""
+    n_gpu_layers: Annotated[int, Ge(-1), Le(MAX_COUNT)] | Literal["auto"] = "auto"
+    """Layers on the GPU; auto puts all there if llama.cpp was built for one, -1 means all."""
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    device_sampling: Literal["auto", "on", "off"] = "auto"
+    """Whether the device picks each row's 128 likeliest tokens; auto: where the whole model is on a GPU and
+    there are at least 32 slots."""
+    pooling: ChosenPooling | None = None
+    """How the vectors of a text's tokens become one; None: as the model's file says. With it, a model that
+    generates text also embeds, in a second context."""
+
+    @property
+    def unified(self) -> bool:
+        """Whether all slots share one KV pool."""
+        return self.kv == "unified" or (self.kv == "auto" and self.kv_cells is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig(LlamaSettings):
+    """How to open a model: what was asked, with a number for each auto, and what was found."""
+
+    n_ctx: int
     n_threads: int
     n_gpu_layers: int = 0
-    unified: bool = False
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-    type_k: CellType = "f16"
-    type_v: CellType = "f16"
-    """How keys and values are stored."""
-    device_sampling: Literal["auto", "on", "off"] = "auto"
+    path: Path
+    n_slots: int
+    n_batch: int
     speculation: bool = False
     """Whether streams' drafts may be computed."""
-    pooling: ChosenPooling | None = None
-    """How to make vectors of texts; None: as the file says, if it does."""
     mmproj: Path | None = None
     """The projector that turns images into rows, for models that were trained with one."""
     adapters: tuple[Adapter, ...] = ()
@@ -55,7 +86,7 @@ class LlamaConfig:
         if not 1 <= self.n_slots <= MAX_SLOTS:
             raise ConfigError("n_slots", f"must be in 1 .. {MAX_SLOTS}, got {self.n_slots}")
         if not 1 <= self.n_cells_asked <= MOST_CELLS:
-            asked = f"{self.n_slots} slots of {self.n_ctx_slot}"
+            asked = f"{self.n_slots} slots of {self.n_ctx}"
             raise ConfigError("n_ctx", f"{asked} tokens are not in 1 .. {MOST_CELLS}")
         if self.n_batch < self.n_slots:
             raise ConfigError("token_budget", f"{self.n_batch} cannot feed {self.n_slots} slots")
@@ -67,7 +98,7 @@ class LlamaConfig:
     @property
     def n_cells_asked(self) -> int:
         """KV cells to allocate."""
-        return (self.unified and self.n_cells) or self.n_slots * self.n_ctx_slot
+        return (self.unified and self.kv_cells) or self.n_slots * self.n_ctx
 
     @property
     def reproducible(self) -> bool:
@@ -104,7 +135,7 @@ class LlamaConfig:
         and only flash attention passes over those of others. In short slots plain attention has no chance:
         where it wins a row and a short chunk there, many rows and long chunks lose more.
         """
-        choice = self.flash_attn == "auto" and not self.needs_flash and self.n_ctx_slot >= DEEP
+        choice = self.flash_attn == "auto" and not self.needs_flash and self.n_ctx >= DEEP
         return choice and not self.unified and not self.n_gpu_layers
 
     def grain(self, *, n_heads: int, pass_cells: int | None = None) -> Grain:

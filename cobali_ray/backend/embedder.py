@@ -49,7 +49,7 @@ class LlamaEmbedder:
         self._model = model
         name = library.metadata(lc, model, "general.architecture")
         causal = library.metadata(lc, model, f"{name}.attention.causal") != "false"
-        n_most = min(config.n_ctx_slot, int(lc.llama_model_n_ctx_train(model)) or config.n_ctx_slot)
+        n_most = min(config.n_ctx, int(lc.llama_model_n_ctx_train(model)) or config.n_ctx)
         # With causal attention a text's last vector is what it would be in one piece; no mean of all is.
         splits = causal and pooling in {"last", "rank"}
         self._plain = config.flash_attn == "off" or not (

@@ -1,4 +1,13 @@
-"""Grammars: what an answer must look like, checked and compiled by llguidance; one Matcher per sequence."""
+"""Grammars: what an answer must look like, checked and compiled by llguidance; one Matcher per sequence.
+
+The way of a constraint: `api/constraint.py` reduces every spelling to one; `check` here judges it, on a
+vocabulary of bytes and by beginning a few answers, in a process of its own (`judge.py`, `api/judges.py`); the
+engine compiles it for each answer, since copies share a lexer and what breaks that, in threads where tenants
+take turns (`engine/turns.py`), and until the matcher is there the request is NOT_READY. A row is drawn as
+always; only if its matcher rejects the token does `sampling.py` mask what is not allowed and draw once more.
+A token that completes the grammar ends the sequence (`Sampled.complete`). The matcher belongs to the
+`RowSampler`, so preemption does not touch it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +29,7 @@ from cobali_ray.backend.blame import place_of
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.core.request import Grammar
 from cobali_ray.core.stopping import Beginning, Search, chars
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import Field, InvalidParameterError, Path, path_of
 
 Kind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "llguidance"]
 """What a text may be: `grammar` is GBNF or Lark, `choice` a JSON list of texts, `llguidance` its own list."""
@@ -80,7 +89,7 @@ class Checked(NamedTuple):
     """A grammar that llguidance accepts."""
 
     grammar: Grammar
-    ignored: tuple[str, ...]
+    ignored: tuple[Path, ...]
     """Keys of a schema that it does not hold answers to."""
 
 
@@ -112,7 +121,7 @@ def judge(case: Case) -> Verdict:
 
 
 def check(
-    param: str,
+    field: Field,
     kind: Kind,
     text: str,
     *,
@@ -120,16 +129,16 @@ def check(
     compact: bool = False,
     judge: Callable[[Case], Verdict] = lambda case: deeply(lambda: judge(case)),
 ) -> Checked:
-    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `param`."""
+    """Return the one grammar that a client's text means. Raises InvalidParameterError that names `field`."""
     if len(text) > MAX_CHARS:
         shorter = "offer fewer tools or shorten their parameters" if kind == "llguidance" else "shorten it"
-        problem = f"{param} is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
-        raise InvalidParameterError(param, f"{problem}; {shorter}")
+        problem = f"is too long: its grammar has {len(text):,} characters of at most {MAX_CHARS:,}"
+        raise InvalidParameterError(field, f"{problem}; {shorter}")
     verdict = judge(Case(kind, text, strict, compact))
     if isinstance(verdict, str):
-        raise _refusal(param, verdict)
+        raise _refusal(field, verdict)
     grammar, ignored = verdict
-    return Checked(Grammar(grammar, param), tuple(f"{param}.{key}" for key in ignored))
+    return Checked(Grammar(grammar, field), tuple((*path_of(field), key) for key in ignored))
 
 
 def _unwritten(schema: Any) -> str:
@@ -241,10 +250,10 @@ def _listed(lark: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": lark}]}, ensure_ascii=False)
 
 
-def _refusal(param: str, message: str) -> InvalidParameterError:
+def _refusal(field: Field, message: str) -> InvalidParameterError:
     # Behind these, llguidance tells its own state.
     plain = message.partition("\n<state>")[0].partition("\n<backtrace>")[0].strip()[:500]
-    return InvalidParameterError(param, f"{param} cannot be used: {plain}")
+    return InvalidParameterError(field, f"cannot be used: {plain}")
 
 
 def _keys_of(message: str) -> list[str]:
@@ -282,7 +291,7 @@ class Matcher:
         self,
         matcher: LLMatcher,
         *,
-        param: str,
+        field: Field,
         end_token: int,
         triggers: Sequence[str] = (),
         heads: tuple[str, ...] = (),
@@ -292,9 +301,9 @@ class Matcher:
     ) -> None:
         """`piece` gives what a token shows, `spell` tokens of a text, `spellings` those of shown tokens.
 
-        `param` is where in the body the grammar stands.
+        `field` is where in the body the grammar stands.
         """
-        self._matcher, self._param, self.end_token = matcher, param, end_token
+        self._matcher, self._field, self.end_token = matcher, field, end_token
         self._n_since_mask = 0
         """Tokens that the grammar took since it was last asked for a mask."""
         self._piece, self._spell, self._spellings = piece, spell, spellings
@@ -381,9 +390,7 @@ class Matcher:
         if not self._matcher.is_error():
             return None
         said = self._matcher.get_error().split("\n", 1)[0]
-        return InvalidParameterError(
-            self._param, f"{self._param} is too costly to hold this answer to any further: {said}"
-        )
+        return InvalidParameterError(self._field, f"is too costly to hold this answer to any further: {said}")
 
 
 def _spell(by_byte: Mapping[int, int], data: bytes) -> list[int] | None:
@@ -422,7 +429,7 @@ class Grammars:
                 spellings[token] = spelling
         matcher = Matcher(
             self._compile(grammar),
-            param=grammar.param,
+            field=grammar.field,
             end_token=min(pieces.end_tokens, default=-1),
             triggers=grammar.triggers,
             heads=grammar.heads,
@@ -438,7 +445,7 @@ class Grammars:
         tokenizer = self._tokenizer
         matcher = deeply(lambda: LLMatcher(tokenizer, grammar.text, log_level=0, limits=LIMITS))
         if matcher.is_error():
-            raise _refusal(grammar.param, matcher.get_error())
+            raise _refusal(grammar.field, matcher.get_error())
         return matcher
 
     @cached_property

@@ -103,9 +103,9 @@ class LlamaBackend:
         self.n_slots, self.n_vocab = config.n_slots, vocab.n_vocab
         self.n_batch = int(lc.llama_n_batch(self._context))
         self._images = ImagePasses(lc, self._context, n_slots=self.n_slots, n_batch=self.n_batch)
-        self.n_ctx_slot = min(config.n_ctx_slot, int(lc.llama_n_ctx_seq(self._context)))
+        self.n_ctx_slot = min(config.n_ctx, int(lc.llama_n_ctx_seq(self._context)))
         n_cells = int(lc.llama_n_ctx(self._context))
-        self.n_cells = min(n_cells, config.n_cells or n_cells)
+        self.n_cells = min(n_cells, config.kv_cells or n_cells)
         self.end_tokens = vocab.end_tokens
         self.sampling = advised(partial(library.metadata, lc, self._model))
         self.grain = config.grain(
@@ -178,14 +178,12 @@ class LlamaBackend:
             lc,
             model,
             path=config.path,
-            n_ctx=config.n_ctx_slot,
+            n_ctx=config.n_ctx,
             n_threads=config.n_threads,
             types=config.ggml_types,
             known=config.measurements,
         )
-        scores = (
-            self._micro_batch(config) * config.n_ctx_slot * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
-        )
+        scores = self._micro_batch(config) * config.n_ctx * int(lc.llama_model_n_head(model)) * _SCORE_BYTES
         available = memory.available_bytes()
         fits = available is None or self._kv_bytes(config) + scores <= available
         return found if found is not None and found.off_wins and fits else None
@@ -221,7 +219,7 @@ class LlamaBackend:
             self.close()
             raise ConfigError(
                 "n_ctx",
-                f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx_slot}: {library.errors()}",
+                f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
             )
         return context
 
@@ -270,7 +268,7 @@ class LlamaBackend:
             raise ConfigError(
                 "n_ctx",
                 f"a KV cache of {config.n_cells_asked} tokens takes {needed / 1e9:.1f} GB and "
-                f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx_slot}), "
+                f"{available / 1e9:.1f} GB are free: lower n_ctx ({config.n_ctx}), "
                 f"n_slots ({config.n_slots}) or kv_cells",
             )
 

@@ -53,7 +53,7 @@ class Patches:
         self.n_lowered = None if lifts or narrows else len(bias) + n_ends + n_bad
         """At most so many tokens are ever changed, and only lowered; None: any may be, or some lifted."""
         if self._allowed.size and not self._leaves_some(self._bad.always if self._bad else _NONE, 0):
-            raise InvalidParameterError("allowed_token_ids", "none of allowed_token_ids may be drawn")
+            raise InvalidParameterError("allowed_token_ids", ": none of them may be drawn")
 
     def apply(self, row: NDArray[np.float32], n_sampled: int) -> list[Change]:
         """Patch the row; give the former values, so that undoing them in reverse order restores it."""
@@ -157,7 +157,7 @@ class _Seen:
         self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
         known = sorted(set(prompt)) if params.repetition_penalty != 1 else []
         if not _inside(known, n_vocab):
-            raise InvalidParameterError("prompt", f"the prompt has token ids outside 0..{n_vocab - 1}")
+            raise InvalidParameterError("prompt", f"has token ids outside 0..{n_vocab - 1}")
         self.n = len(known)
         self._ids = np.array(known + [0] * 64, np.int64)
         self._losses = np.zeros(len(self._ids), np.float32)

@@ -366,5 +366,5 @@ class ByteVocab:
         del special, gone
         for token in tokens:
             if not 0 <= token < N_VOCAB:
-                raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {N_VOCAB - 1}")
+                raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {N_VOCAB - 1}")
         return bytes(t for t in tokens if t < N_BYTES).decode("utf-8", "replace")

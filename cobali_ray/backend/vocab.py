@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import structlog
 
 from cobali_ray.backend import library
-from cobali_ray.backend.cutting import find_specials, parts
 from cobali_ray.backend.markers import Markers
 from cobali_ray.backend.port import Gone, InfillMarks, never
 from cobali_ray.chat.format import Format, derive
@@ -27,12 +26,48 @@ from cobali_ray.errors import (
 
 _log = structlog.get_logger(__name__)
 
+MOST_PER_PART = 512
+"""Special tokens of one part of a text: few enough for their square to be nothing, many enough for few calls.
+
+llama.cpp looks for special tokens in the whole text and keeps what it finds in a list that it walks anew for
+each of them, so its time grows with the square of their number: 60,000 in 600 kB take nine seconds. Between
+special tokens nothing is shared, so a text that is cut in front of one can be tokenised part by part."""
 _PIECE_BYTES = 256
 _SHORT_BYTES = 8192
 _AT_ONCE = 65_536
 _MOST_UNCUT = 4096
 """Special tokens of a text that cannot be cut at them; the time to find them grows with their square."""
 _FIELDS = re.compile(r"\{(query|document)\}")
+
+
+def find_specials(text: bytes, specials: Sequence[bytes], n_most: int | None = None) -> list[int]:
+    """Return where llama.cpp finds special tokens, in order: none of them overlap.
+
+    `specials` has the longest first. Each takes, from the left, every place that no longer one has taken.
+    Stops, with no order, once there are more than `n_most`.
+    """
+    places: list[int] = []
+    for special in specials:
+        at = text.find(special)
+        if at < 0:
+            continue
+        while at >= 0:
+            places.append(at)
+            if n_most is not None and len(places) > n_most:
+                return places
+            at = text.find(special, at + len(special))
+        # What is taken can be no part of another: no special token has a NUL.
+        text = text.replace(special, bytes(len(special)))
+    return sorted(places)
+
+
+def parts(text: bytes, places: Sequence[int]) -> Iterator[bytes]:
+    """Yield the text in parts that begin at a special token and hold at most MOST_PER_PART of them."""
+    start = 0
+    for place in places[MOST_PER_PART::MOST_PER_PART]:
+        yield text[start:place]
+        start = place
+    yield text[start:]
 
 
 class Specials(NamedTuple):
@@ -242,7 +277,7 @@ class Vocab:
         """
         for token in tokens:
             if not 0 <= token < self.n_vocab:
-                raise InvalidParameterError("tokens", f"token id {token} is not in 0 .. {self.n_vocab - 1}")
+                raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {self.n_vocab - 1}")
         pieces: list[bytes] = []
         for token in tokens:
             pieces.append(self._token_piece(token, special=special))

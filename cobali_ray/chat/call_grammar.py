@@ -15,7 +15,7 @@ from cobali_ray.chat.arguments import MOST_CHOICES, Arguments, TooManyChoicesErr
 from cobali_ray.chat.format import ID, NUMBER, Format, Kind
 from cobali_ray.chat.lark import ANY_TEXT, Rules, Special, joined, literal, one_of, optional
 from cobali_ray.core.request import Grammar
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import Field, InvalidParameterError, Path
 
 MOST_CALLS = 32
 """Of one turn: small models repeat a call without end, where they may."""
@@ -28,7 +28,7 @@ class Held(NamedTuple):
     """A grammar as llguidance takes it: a list of grammars in JSON."""
     triggers: tuple[str, ...]
     """Texts of the answer, behind the first of which it begins to hold; none: from the beginning."""
-    ignored: tuple[str, ...]
+    ignored: tuple[Path, ...]
     """Keys of schemas that it does not hold answers to."""
     heads: tuple[str, ...] = ()
     """Texts that it holds answers that begin with; others are free."""
@@ -38,14 +38,14 @@ class Checked(Protocol):
     @property
     def grammar(self) -> Grammar: ...
     @property
-    def ignored(self) -> tuple[str, ...]: ...
+    def ignored(self) -> tuple[Path, ...]: ...
 
 
 class Check(Protocol):
-    """Compiles one grammar, or raises InvalidParameterError that names `param`."""
+    """Compiles one grammar, or raises InvalidParameterError that names `field`."""
 
     def __call__(
-        self, param: str, kind: Literal["json_schema", "llguidance"], text: str, *, strict: bool = False
+        self, field: Field, kind: Literal["json_schema", "llguidance"], text: str, *, strict: bool = False
     ) -> Checked: ...
 
 
@@ -75,7 +75,7 @@ def call_grammar(
     if only:
         functions = [(i, function) for i, function in functions if function["name"] == only]
         if not functions:
-            raise InvalidParameterError("tool_choice", f"tool_choice: there is no tool {only[:64]!r}")
+            raise InvalidParameterError("tool_choice", f": there is no tool {only[:64]!r}")
     rules = Rules(special)
     writer = _Calls(form, rules, check, functions, several=parallel and not only and form.calls.parallel)
     heads = tuple[str, ...]()
@@ -161,7 +161,7 @@ class _Calls:
     ) -> None:
         self._form, self._calls, self._rules, self._check = form, form.calls, rules, check
         self._functions, self._several = functions, several
-        self.ignored: list[str] = []
+        self.ignored: list[Path] = []
         self._schemas: dict[tuple[str, bool], Checked] = {}
 
     def turn(self, primer: str) -> str:
@@ -309,9 +309,10 @@ class _Calls:
         return joined(space, '"{"', space, one_of(tails), space, '"}"')
 
     def _arguments(self, i: int, function: Mapping[str, Any]) -> str:
-        param, strict = f"tools[{i}].function.parameters", function.get("strict") is True
+        path: Path = ("tools", i, "function", "parameters")
+        strict = function.get("strict") is True
         root = _root(function.get("parameters"))
-        checked = self._schema(param, root, strict=strict)
+        checked = self._schema(path, root, strict=strict)
         self.ignored += checked.ignored
         calls, rules = self._calls, self._rules
         if calls.kind in (Kind.JSON, Kind.CHANNELS) or (calls.kind is Kind.TAG_JSON and not calls.quote):
@@ -320,27 +321,27 @@ class _Calls:
         def json_of(schema: Any) -> str:
             shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
             schema = {**shared, **schema} if isinstance(schema, Mapping) else schema
-            return rules.grammar(self._schema(param, schema, strict=strict).grammar.text)
+            return rules.grammar(self._schema(path, schema, strict=strict).grammar.text)
 
         writer = Arguments(calls, rules, json_of, root, i)
         try:
             written = writer.written()
         except TooManyChoicesError:
-            problem = f"{param} cannot be used: its choices are more than {MOST_CHOICES}, all told"
-            raise InvalidParameterError(param, problem) from None
+            problem = f"cannot be used: its choices are more than {MOST_CHOICES}, all told"
+            raise InvalidParameterError(path, problem) from None
         if writer.ignored and strict:
             keys = ", ".join(dict.fromkeys(writer.ignored))
             raise InvalidParameterError(
-                param, f"{param} cannot be used: calls of this model cannot be constrained to {keys}"
+                path, f"cannot be used: calls of this model cannot be constrained to {keys}"
             )
-        self.ignored += [f"{param}.{key}" for key in writer.ignored]
+        self.ignored += [(*path, key) for key in writer.ignored]
         return written
 
-    def _schema(self, param: str, schema: Any, *, strict: bool) -> Checked:
+    def _schema(self, path: Path, schema: Any, *, strict: bool) -> Checked:
         """Compile a schema; those of most numbers are alike."""
         text = json.dumps(schema)
         if (text, strict) not in self._schemas or self._schemas[text, strict].ignored:
-            self._schemas[text, strict] = self._check(param, "json_schema", text, strict=strict)
+            self._schemas[text, strict] = self._check(path, "json_schema", text, strict=strict)
         return self._schemas[text, strict]
 
 

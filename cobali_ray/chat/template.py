@@ -105,7 +105,7 @@ class ChatTemplate:
         """
         if self.unreadable:
             raise InvalidParameterError(
-                "messages", f"the model's chat template cannot be read: {self.unreadable}"
+                "messages", f": the model's chat template cannot be read: {self.unreadable}"
             )
         chat = [self._message(message) for message in messages]
         final = _open_end(chat) if continue_final_message else ""
@@ -125,7 +125,8 @@ class ChatTemplate:
                     render([self._message(message) for message in messages], tools=self._no_tools())
                     param = "tools"
             said = str(error) or type(error).__name__
-            raise InvalidParameterError(param, f"the chat template refuses the {param}: {said}") from error
+            refusal = ("the chat template refuses the ", (param,), f": {said}")
+            raise InvalidParameterError(param, *refusal) from error
         return _cut(text, final) if continue_final_message else text
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,7 +335,7 @@ def _open_end(chat: list[dict[str, Any]]) -> str:
             text: str = part["text"]
             part["text"] = text + _OPEN + " "
             return text
-    raise InvalidParameterError("messages", "the last message has no text to continue")
+    raise InvalidParameterError("messages", ": the last message has no text to continue")
 
 
 def _cut(text: str, final: str) -> str:
@@ -344,6 +345,6 @@ def _cut(text: str, final: str) -> str:
         head = head.rstrip()
     if not mark or not head.rstrip().endswith(final.strip()):
         raise InvalidParameterError(
-            "messages", "the chat template changes the last message, so it cannot be continued"
+            "messages", ": the chat template changes the last message, so it cannot be continued"
         )
     return head

@@ -4,6 +4,9 @@ A pass computes under one adapter, or under none, and llama.cpp lays out its gra
 with small models that takes half as long as a pass. So sequences in slots are computed in runs, all of one
 adapter together, then all of the next, in the order in which they had their last turn. A run is long enough
 to be worth the change, and short enough that streams that wait for theirs still meet the ITL target.
+
+An adapter's key is the hash of its file and its scale. It is part of a request's salt, so that slots, host
+memory, the disk and the router keep what was computed under each apart.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from cobali_ray.core.counts import Counts
+from cobali_ray.core.counts import Counts, LineCounts
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.fair import used
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
@@ -40,8 +40,8 @@ class Line(NamedTuple):
     n_tokens: int
 
 
-class Left(Protocol):
-    """Who has left the queue for good, and how fast they do: a scheduler."""
+class Inside(Protocol):
+    """Who has left the queues for good, and how fast they do: a scheduler."""
 
     @property
     def counts(self) -> Counts: ...
@@ -52,45 +52,38 @@ class Left(Protocol):
 
 
 class Entered:
-    """Counts who went in through the door, by class and tenant. Of one thread."""
+    """Counts who went in through the door. Of one thread; those who left again are counted by another."""
 
     def __init__(self) -> None:
-        self.n = self.n_tokens = 0
-        """Requests, and their prompt tokens."""
-        self._n: Counter[tuple[int, str]] = Counter()
-        self._n_tokens: Counter[tuple[int, str]] = Counter()
+        self.requests, self.texts = LineCounts(), LineCounts()
+        """Requests for slots, and embedding requests: neither takes the other's room."""
         self._weights: dict[str, float] = {}
 
-    def note(self, request: Request) -> None:
+    def note(self, request: Request | EmbeddingRequest) -> None:
         """Count a request that was let in."""
-        self.n += 1
-        self.n_tokens += request.n_prompt
-        line = (request.priority, request.tenant)
-        self._n[line] += 1
-        self._n_tokens[line] += request.n_prompt
+        counts = self.texts if isinstance(request, EmbeddingRequest) else self.requests
+        counts.add((request.priority, request.tenant), 1, request.n_prompt)
         self._weights[request.tenant] = request.weight
 
-    def occupancy(self, left: Left, prefill_s: float = 0.0) -> Occupancy:
-        """Return who of them waits, as far as the scheduler's thread came."""
-        counts = left.counts
-        return Occupancy(
-            n_queued=self.n - counts.n_left_queue,
-            n_queued_tokens=self.n_tokens - counts.n_left_queue_tokens,
-            n_free_slots=left.n_free_slots,
-            drain_rps=left.drain_rps,
-            lines=self.lines(counts.n_left_line, counts.n_left_line_tokens),
-            prefill_s=prefill_s,
+    def occupancy(self, inside: Inside, prefill_s: float = 0.0) -> Occupancy:
+        """Return who waits for a slot, as far as the scheduler's thread came."""
+        waiting = self._waiting(self.requests, inside.counts.left)
+        return waiting._replace(
+            n_free_slots=inside.n_free_slots, drain_rps=inside.drain_rps, prefill_s=prefill_s
         )
 
-    def lines(
-        self, left: Mapping[tuple[int, str], int], left_tokens: Mapping[tuple[int, str], int]
-    ) -> list[Line]:
-        """Return who is left of them, given how many left the queue, and with how many prompt tokens."""
-        return [
-            Line(*line, self._weights[line[1]], n_left, self._n_tokens[line] - left_tokens.get(line, 0))
-            for line, n in self._n.items()
-            if (n_left := n - left.get(line, 0)) > 0
+    def occupancy_of_texts(self, inside: Inside) -> Occupancy:
+        """Return whose texts wait. Where nobody's do, the next pass is free, as a slot may be."""
+        waiting = self._waiting(self.texts, inside.counts.texts_left)
+        return waiting._replace(n_free_slots=int(not waiting.n_queued))
+
+    def _waiting(self, entered: LineCounts, left: LineCounts) -> Occupancy:
+        lines = [
+            Line(*line, self._weights[line[1]], n_left, entered.n_tokens_of[line] - left.n_tokens_of[line])
+            for line, n in entered.n_of.items()
+            if (n_left := n - left.n_of[line]) > 0
         ]
+        return Occupancy(entered.n - left.n, entered.n_tokens - left.n_tokens, 0, 0.0, lines)
 
 
 def fit(request: Request, n_most: int) -> Request:
@@ -120,16 +113,24 @@ def admit(
     takes what is of a better class than some in it, or below its tenant's share: another goes for it, but
     nobody who is next of its tenant and class. Who could not begin in time is refused at once.
     """
-    lines, drain_rps = occupancy.lines, occupancy.drain_rps
-    n_before = max(n_ahead(request, lines) - occupancy.n_free_slots, 0.0)
-    if not _below_share(request, lines, limits):
-        _check_room(request, _without_worse(request, occupancy), limits, retry_after_s(n_before, drain_rps))
+    drain_rps = occupancy.drain_rps
+    n_before = max(n_ahead(request, occupancy.lines) - occupancy.n_free_slots, 0.0)
+    _require_room(request, occupancy, limits, retry_after_s(n_before, drain_rps))
     if drain_rps > 0:
         wait_s = n_before / drain_rps
         if request.timeout_s is not None and wait_s > request.timeout_s:
             raise WaitTooLongError(wait_s, request.timeout_s, "timeout_s")
         if max_ttft_s is not None and wait_s and wait_s + occupancy.prefill_s > max_ttft_s:
             raise WaitTooLongError(wait_s + occupancy.prefill_s, max_ttft_s, "max_predicted_ttft_s")
+
+
+def admit_texts(request: EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, wait_s: float) -> None:
+    """Let an embedding request in by the same count, given how long the texts that wait take. As above.
+
+    Alone it may have more tokens than the queue takes of several. When it begins says little of when it ends,
+    so nobody is refused for that.
+    """
+    _require_room(request, occupancy, limits, _sane_s(wait_s))
 
 
 def n_ahead(request: Request, lines: Sequence[Line]) -> float:
@@ -144,7 +145,14 @@ def n_ahead(request: Request, lines: Sequence[Line]) -> float:
     return mine + better + sum([min(x.n, (mine + 1) * x.weight / request.weight) for x in peers])
 
 
-def _without_worse(request: Request, occupancy: Occupancy) -> Occupancy:
+def _require_room(
+    request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
+) -> None:
+    if not _below_share(request, occupancy.lines, limits):
+        _check_room(request, _without_worse(request, occupancy), limits, retry_s)
+
+
+def _without_worse(request: Request | EmbeddingRequest, occupancy: Occupancy) -> Occupancy:
     """Return who would be left if all went for the request who may: of worse lines all but the next."""
     worse = [x for x in occupancy.lines if x.priority > request.priority]
     return occupancy._replace(
@@ -153,7 +161,7 @@ def _without_worse(request: Request, occupancy: Occupancy) -> Occupancy:
     )
 
 
-def _below_share(request: Request, lines: Sequence[Line], limits: EngineLimits) -> bool:
+def _below_share(request: Request | EmbeddingRequest, lines: Sequence[Line], limits: EngineLimits) -> bool:
     """Whether the queue's bounds, shared by weight, still have room for a tenant beside others."""
     mine = [line for line in lines if line.tenant == request.tenant]
     weights = {line.tenant: line.weight for line in lines} | {request.tenant: request.weight}
@@ -164,7 +172,9 @@ def _below_share(request: Request, lines: Sequence[Line], limits: EngineLimits) 
     return used(n, n_tokens, limits.max_queue, limits.max_queue_tokens) <= share
 
 
-def _check_room(request: Request, occupancy: Occupancy, limits: EngineLimits, retry_s: float) -> None:
+def _check_room(
+    request: Request | EmbeddingRequest, occupancy: Occupancy, limits: EngineLimits, retry_s: float
+) -> None:
     n_ahead = occupancy.n_queued - occupancy.n_free_slots
     if n_ahead >= limits.max_queue:
         raise QueueFullError("requests", limits.max_queue, retry_s)
@@ -181,7 +191,11 @@ def retry_after_s(n_before: float, drain_rps: float) -> float:
     """
     if drain_rps <= 0:
         return MIN_RETRY_S
-    return min(max(n_before / drain_rps, MIN_RETRY_S), MAX_RETRY_S)
+    return _sane_s(n_before / drain_rps)
+
+
+def _sane_s(wait_s: float) -> float:
+    return min(max(wait_s, MIN_RETRY_S), MAX_RETRY_S)
 
 
 class DrainRate:

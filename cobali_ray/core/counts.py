@@ -4,8 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from cobali_ray.core.ticktime import Shape
+
+LineKey: TypeAlias = tuple[int, str]
+"""A class and a tenant."""
+
+
+class TextPass(NamedTuple):
+    """What one pass of texts did."""
+
+    n_texts: int
+    """Texts that have their vector now."""
+    n_tokens: int
+    seconds: float
+
+
+NO_TEXTS = TextPass(0, 0, 0.0)
+
+
+class LineCounts:
+    """Requests and their tokens that passed some point, in all and by class and tenant. They only grow."""
+
+    __slots__ = ("n", "n_of", "n_tokens", "n_tokens_of")
+
+    def __init__(self) -> None:
+        self.n = self.n_tokens = 0
+        self.n_of, self.n_tokens_of = Counter[LineKey](), Counter[LineKey]()
+
+    def add(self, line: LineKey, n: int, n_tokens: int) -> None:
+        """Count requests of a line and tokens of theirs."""
+        self.n += n
+        self.n_tokens += n_tokens
+        self.n_of[line] += n
+        self.n_tokens_of[line] += n_tokens
 
 
 @dataclass(slots=True)
@@ -18,12 +51,10 @@ class Counts:
     """Preemptions by the class of who was preempted."""
     n_adapter_changes: int = 0
     """Passes that were computed under another adapter than the one before."""
-    n_left_queue: int = 0
-    n_left_queue_tokens: int = 0
-    """Requests and prompt tokens that left the queue for good."""
-    n_left_line: Counter[tuple[int, str]] = field(default_factory=Counter)
-    n_left_line_tokens: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The same by class and tenant."""
+    left: LineCounts = field(default_factory=LineCounts)
+    """Requests for slots that left the queue for good, and their prompt tokens."""
+    texts_left: LineCounts = field(default_factory=LineCounts)
+    """Embedding requests that ended, and tokens of texts that were computed or dropped."""
 
     shape: Shape = field(default_factory=lambda: Shape(0, 0, ()))
     """The pass computed last; likewise all that follow."""
@@ -33,3 +64,5 @@ class Counts:
     n_drafted: int = 0
     n_accepted: int = 0
     """Tokens guessed, and those of them that were right."""
+    texts: TextPass = NO_TEXTS
+    """The pass of texts in this tick."""

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.text_passes import EmbeddingJob
 
 _SLACK = 64
 
@@ -14,16 +15,16 @@ class Deadlines:
     """A heap that forgets ended requests when they outnumber the open ones."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Sequence]] = []
+        self._heap: list[tuple[float, int, Sequence | EmbeddingJob]] = []
         self._n_added = 0
         self._n_most = _SLACK
 
-    def add(self, sequence: Sequence) -> None:
-        """Watch a sequence, if it has a deadline."""
-        if sequence.deadline_s is None:
+    def add(self, one: Sequence | EmbeddingJob) -> None:
+        """Watch a request, if it has a deadline."""
+        if one.deadline_s is None:
             return
         self._n_added += 1
-        heapq.heappush(self._heap, (sequence.deadline_s, self._n_added, sequence))
+        heapq.heappush(self._heap, (one.deadline_s, self._n_added, one))
         if len(self._heap) > self._n_most:
             self._heap = [entry for entry in self._heap if not entry[2].status.ended]
             heapq.heapify(self._heap)
@@ -33,9 +34,9 @@ class Deadlines:
         """Return the soonest deadline; it may be that of a request that has ended."""
         return self._heap[0][0] if self._heap else None
 
-    def expired(self, now_s: float) -> Iterator[Sequence]:
-        """Yield, once each, the open sequences whose deadline has passed."""
+    def expired(self, now_s: float) -> Iterator[Sequence | EmbeddingJob]:
+        """Yield, once each, the open requests whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_s:
-            sequence = heapq.heappop(self._heap)[2]
-            if not sequence.status.ended:
-                yield sequence
+            one = heapq.heappop(self._heap)[2]
+            if not one.status.ended:
+                yield one

@@ -7,6 +7,8 @@ out) is no part of a name: whoever keeps the files keeps those apart.
 
 Files are read into host memory before their request gets a slot; it waits for them in the queue, no longer
 than `WAIT_S`, and nobody waits for it.
+
+Trouble with the disk never ends a request: it is logged once, and the prompt is computed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
 """Fairness: what every tenant was served, by virtual token counters, so that who had least goes next. Pure.
 
-A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, and output
-tokens twice. Of those who wait, the one with the least is served; so two that always wait differ by a few
-requests at most, however many one of them sends. Who did not wait has no claim from that: coming back, it
-begins where the others are (Sheng et al., "Fairness in Serving Large Language Models", OSDI '24), less a
-small credit, so that who asks little need not wait.
+A counter is what was computed for a tenant, by its weight: prompt tokens that were not cached, tokens of
+texts to embed, and output tokens twice. Of those who wait, the one with the least is served; so two that
+always wait differ by a few requests at most, however many one of them sends. Who did not wait has no claim
+from that: coming back, it begins where the others are (Sheng et al., "Fairness in Serving Large Language
+Models", OSDI '24), less a small credit, so that who asks little need not wait.
 
 Each engine counts for itself. Of several of one model, whoever sends requests to them sees what all give, and
 tells each with a request what the others gave its tenant since it was told last.
+
+A sequence's rank is its class and its tenant's counter. The queue, the order of prompts (`plan.py`) and the
+choice of whose gaps a prompt may stretch (`pace.py`) follow it. If a request is due and no slot is free,
+another sequence is parked, as when cells run out (`Slots.victims`). While all open requests have one tenant
+and one class, none of this is considered, and output tokens are counted in bulk.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from cobali_ray.core.account import Account
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 
@@ -40,43 +46,51 @@ class Accounts:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._lines: Counter[tuple[int, str]] = Counter()
-        """Open requests by class and tenant."""
+        """Open requests for slots by class and tenant."""
         self._left = 0.0
         """The counter of whoever was last to have nothing open any more."""
 
     @property
     def several(self) -> bool:
-        """Whether there is anything to be fair about: open requests of more than one tenant or class."""
+        """Whether slots are to be shared: there are open requests of more than one tenant or class."""
         return len(self._lines) > 1
 
     def joins(self, request: Request) -> bool:
-        """Whether a request is the first open one of its tenant and class."""
+        """Whether a request for a slot is the first open one of its tenant and class."""
         return (request.priority, request.tenant) not in self._lines
 
     def enter(self, request: Request) -> Account:
+        """Take a request for a slot; see `open`."""
+        account = self.open(request, request.served_elsewhere)
+        self._lines[request.priority, request.tenant] += 1
+        return account
+
+    def open(self, request: Request | EmbeddingRequest, served_elsewhere: float = 0.0) -> Account:
         """Take a request that is about to wait; its tenant's counter is lifted if it had none waiting."""
         account = self._accounts.get(request.tenant)
         if account is None:
             account = self._accounts[request.tenant] = Account(request.tenant, request.weight)
         account.weight = request.weight
-        account.charge(request.served_elsewhere)
+        account.charge(served_elsewhere)
         if not account.n_waiting and len(self._accounts) > 1:
             others = [one for one in self._accounts.values() if one.n_open and one is not account]
             served = [one.served for one in others if one.n_waiting] or [one.served for one in others]
             behind = min(served, default=self._left)
             account.served = max(account.served, behind - CREDIT / account.weight)
         account.n_open += 1
-        self._lines[request.priority, request.tenant] += 1
         return account
 
     def leave(self, sequence: Sequence) -> None:
-        """Let an ended request go, after a last charge."""
-        account, line = sequence.account, (sequence.priority, sequence.request.tenant)
+        """Let an ended request for a slot go, after a last charge."""
         self.settle(sequence)
+        self._lines[sequence.line] -= 1
+        if not self._lines[sequence.line]:
+            del self._lines[sequence.line]
+        self.close(sequence.account)
+
+    def close(self, account: Account) -> None:
+        """Let an ended request of a tenant go."""
         account.n_open -= 1
-        self._lines[line] -= 1
-        if not self._lines[line]:
-            del self._lines[line]
         if not account.n_open:
             self._left = max(self._left, account.served)
 
@@ -87,17 +101,8 @@ class Accounts:
         sequence.n_charged = n_output
 
     def weights(self, priority: int) -> dict[str, float]:
-        """Return the weights of the tenants with open requests of a class."""
+        """Return the weights of the tenants with open requests for slots of a class."""
         return {tenant: self._accounts[tenant].weight for one, tenant in self._lines if one == priority}
-
-    def most_waiting(self, beside: Account, most: int, most_tokens: int) -> Account | None:
-        """Return whose requests fill the queue's bounds most, by weight, if they do more than this one's."""
-
-        def use(one: Account) -> float:
-            return used(one.n_waiting, one.n_waiting_tokens, most, most_tokens) / one.weight
-
-        account = max(self._accounts.values(), key=use)
-        return account if use(account) > use(beside) else None
 
 
 class Elsewhere:

@@ -10,7 +10,7 @@ tick-time model says of them without drafts.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from operator import itemgetter
 from typing import NamedTuple
@@ -49,6 +49,20 @@ class Choice(NamedTuple):
         return self.n_drafting * self.size
 
 
+class Drafts(NamedTuple):
+    """Drafts for a tick, and what was weighed for them."""
+
+    tokens: Mapping[int, array[int]]
+    """By slot."""
+    plain_s: float
+    """How long the tick would take without."""
+    choice: Choice | None = None
+    """None: nobody can say whether they pay."""
+    n_paid: int = 0
+    n_unpaid: int = 0
+    """1 if they were expected to pay, or would have but for their time."""
+
+
 class Speculation:
     """Chooses the drafts of ticks without prefill, and learns from what became of them."""
 
@@ -62,32 +76,38 @@ class Speculation:
         self._choice: Choice | None = None
         self._plain_s = 0.0
 
-    def choose(
-        self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int
-    ) -> dict[int, array[int]]:
-        """Return drafts by slot for a tick in which these streams decode.
+    def choose(self, streams: Seq[Sequence], *, plain_s: float, most_s: float, room: int) -> Drafts:
+        """Return drafts for a tick in which these streams decode. To ask changes nothing; `begin` takes them.
 
         Without them it would take `plain_s`; with them it shall not take longer than `most_s`, nor compute
         more than `room` further tokens.
         """
-        self._choice, self._plain_s = None, plain_s
         if not 0 < len(streams) <= MOST_STREAMS or plain_s <= 0:
-            return {}
-        self._choice = plain = Choice(len(streams), 0, 0)
+            return Drafts({}, plain_s)
+        plain = Choice(len(streams), 0, 0)
+        none = Drafts({}, plain_s, plain)
         if plain not in self._ratios or self._ratios[plain][1] < PLAIN_FIRST:
-            return {}
+            return none
         found = self._renew(streams)
         if sum(g.n_expected(SIZES[-1]) for g in found) < (GAIN - 1) * len(streams):
-            return {}  # they would not pay if they took no time
-        best = self._decide(found, len(streams), most_s / plain_s, room)
+            return none  # they would not pay if they took no time
+        best, n_paid, n_unpaid = self._decide(found, len(streams), most_s / plain_s, room)
         if best is None:
-            return {}
-        self._choice = best
+            return none._replace(n_paid=n_paid, n_unpaid=n_unpaid)
         chosen = _by_gain(found, best.size)[: best.n_drafting]
-        return {g.sequence.slot_id: g.draft.tokens[: best.size] for _, g in chosen if g.draft is not None}
+        tokens = {g.sequence.slot_id: g.draft.tokens[: best.size] for _, g in chosen if g.draft is not None}
+        return Drafts(tokens, plain_s, best, n_paid, n_unpaid)
+
+    def begin(self, drafts: Drafts | None) -> None:
+        """Take what the next tick computes; None: nobody asked."""
+        self._choice = None
+        if drafts is not None:
+            self._choice, self._plain_s = drafts.choice, drafts.plain_s
+            self._n_paid += drafts.n_paid
+            self._n_unpaid += drafts.n_unpaid
 
     def _renew(self, streams: Seq[Sequence]) -> list[Guesses]:
-        """Return what is guessed of streams, those that something is guessed of."""
+        """Return what is guessed of streams, where anything is; the same until they go on."""
         before, self._guesses = self._guesses, {}
         for s in streams:
             guesses = before.get(s.slot_id)
@@ -98,21 +118,22 @@ class Speculation:
             guesses.renew(min(SIZES[-1], most))
         return [g for g in self._guesses.values() if g.draft is not None]
 
-    def _decide(self, found: Seq[Guesses], n_streams: int, most_ratio: float, room: int) -> Choice | None:
-        """Return what to draft; None for nothing."""
+    def _decide(
+        self, found: Seq[Guesses], n_streams: int, most_ratio: float, room: int
+    ) -> tuple[Choice | None, int, int]:
+        """Return what to draft, None for nothing, and what counts as paid and as unpaid with it."""
         best, value = self._best(found, n_streams, most_ratio, room, self._ratio)
         if value >= GAIN:
-            self._n_paid += 1
-            if self._n_paid % PLAIN_EVERY == 0:
-                return None
-            if self._n_paid % TRY_OTHERS_EVERY == 0:
+            number = self._n_paid + 1
+            if number % PLAIN_EVERY == 0:
+                best = None
+            elif number % TRY_OTHERS_EVERY == 0:
                 best, _ = self._best(found, n_streams, most_ratio, room, _likely_ratio)
-            return best
+            return best, 1, 0
         other, hope = self._best(found, n_streams, most_ratio, room, _likely_ratio)
         if hope < GAIN:
-            return None
-        self._n_unpaid += 1
-        return other if self._n_unpaid % TRY_EVERY == 0 else None
+            return None, 0, 0
+        return (other if (self._n_unpaid + 1) % TRY_EVERY == 0 else None), 0, 1
 
     def _best(
         self,

@@ -11,6 +11,11 @@ fades. All blocks cost about the same per token, to keep and to compute again, w
 was used, damped: counted in full, as GDSF does (Cherkasova, "Improving WWW Proxies Performance with Greedy-
 Dual-Size-Frequency Caching Policy", HP 1998), conversations that are over stay longer than those that go
 on.
+
+It takes what a slot is about to lose, if that is at least a block long: a prefix that is cut or dropped, or a
+preempted sequence. A tick moves one sequence and, beyond that, what fits in `MOVE_S`. What could not be saved
+is forgotten; what cannot be restored is computed in the same tick (`Unrestored`). There is no host memory for
+a cache that cannot be cut, or whose state llama.cpp writes in an unexpected form.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What the scheduler is told, and what it answers: events in, instructions out.
+"""What the scheduler is told, and what it answers: events in, instructions out. All of them are values.
 
 Times are seconds on the engine's clock and come in with the events. A tick is, inline: TickBegun, Sampled,
 Emitted, TickEnded; where host work hides behind the device: TickBegun, Emitted (the last tick's), Sampled,
-TickEnded. Whatever else happens comes in between, in any order.
+TickEnded. If texts are embedded in it, Embedded follows TickBegun. Whatever else happens comes in between, in
+any order.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from cobali_ray.core.events import End
+from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.events import End, FinishReason
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
 from cobali_ray.errors import CobaliError
 
 # -- events ---------------------------------------------------------------------------------------------
@@ -24,10 +25,8 @@ from cobali_ray.errors import CobaliError
 class Submitted(NamedTuple):
     """A request came in. Whatever happens to it, it ends with one End."""
 
-    request: Request
+    request: Request | EmbeddingRequest
     now_s: float
-    row: Any = None
-    """What sampling remembers for it; opaque here."""
     ready: bool = True
     """False: something it needs is still being prepared, and Ready follows."""
     arrived_s: float | None = None
@@ -52,8 +51,14 @@ class TickBegun(NamedTuple):
     """The backend is free for the next pass."""
 
     now_s: float
-    shared: bool = False
-    """Something else was computed since the last one: beside streams no prompt goes on in this tick."""
+
+
+class Embedded(NamedTuple):
+    """The texts asked for are computed, and their vectors told; the tick goes on."""
+
+    failed: Mapping[str, CobaliError]
+    """Requests some of whose texts could not be, and why."""
+    now_s: float
 
 
 class Refused(NamedTuple):
@@ -80,11 +85,19 @@ class Sampled(NamedTuple):
     rows are named. None: one each."""
 
 
+class Stopped(NamedTuple):
+    """A stop string ended the text of a request."""
+
+    request_id: str
+    stop: str | None
+    n_unsaid: int = 0
+    """Tokens that were drawn in the same pass behind the one with the stop string."""
+
+
 class Emitted(NamedTuple):
     """The text of the tokens last told to emit is out."""
 
-    stopped: Seq[str]
-    """Requests whose text a stop string ended."""
+    stopped: Seq[Stopped]
     now_s: float
 
 
@@ -179,6 +192,7 @@ Event: TypeAlias = (
     | Ready
     | Cancelled
     | TickBegun
+    | Embedded
     | Refused
     | Sampled
     | Emitted
@@ -266,10 +280,18 @@ class Store(NamedTuple):
 
 
 class Assign(NamedTuple):
-    """From now on a slot's rows are drawn for this sequence."""
+    """From now on a slot's rows are drawn for this request."""
 
     slot_id: int
-    row: Any
+    request_id: str
+
+
+class Embed(NamedTuple):
+    """Compute these texts and tell their vectors, before anything else of the tick."""
+
+    pieces: tuple[Piece, ...]
+    begun: tuple[EmbeddingRequest, ...]
+    """Requests of which nothing was computed before."""
 
 
 class Compute(NamedTuple):
@@ -279,13 +301,16 @@ class Compute(NamedTuple):
 
 
 class Emit(NamedTuple):
-    """Tell what these tokens say: of each sequence that has not ended, the token drawn in this row.
+    """Tell what these tokens say: of each request that has not ended, the token drawn in this row.
 
-    Tokens of one sequence follow each other.
+    Tokens of one request follow each other.
     """
 
-    fresh: list[tuple[Sequence, int, int]]
-    """(sequence, token, row)."""
+    tokens: tuple[Drawn, ...]
+
+
+Drawn: TypeAlias = tuple[str, int, int, FinishReason | None]
+"""(request_id, token, row, why it is the last of its request, if it is)."""
 
 
 class Finish(NamedTuple):
@@ -310,6 +335,7 @@ Instruction: TypeAlias = (
     | Hold
     | Store
     | Assign
+    | Embed
     | Compute
     | Emit
     | Finish

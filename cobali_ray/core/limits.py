@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le
 
 from cobali_ray.errors import ConfigError
+
+MAX_COUNT = (1 << 31) - 1
+"""What llama.cpp can count to."""
+MAX_S = 1e9
+"""Thirty years, which every clock can wait."""
+Count: TypeAlias = Annotated[int, Ge(0), Le(MAX_COUNT)]
+Seconds: TypeAlias = Annotated[float, Gt(0), Le(MAX_S)]
 
 PrefillOrder: TypeAlias = Literal["fcfs", "packed", "shortest"]
 CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
@@ -55,23 +64,50 @@ class Grain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """Bounds the scheduler keeps. Counts are tokens unless the name says otherwise."""
+class LimitSettings:
+    """The bounds that an operator sets. Counts are tokens unless the name says otherwise."""
 
-    n_slots: int
+    n_slots: Annotated[int, Ge(1), Le(MAX_SLOTS)] = 16
+    prefill_chunk: Count = 512
+    """Most prompt tokens of one request in one tick; 0 computes every prompt whole."""
+    token_budget: Annotated[int, Ge(1), Le(MAX_COUNT)] | None = None
+    """Most tokens in one tick; None: one chunk plus one token for every slot."""
+    min_prefix: Count = 32
+    """Shortest prefix worth reusing; 0: never reuse one."""
+    max_queue: Count = 128
+    """How many requests may wait before new ones get 429."""
+    max_queue_tokens: Count = 262_144
+    """How many prompt tokens may wait before new requests get 429."""
+    max_predicted_ttft_s: Seconds | None = None
+    """Refuse a request (429) if its answer is predicted to begin later; None: take whatever the queue has
+    room for."""
+
+    def chunk(self, n_ctx: int) -> int:
+        """Most prompt tokens of one request in one tick, where a slot has room for `n_ctx`."""
+        return self.prefill_chunk or n_ctx
+
+    def budget(self, n_ctx: int) -> int:
+        """Most tokens in one tick, where a slot has room for `n_ctx`."""
+        n_cells = self.n_slots * n_ctx
+        return self.token_budget or min(min(self.chunk(n_ctx), n_ctx) + self.n_slots, n_cells)
+
+    def on(self, n_ctx: int, **facts: Any) -> EngineLimits:
+        """Return the bounds of an engine, `facts` of whose backend are fields of `EngineLimits`."""
+        found = {"prefill_chunk": self.chunk(n_ctx), "token_budget": self.budget(n_ctx), "n_ctx_slot": n_ctx}
+        return EngineLimits(**asdict(self) | found | facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits(LimitSettings):
+    """Bounds the scheduler keeps: those that were set, each a number, and what the backend has."""
+
+    token_budget: int
     n_ctx_slot: int
     """Most tokens of one sequence in the KV cache."""
     n_cells: int
     """KV cells of all slots together; less than n_slots * n_ctx_slot means overcommitted."""
-    token_budget: int
-    prefill_chunk: int
     prefill_order: PrefillOrder = "fcfs"
-    max_queue: int = 128
-    """Waiting requests."""
-    max_queue_tokens: int = 1 << 20
-    """Prompt tokens of the waiting requests."""
-    min_prefix: int = 32
-    """Shortest shared prefix worth choosing a slot for; 0 switches prefix reuse off."""
+    """Which prompts come first; a server's engine has "shortest", the others are for comparison."""
     n_host_cells: int = 0
     """Cells that host memory may hold beside the cache; 0: it holds none."""
     host_block: int = 64

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from hashlib import sha256, shake_128
 from typing import NamedTuple
 
+from cobali_ray.errors import Field
+
 _ID_BYTES = 4
 _BELOW = -(2**31)
 
@@ -21,7 +23,7 @@ class Image(NamedTuple):
     """A file that came with a request."""
 
     data: bytes
-    param: str
+    field: Field
     """Where in the body."""
 
     @property

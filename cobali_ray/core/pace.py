@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, inf
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import EngineLimits, Grain
@@ -99,6 +99,21 @@ class Stream(Protocol):
     def rank(self) -> tuple[int, float]: ...
 
 
+class Prefill(NamedTuple):
+    """The prefill of a tick, and what bounded it."""
+
+    chunks: tuple[Span, ...] = ()
+    target_s: float = 0.0
+    """The ITL target; 0 where nothing did."""
+    unmet_s: float | None = None
+    """What decoding alone takes if that is longer than the target asked for, else 0; None: nobody looked."""
+    tries: bool = False
+    """Whether the first chunk is one that should not quite fit."""
+
+
+NO_PREFILL = Prefill()
+
+
 class Pacer:
     """Plans the prefill of ticks within an ITL target and learns from how long they took.
 
@@ -116,7 +131,7 @@ class Pacer:
         self._n_errors = 0
         self._untried_s, self._try_s, self._trying = 0.0, _TRY_S, False
         self.target_s = 0.0
-        """The target of the tick planned last; 0 where it had none."""
+        """The target of the tick begun last; 0 where it had none."""
         self.unmet_s = 0.0
         """What decoding alone took, longer than the target that was asked for; 0 while that can be met."""
 
@@ -127,20 +142,20 @@ class Pacer:
         limits: EngineLimits,
         *,
         within_s: float = inf,
-    ) -> list[Span]:
+    ) -> Prefill:
         """Return the prefill of a tick in which all `streams` decode; `prompts` is oldest first.
 
-        Asked again, it answers the same until the next tick is learnt.
+        To ask changes nothing; `begin` takes what is computed.
 
         With a target, it takes no longer than `within_s`: streams that have no part in it wait for its end.
         Streams of a worse class do not bind a prompt; beside them, and beside those of tenants who had far
         more, the automatic target is `DUE_FACTOR` times as long; no other prompt makes such a tick longer.
         """
         budget = limits.token_budget - len(streams)
-        self.target_s, self._trying = 0.0, False
         if not prompts:
-            return []
-        first, decode_s, exact = min([p.rank for p in prompts]), 0.0, False
+            return NO_PREFILL
+        first, decode_s = min([p.rank for p in prompts]), 0.0
+        target_s, exact, unmet_s = 0.0, False, None
         due = any(yields(rank, first) for rank in {s.rank for s in streams})  # mostly one
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
@@ -150,22 +165,31 @@ class Pacer:
             best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
             start = prompts[0].n_computed
-            self.target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), start)
+            target_s, exact = self._target(decode_s, n_decode, max(n_prompts, 1), start)
+            if isinstance(self._target_s, float):
+                unmet_s = 0.0 if exact else decode_s
             if due and not exact:
-                self.target_s *= DUE_FACTOR
-        if due or not self.target_s:
+                target_s *= DUE_FACTOR
+        if due or not target_s:
             prompts = who_is_due(prompts)
         if within_s < inf and self._target_s is not None:
-            self.target_s, exact = min(self.target_s or inf, within_s), True
-        elif not self.target_s:
-            return plan_chunks(prompts, limits, budget)
+            target_s, exact = min(target_s or inf, within_s), True
+        elif not target_s:
+            return Prefill(tuple(plan_chunks(prompts, limits, budget)), 0.0, unmet_s)
         sure = 1 + _SURE * self._spread if exact else 1.0
         most = max(self.model.longest_seen * _GROWTH, FIRST_CHUNK)
         most = min(most, budget)
-        left_s = self.target_s / sure - decode_s
+        left_s = target_s / sure - decode_s
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
         ordered = order_prefill(prompts, limits, most)
-        return list(self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams)))
+        chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
+        return Prefill(tuple(chunks), target_s, unmet_s, tries)
+
+    def begin(self, prefill: Prefill) -> None:
+        """Take what the next tick computes."""
+        self.target_s, self._trying = prefill.target_s, prefill.tries
+        if prefill.unmet_s is not None:
+            self.unmet_s = prefill.unmet_s
 
     def prefill_pace(self, n_decode: int, context: int, limits: EngineLimits) -> tuple[float, float] | None:
         """Return seconds per prompt token beside so many streams, and more per position of its depth.
@@ -193,12 +217,10 @@ class Pacer:
 
         `start` is how much of the first prompt is computed.
         """
-        if isinstance(self._target_s, float):
-            if decode_s < self._target_s or not self.model.knows_decode:
-                self.unmet_s = 0.0
-                return self._target_s, True
-            self.unmet_s = decode_s
-        if not self.model.knows_decode:
+        asked_s, knows_decode = self._target_s, self.model.knows_decode
+        if isinstance(asked_s, float) and (decode_s < asked_s or not knows_decode):
+            return asked_s, True
+        if not knows_decode:
             return 0.0, False
         model, n_before = self.model, 0 if self.model.apart else n_decode
         added_s = partial(model.chunk_s, start, mixed=n_decode > 0, n_before=n_before)
@@ -214,15 +236,19 @@ class Pacer:
         limits: EngineLimits,
         *,
         n_decode: int,
-    ) -> Iterable[Span]:
-        """Yield chunks for `left_s`; a prompt's last one may take `flat_s` longer, all of them together."""
+    ) -> tuple[list[Span], bool]:
+        """Return chunks for `left_s`, and whether the first is one that should not quite fit.
+
+        A prompt's last one may take `flat_s` longer, all of them together.
+        """
+        chunks, tried = list[Span](), 0
         model, grain, n_rows, mixed = self.model, limits.grain, limits.n_scored_rows, n_decode > 0
         beside = grain.beside if mixed else 0
         n_before = 0 if grain.beside else n_decode
         for number, prompt in enumerate(prompts):
             start, scored = prompt.n_computed, prompt.n_unscored is not None
             if number and start and grain.step > 1:
-                return  # company would cut it into pieces that are no whole steps
+                break  # company would cut it into pieces that are no whole steps
             fits = most
             if model.knows_prefill:
                 limit = min(most, max(prompt.n_pending, grain.step + beside))
@@ -233,7 +259,8 @@ class Pacer:
                 if fits < prompt.n_pending <= most and whole_s <= left_s + flat_s and not scored:
                     fits = prompt.n_pending
             if number == 0:
-                fits = max(fits, LEAST_CHUNK, self._retry(prompt, left_s, fits, grain, mixed=mixed))
+                tried = self._step_to_try(prompt, left_s, fits, grain, mixed=mixed)
+                fits = max(fits, LEAST_CHUNK, tried)
             fits = within_rows(prompt, min(fits, limits.prefill_chunk + beside, most), n_rows)
             if scored and not fits and most > 0:
                 continue
@@ -241,24 +268,24 @@ class Pacer:
                 fits = grain.whole(fits, mixed=mixed) or fits
             length = piece(prompt.n_pending, fits)
             if length <= 0:
-                return
+                break
             chunk = chunk_of(prompt, length)
-            yield chunk
+            chunks.append(chunk)
             most -= length
             n_rows -= (rows := n_scored(prompt, chunk))
             left_s -= model.chunk_s(start, length, mixed=mixed, n_before=n_before) + model.out_s * rows
             n_before += length
             if (start and grain.step > 1) or (left_s <= 0 and model.knows_prefill):
-                return
+                break
+        return chunks, tried > 0
 
-    def _retry(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+    def _step_to_try(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
         """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
         step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
         if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
             return 0
         if self.model.chunk_s(prompt.n_computed, step, mixed=mixed) > _NEARLY * left_s:
             return 0
-        self._trying = True
         return step
 
     def decode_s(self, n_decode: int, context: int) -> float:

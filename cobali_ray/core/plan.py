@@ -34,30 +34,36 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one pass computes."""
+    """What one pass computes, by slot: whoever is in a slot stays there until the pass is over."""
 
-    streams: list[Sequence]
-    """Who decodes, in the order of the batch."""
-    chunks: list[Span]
+    streams: tuple[int, ...]
+    """Slots that decode, in the order of the batch."""
+    chunks: tuple[Span, ...]
     """Prefill, in the order of its priority."""
-    spans: list[Span] | None
+    spans: tuple[Span, ...] | None
     """All spans in the order of the batch; None where there are no chunks, so that the streams say it all."""
-    sequences: list[Sequence]
-    """Those of the spans."""
-    rows: list[Sequence]
-    """Whose next token the pass gives, in that order too."""
+    rows: tuple[int, ...]
+    """Slots whose next token the pass gives, in that order too."""
     n_tokens: int
     context: int | None = None
     """Cells that the streams' attention pays for, in runs; None: those that they hold."""
-    drafts: Mapping[int, array[int]] = _NO_DRAFTS
-    """Tokens by slot that a stream computes behind its own, in case it says them next."""
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """A slot, and tokens that its stream computes behind its own, in case it says them next."""
     adapter: str = ""
     """The key of the adapter that all of it is computed under."""
 
+    def draft(self, slot_id: int) -> tuple[int, ...]:
+        """Return what a stream computes behind its own token."""
+        return next((tokens for i, tokens in self.drafts if i == slot_id), ())
+
+    def computes(self, slot_id: int) -> bool:
+        """Whether anything is computed in a slot."""
+        return slot_id in self.streams or any(chunk.slot_id == slot_id for chunk in self.chunks)
+
 
 def lay_out(
-    streams: list[Sequence],
-    chunks: list[Span],
+    streams: Seq[Sequence],
+    chunks: Seq[Span],
     by_slot: Seq[Sequence | None],
     pass_cells: int | None = None,
     drafts: Mapping[int, array[int]] = _NO_DRAFTS,
@@ -66,31 +72,34 @@ def lay_out(
 
     Split KV puts only consecutive ascending ids into one micro-batch. `streams` are in that order.
     """
+    slots = tuple([s.slot_id for s in streams])
     if pass_cells is None and not chunks and not drafts:
-        return Plan(streams, chunks, None, streams, streams, len(streams))
+        return Plan(slots, (), None, slots, len(slots))
     n_rows = [1 + len(drafts.get(s.slot_id, ())) for s in streams]
     of_streams = [Span(s.slot_id, len(s.tokens) - 1, n, n) for s, n in zip(streams, n_rows, strict=True)]
     seq_ids = {s.slot_id: s.seq_id for s in by_slot if s is not None}
-    spans = sorted(of_streams + chunks, key=lambda span: seq_ids[span.slot_id])
+    spans = sorted([*of_streams, *chunks], key=lambda span: seq_ids[span.slot_id])
     context = None
     if pass_cells is not None:
         prefilling = {chunk.slot_id for chunk in chunks}
-        rows = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
-        runs = runs_of(rows, pass_cells)
-        context = cells_of(rows, runs)
+        deep = [Row(seq_ids[i], start + length, i in prefilling) for i, start, length, _ in spans]
+        runs = runs_of(deep, pass_cells)
+        context = cells_of(deep, runs)
         if len(runs) > 1:
             spans = [spans[place] for run in reversed(runs) for place in run]
-            streams = [s for i, *_ in spans if i not in prefilling and (s := by_slot[i]) is not None]
+            slots = tuple([i for i, *_ in spans if i not in prefilling])
         if not chunks and not drafts:
-            return Plan(streams, chunks, None, streams, streams, len(streams), context)
-    sequences = [s for span in spans if (s := by_slot[span.slot_id]) is not None]
-    sampled = [
-        s
-        for s, span in zip(sequences, spans, strict=True)
-        if span.sample and (s.n_unscored is None or span.start + span.length == len(s.tokens))
-    ]
+            return Plan(slots, (), None, slots, len(slots), context)
+    rows = tuple([span.slot_id for span in spans if span.sample and _ends_known(span, by_slot)])
     n_tokens = sum([span.length for span in spans])
-    return Plan(streams, chunks, spans, sequences, sampled, n_tokens, context, drafts)
+    guessed = tuple([(slot_id, tuple(draft)) for slot_id, draft in drafts.items()])
+    return Plan(slots, tuple(chunks), tuple(spans), rows, n_tokens, context, guessed)
+
+
+def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
+    """Whether a span ends with the last token known, and not only with one whose logprobs are wanted."""
+    s = by_slot[span.slot_id]
+    return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
 
 
 class Prompt(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cobali_ray.core.media import Image, Rows
-from cobali_ray.errors import InvalidParameterError
+from cobali_ray.errors import Field, InvalidParameterError
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -27,13 +27,13 @@ MIN_PRIORITY, MAX_PRIORITY = -9, 9
 def _require(param: str, value: float, *, low: float, high: float, open_low: bool = False) -> None:
     if not (low < value <= high or (value == low and not open_low)):  # NaN is neither
         bracket = "(" if open_low else "["
-        raise InvalidParameterError(param, f"{param} must be in {bracket}{low:g}, {high:g}], got {value}")
+        raise InvalidParameterError(param, f"must be in {bracket}{low:g}, {high:g}], got {value}")
 
 
 def _require_tokens(param: str, tokens: Sequence[int], n_vocab: int) -> None:
     if tokens and (min(tokens) < 0 or max(tokens) >= n_vocab):
         wrong = next(token for token in tokens if not 0 <= token < n_vocab)
-        raise InvalidParameterError(param, f"{param}: token id {wrong} is not in 0 .. {n_vocab - 1}")
+        raise InvalidParameterError(param, f": token id {wrong} is not in 0 .. {n_vocab - 1}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +95,9 @@ class SamplingParams:
             ("allowed_token_ids", MAX_ALLOWED_TOKENS),
         ):
             if (n := len(getattr(self, name))) > most:
-                raise InvalidParameterError(name, f"{name} must not have more than {most} entries, got {n}")
+                raise InvalidParameterError(name, f"must not have more than {most} entries, got {n}")
         if not all(self.bad_words):
-            raise InvalidParameterError("bad_words", "a bad word must have at least one token")
+            raise InvalidParameterError("bad_words", ": a bad word must have at least one token")
         for _, bias in self.logit_bias:
             _require("logit_bias", bias, low=-100, high=100)
 
@@ -139,10 +139,10 @@ def tuned(params: SamplingParams, values: Mapping[str, float]) -> SamplingParams
     changes: dict[str, Any] = dict(values)
     for name in values:
         if name not in TUNABLE:
-            raise InvalidParameterError(name, f"{name} is none of {', '.join(TUNABLE)}")
+            raise InvalidParameterError(name, f"is none of {', '.join(TUNABLE)}")
     if (top_k := values.get("top_k")) is not None:
         if not float(top_k).is_integer():
-            raise InvalidParameterError("top_k", f"top_k must be a whole number, got {top_k:g}")
+            raise InvalidParameterError("top_k", f"must be a whole number, got {top_k:g}")
         changes["top_k"] = 0 if top_k == -1 else int(top_k)  # -1 is how other servers say "all"
     return replace(params, **changes)
 
@@ -152,8 +152,8 @@ class Grammar(NamedTuple):
 
     text: str
     """For whoever compiles it; opaque to the engine."""
-    param: str
-    """The field it came with."""
+    field: Field
+    """What it came with."""
     triggers: tuple[str, ...] = ()
     """Texts of the answer, shown tokens among them; behind the first that appears it begins to hold.
 
@@ -167,17 +167,13 @@ class Grammar(NamedTuple):
 
     def check(self) -> None:
         """Raise InvalidParameterError for triggers that nobody should look for."""
-        param, triggers = self.param, self.triggers
+        triggers = self.triggers
         if len(triggers) > MAX_TRIGGERS:
-            raise InvalidParameterError(
-                param, f"{param}: at most {MAX_TRIGGERS} triggers, got {len(triggers)}"
-            )
+            raise InvalidParameterError(self.field, f": at most {MAX_TRIGGERS} triggers, got {len(triggers)}")
         if any(len(text) > MAX_STOP_CHARS for text in triggers):
-            raise InvalidParameterError(
-                param, f"{param}: triggers must not exceed {MAX_STOP_CHARS} characters"
-            )
+            raise InvalidParameterError(self.field, f": triggers must not exceed {MAX_STOP_CHARS} characters")
         if not all(triggers):
-            raise InvalidParameterError(param, f"{param}: triggers must not be empty")
+            raise InvalidParameterError(self.field, ": triggers must not be empty")
 
 
 class ReasoningBudget(NamedTuple):
@@ -203,7 +199,7 @@ class ReasoningBudget(NamedTuple):
         elif not 0 < len(self.closing) <= MAX_CLOSING_TOKENS:
             problem = f"1 to {MAX_CLOSING_TOKENS} tokens close reasoning, got {len(self.closing)}"
         if problem:
-            raise InvalidParameterError("reasoning_budget", f"reasoning_budget: {problem}")
+            raise InvalidParameterError("reasoning_budget", f": {problem}")
 
 
 class TraceLink(NamedTuple):
@@ -269,7 +265,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise InvalidParameterError("prompt", "the prompt must have at least one token")
+            raise InvalidParameterError("prompt", "must have at least one token")
         _require("max_tokens", self.max_tokens, low=0, high=2**31 - 1)
         if self.n_prompt_logprobs is not None:
             _require("prompt_logprobs", self.n_prompt_logprobs, low=0, high=MAX_TOP_LOGPROBS)
@@ -279,18 +275,18 @@ class Request:
         _require("priority", self.priority, low=MIN_PRIORITY, high=MAX_PRIORITY)
         if len(self.stop) > MAX_STOP_STRINGS:
             n_stop = len(self.stop)
-            raise InvalidParameterError("stop", f"at most {MAX_STOP_STRINGS} stop strings, got {n_stop}")
+            raise InvalidParameterError("stop", f": at most {MAX_STOP_STRINGS} strings, got {n_stop}")
         if any(len(text) > MAX_STOP_CHARS for text in self.stop):
-            raise InvalidParameterError("stop", f"stop strings must not exceed {MAX_STOP_CHARS} characters")
+            raise InvalidParameterError("stop", f": strings must not exceed {MAX_STOP_CHARS} characters")
         if any(not text for text in self.stop):
-            raise InvalidParameterError("stop", "stop strings must not be empty")
+            raise InvalidParameterError("stop", ": strings must not be empty")
         if self.said and len(self.said) >= self.max_tokens:
-            raise InvalidParameterError("said", f"{len(self.said)} tokens are a whole answer already")
+            raise InvalidParameterError("said", f": {len(self.said)} tokens are a whole answer already")
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)
             raise InvalidParameterError(
                 "shown_tokens",
-                f"shown_tokens must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}",
+                f"must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}",
             )
         if self.grammar is not None:
             self.grammar.check()
@@ -303,7 +299,7 @@ class Request:
         if min(prompt) < 0 and self.rows:
             prompt = self.text_tokens
             if len(prompt) + sum([one.length for one in self.rows]) != self.n_prompt or self.prompt[-1] < 0:
-                raise InvalidParameterError("prompt", "rows of images stand where no images are")
+                raise InvalidParameterError("prompt", ": rows of images stand where no images are")
         _require_tokens("prompt", prompt, n_vocab)
         self.sampling.check_tokens(n_vocab)
         _require_tokens("shown_tokens", self.shown_tokens, n_vocab)

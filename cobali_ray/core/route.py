@@ -30,8 +30,8 @@ GUESS_S = 0.001
 
 def load_of(scheduler: Scheduler) -> LoadView:
     """Return what an engine publishes, from its scheduler between two ticks."""
-    slots, queue, limits = scheduler.slots, scheduler.queue, scheduler.limits
-    token_s, depth_s = scheduler.prefill_pace() or (0.0, 0.0)
+    slots, queue, limits, texts = scheduler.slots, scheduler.queue, scheduler.limits, scheduler.texts
+    token_s, depth_s = scheduler.prefill_pace() or (0.0 if texts is None else texts.token_s, 0.0)
     return LoadView(
         ahead=[(s.n_prefilled, len(s.tokens)) for s in (*slots.running, *queue) if not s.decoding],
         shortest=limits.prefill_order == "shortest",
@@ -40,6 +40,7 @@ def load_of(scheduler: Scheduler) -> LoadView:
         token_s=token_s,
         depth_s=depth_s,
         n_kept=limits.n_cells + limits.n_host_cells,
+        embed_s=0.0 if texts is None else texts.wait_s,
     )
 
 

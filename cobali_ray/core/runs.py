@@ -6,6 +6,10 @@ prompt or one long conversation makes each stream beside it as dear as itself. S
 of neighbouring ids, the highest run first, since runs in falling order never join. A cut costs a pass over
 the weights where it parts streams, and nothing between streams and a chunk: a chunk's tokens but the first
 are a micro-batch of their own anyway.
+
+What a cut is worth follows from `Grain.pass_cells`, known where plain attention was measured and chosen
+(`backend/attention.py`); the tick-time model counts what the runs cost. With `flash_attn: off` as a setting,
+which is part of the reproducible configuration, batches keep the order of ids.
 """
 
 from __future__ import annotations

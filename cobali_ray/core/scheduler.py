@@ -2,14 +2,14 @@
 
     events                                                      instructions
     Submitted, Ready, Cancelled,            handle(event)       Truncate, Copy, Save, Restore, Forget,
-    TickBegun, Refused, Sampled, Emitted,  ──────────────►      Load, Hold, Store, Assign, Swap,
-    Moved, Unrestored, Filled, Emptied,                         Compute, Emit, Finish, Clear
-    TickEnded, Failed, Listed, Written,
-    Loaded, Parting
+    TickBegun, Embedded, Refused,          ──────────────►      Load, Hold, Store, Assign, Swap,
+    Sampled, Emitted, TickEnded, Failed,                        Embed, Compute, Emit, Finish, Clear
+    Moved, Unrestored, Filled, Emptied,
+    Listed, Written, Loaded, Parting
 
-It owns all there is to know of scheduling: the queue, the slots and what they, host memory and the
-disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it says, in order, and
-decides nothing.
+It owns all there is to know of scheduling: who waits for a slot or to be embedded, the slots and what they,
+host memory and the disk hold, the deadlines, the pass under way, the pacing. The engine carries out what it
+says, in order, and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from collections.abc import Sequence as Seq
 from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
-from cobali_ray.core.counts import Counts
+from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
 from cobali_ray.core.deadlines import Deadlines
-from cobali_ray.core.events import End, FinishReason
+from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
+from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
-from cobali_ray.core.goodput import MOST_STREAMS, Speculation
+from cobali_ray.core.goodput import MOST_STREAMS, Drafts, Speculation
 from cobali_ray.core.instructions import (
     Assign,
     Cancelled,
     Clear,
     Compute,
+    Drawn,
+    Embed,
+    Embedded,
     Emit,
     Emitted,
     Emptied,
@@ -58,13 +62,14 @@ from cobali_ray.core.instructions import (
 )
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer
+from cobali_ray.core.pace import Pacer, Prefill
 from cobali_ray.core.plan import Plan, Span, cut_at_images, lay_out
 from cobali_ray.core.queue import MOST_PARKED, WaitingQueue
 from cobali_ray.core.request import Request
 from cobali_ray.core.runs import run_lengths
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.story import Story
+from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.core.tiers import Tiers
 from cobali_ray.errors import (
@@ -77,6 +82,7 @@ from cobali_ray.errors import (
     RequestCancelledError,
 )
 
+_T = TypeVar("_T", Sequence, EmbeddingJob)
 Select: TypeAlias = Callable[[Seq[Sequence | None], int], list[Sequence]]
 """Chooses who decodes, at most so many, among the sequences by slot; asked when somebody came or left."""
 
@@ -93,6 +99,15 @@ def select_decoding(by_slot: Seq[Sequence | None], budget: int) -> list[Sequence
     return [s for s in by_slot if s is not None and s.decoding][:budget]
 
 
+class _NextPass(NamedTuple):
+    """What would be computed next, and what those who plan it want to know once it is."""
+
+    plan: Plan
+    shape: Shape
+    prefill: Prefill
+    drafts: Drafts | None
+
+
 class Scheduler:
     """The state of one engine. `handle` is called by one thread; the counters may be read by others."""
 
@@ -104,17 +119,29 @@ class Scheduler:
         pacer: Pacer | None = None,
         select: Select = select_decoding,
         speculation: Speculation | None = None,
+        embedding: EmbeddingKind | None = None,
         check_every: int = CHECK_EVERY,
         story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
         self._pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = story or Story()
+        self.story.begin(
+            limits=limits,
+            end_tokens=end_tokens,
+            pacer=self._pacer,
+            speculation=speculation,
+            embedding=embedding,
+        )
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
         self.slots = self.tiers.slots
-        self.queue, self.accounts = WaitingQueue(), Accounts()
-        self._open: dict[str, Sequence] = {}
+        self.queue: WaitingQueue[Sequence] = WaitingQueue()
+        """Who waits for a slot."""
+        self.texts = None if embedding is None else TextPasses(embedding)
+        """Whose texts wait to be embedded."""
+        self.accounts = Accounts()
+        self._open: dict[str, Sequence | EmbeddingJob] = {}
         self._deadlines = Deadlines()
         self._streams: list[Sequence] = []
         self._prompts: list[Sequence] = []
@@ -123,6 +150,10 @@ class Scheduler:
         """Whether these three still hold: nobody came, left or began to decode."""
         self._turns = Turns()
         self.counts = Counts()
+        self._embedding: Seq[Piece] = ()
+        """The texts under way."""
+        self._spare_s = inf
+        """How long they may take."""
         self._pass: Plan | None = None
         self._emit: Emit | None = None
         """Tokens whose text is not out yet."""
@@ -142,6 +173,7 @@ class Scheduler:
             Ready: self._ready,
             Cancelled: self._cancelled,
             TickBegun: self._tick_begun,
+            Embedded: self._embedded,
             Refused: self._refused,
             Sampled: self._sampled,
             Emitted: self._emitted,
@@ -185,7 +217,12 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a tick would do anything; a request that is not ready gives none."""
-        return bool(self.slots.running or self._emit or self.queue.has_ready)
+        return bool(self.slots.running or self._emit or self.queue.has_ready or self.n_embedding)
+
+    @property
+    def n_embedding(self) -> int:
+        """Open requests for vectors."""
+        return 0 if self.texts is None else len(self.texts.queue)
 
     @property
     def n_free_slots(self) -> int:
@@ -245,30 +282,31 @@ class Scheduler:
         context = sum([s.n_computed for s in self._streams])
         return self._pacer.prefill_pace(len(self._streams), context, self.limits)
 
-    def spare_s(self) -> float:
-        """Return how long something else may take before the next tick, within the streams' ITL target."""
-        self._sort()
-        if not self._streams:
-            return inf
-        decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
-        return self._pacer.most_s(decode_s) - decode_s
+    def life(self, request_id: str) -> RequestStats:
+        """Return an open request's life so far, up to its last token."""
+        sequence = self.sequence(request_id)
+        return sequence.stats(sequence.arrived_s if sequence.last_token_s is None else sequence.last_token_s)
 
     def sequence(self, request_id: str) -> Sequence:
-        """Return an open request, to look at."""
-        return self._open[request_id]
+        """Return an open request for a slot, to look at."""
+        if not isinstance(sequence := self._open[request_id], Sequence):
+            raise KeyError(request_id)
+        return sequence
 
     # -- requests come and go -------------------------------------------------------------------------
 
     def _submitted(self, event: Submitted) -> None:
-        request = event.request
+        request, arrived_s = event.request, event.now_s if event.arrived_s is None else event.arrived_s
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
+        if isinstance(request, EmbeddingRequest):
+            self._submitted_texts(request, arrived_s, event.now_s)
+            return
         if self.accounts.joins(request):  # while one was alone, what it said was not counted
             self._settle()
         sequence = Sequence(
             request,
-            event.row,
-            arrived_s=event.now_s if event.arrived_s is None else event.arrived_s,
+            arrived_s=arrived_s,
             ready=event.ready,
             end_tokens=self._end_tokens,
             account=self.accounts.enter(request),
@@ -281,59 +319,84 @@ class Scheduler:
             self.queue.push(sequence, event.now_s)
         self._deadlines.add(sequence)
         if self.accounts.several:
-            self._displace(sequence, event.now_s)
+            self._displace(sequence, self.queue, self.n_free_slots, self.drain_rps, event.now_s)
 
-    def _displace(self, sequence: Sequence, now_s: float) -> None:
-        """Keep the queue's bounds where the door let somebody in although it is full; see `admit`.
+    def _submitted_texts(self, request: EmbeddingRequest, arrived_s: float, now_s: float) -> None:
+        if self.texts is None:
+            raise InvariantError("this model does not embed")
+        self._settle()
+        job = EmbeddingJob(request, self.accounts.open(request), arrived_s)
+        self._open[request.request_id] = job
+        self.texts.add(job, now_s)
+        self._deadlines.add(job)
+        if (queue := self.texts.queue).n_lines > 1:
+            wait_s = self.texts.wait_s
+            self._displace(job, queue, 0, len(queue) / wait_s if wait_s else 0.0, now_s)
 
-        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives.
+    def _displace(self, one: _T, queue: WaitingQueue[_T], n_free: int, rps: float, now_s: float) -> None:
+        """Keep a queue's bounds where the door let somebody in although it is full; see `admit`.
+
+        The newest of a worse class, or of whoever fills it most, gets the refusal that the door gives: to
+        come back when the queue has moved on, from which `rps` leave in a second.
         """
         most, most_tokens = self.limits.max_queue, self.limits.max_queue_tokens
-        n_free = self.n_free_slots
-        while len(self.queue) > max(n_free, 1):
-            n_ahead = len(self.queue) - n_free
-            if used(n_ahead, self.queue.n_tokens, most, most_tokens) <= 1:
+        while len(queue) > max(n_free, 1):
+            n_ahead = len(queue) - n_free
+            if used(n_ahead, queue.n_tokens, most, most_tokens) <= 1:
                 return
-            newest = self.queue.newest_worse(sequence.priority)
-            if newest is None and (
-                account := self.accounts.most_waiting(sequence.account, most, most_tokens)
-            ):
-                newest = self.queue.newest(account)
+            newest = queue.newest_worse(one.priority)
+            if newest is None and (account := queue.fullest(one.account, most, most_tokens)):
+                newest = queue.newest(account)
             if newest is None:
                 return
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
-            retry_s = retry_after_s(n_ahead, self.drain_rps)
-            self._end(newest, now_s, QueueFullError(what, limit, retry_s))
+            self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
 
     def _ready(self, event: Ready) -> None:
-        sequence = self._open.get(event.request_id)
-        if sequence is not None:
+        if isinstance(sequence := self._open.get(event.request_id), Sequence):
             sequence.arrived()
 
     def _cancelled(self, event: Cancelled) -> None:
-        if sequence := self._open.get(event.request_id):
-            self._end(sequence, event.now_s, RequestCancelledError())
+        if one := self._open.get(event.request_id):
+            self._end(one, event.now_s, RequestCancelledError())
 
     def _failed(self, event: Failed) -> None:
         if event.request_id is not None:
-            if sequence := self._open.get(event.request_id):
-                self._end(sequence, event.now_s, event.error)
+            if one := self._open.get(event.request_id):
+                self._end(one, event.now_s, event.error)
             return
         self._out[:] = [told for told in self._out if isinstance(told, Finish)]
-        for sequence in self._open.values():  # the books may be what is broken: nothing is asked of them
-            sequence.leave_slot(event.now_s, sequence.n_computed)
-            sequence.status = Status.ENDED
-            self._tell_end(sequence, event.now_s, event.error)
+        for one in self._open.values():  # the books may be what is broken: nothing is asked of them
+            if isinstance(one, Sequence):
+                one.leave_slot(event.now_s, one.n_computed)
+            one.status = Status.ENDED
+            self._tell_end(one, event.now_s, event.error)
         self._open.clear()
         self.queue, self.accounts, self._deadlines = WaitingQueue(), Accounts(), Deadlines()
+        if self.texts is not None:
+            self.texts.clear()
         self.tiers.clear()
         self.slots = self.tiers.slots
         self._pass = self._emit = None
+        self._embedding = ()
         self._releasing.clear()
         self._sorted = self.head_waits = False
         self._out.append(Clear())
 
-    def _end(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
+    def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
+        if isinstance(one, Sequence):
+            self._leave(one, now_s, why)
+            self.accounts.leave(one)
+        else:
+            if self.texts is not None:
+                self.texts.remove(one)
+            one.change(Change.END)
+            self.accounts.close(one.account)
+        del self._open[one.request_id]  # last: whatever raises above, its end is still owed
+        self._tell_end(one, now_s, why)
+
+    def _leave(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
+        """Take an ending request out of the queue or its slot."""
         status = sequence.status
         if status.waiting:
             self.queue.remove(sequence)
@@ -347,29 +410,23 @@ class Scheduler:
             if status is Status.RUNNING:
                 self._release(sequence, now_s, sequence.n_computed, keep=clean)
             sequence.change(Change.END)
-        self.accounts.leave(sequence)
-        del self._open[sequence.request_id]  # last: whatever raises above, its end is still owed
-        self._tell_end(sequence, now_s, why)
 
-    def _tell_end(self, sequence: Sequence, now_s: float, why: FinishReason | CobaliError) -> None:
+    def _tell_end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         self.counts.n_ended += 1
-        if sequence.assigned_s is None:
-            self._leave_queue(sequence)
         reason, error = (why, None) if isinstance(why, str) else (None, why)
-        stop = sequence.stops.found if reason == "stop" else None
-        end = End(sequence.request_id, reason, error, sequence.stats(now_s), stop)
-        self._out.append(Finish(sequence.request.reply_to, end))
-
-    def _leave_queue(self, sequence: Sequence) -> None:
-        counts = self.counts
-        counts.n_left_queue += 1
-        counts.n_left_queue_tokens += sequence.n_prompt
-        line = (sequence.priority, sequence.request.tenant)
-        counts.n_left_line[line] += 1
-        counts.n_left_line_tokens[line] += sequence.n_prompt
+        stop = None
+        if isinstance(one, EmbeddingJob):
+            self.counts.texts_left.add(one.line, 1, one.n_tokens)
+        else:
+            if one.assigned_s is None:
+                self.counts.left.add(one.line, 1, one.n_prompt)
+            stop = one.stop if reason == "stop" else None
+        self._out.append(
+            Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
+        )
 
     def _computes_for(self, sequence: Sequence) -> bool:
-        return self._pass is not None and any(s is sequence for s in self._pass.sequences)
+        return self._pass is not None and self._pass.computes(sequence.slot_id)
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
@@ -385,14 +442,60 @@ class Scheduler:
     # -- a tick begins --------------------------------------------------------------------------------
 
     def _tick_begun(self, event: TickBegun) -> None:
-        if self._pass is not None:
+        if self._pass is not None or self._embedding:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
-        self._shared = event.shared
+        self.counts.texts = NO_TEXTS
         self.tiers.begin_tick(now_s)
-        for sequence in self._deadlines.expired(now_s):
-            if sequence.status is not Status.FINISHED:
-                self._end(sequence, now_s, DeadlineExceededError(sequence.request.timeout_s or 0.0))
+        for one in self._deadlines.expired(now_s):
+            if one.status is not Status.FINISHED:
+                self._end(one, now_s, DeadlineExceededError(one.request.timeout_s or 0.0))
+        self._shared = self.texts is not None and self._embed(self.texts, now_s)
+        if not self._shared:
+            self._go_on(now_s)
+
+    def _embed(self, texts: TextPasses, now_s: float) -> bool:
+        """Have texts embedded in the time that streams can spare, if it is their turn; say whether it is."""
+        prompts_wait = len(texts.queue) > 0 and (self.n_prefilling > 0 or self.queue.has_ready)
+        if not texts.takes_turn(prompts_wait=prompts_wait):
+            return False
+        if texts.queue.n_lines > 1:
+            self._settle()
+        self._sort()
+        self._spare_s = inf
+        if self._streams:
+            decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
+            self._spare_s = self._pacer.most_s(decode_s) - decode_s
+        self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
+        if not pieces:
+            return False
+        requests = dict.fromkeys([piece.request for piece in pieces])
+        begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
+        self._out.append(Embed(pieces, begun))
+        return True
+
+    def _embedded(self, event: Embedded) -> None:
+        pieces, self._embedding, now_s = self._embedding, (), event.now_s
+        if self.texts is None or not pieces:
+            raise InvariantError("no texts are under way")
+        n_texts, n_tokens = sum([one.last for one in pieces]), sum([len(one.tokens) for one in pieces])
+        seconds = now_s - self._began_s
+        self.counts.texts = TextPass(n_texts, n_tokens, seconds)
+        self.texts.times.learn(n_tokens, seconds, self._spare_s)
+        for request_id, error in event.failed.items():
+            if one := self._open.get(request_id):
+                self._end(one, now_s, error)
+        for piece in pieces:
+            if isinstance(job := self._open.get(piece.request.request_id), EmbeddingJob):
+                self.texts.computed(piece, job)
+                self.counts.texts_left.add(job.line, 0, len(piece.tokens))
+                if not job.n_texts:
+                    self._end(job, now_s, "stop")
+        self._began_s = now_s
+        self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> None:
+        """Begin what a tick is for tokens."""
         self._assign(now_s)
         if self.tiers.close_gaps(self._pacer.model.runs_s):
             self._sorted = False
@@ -411,9 +514,11 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(Assign(place.slot_id, sequence.row))
+            self._out.append(Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
-            self.queue.take(sequence, now_s)
+            if self.queue.turn(sequence, now_s):
+                sequence.n_parked = MOST_PARKED  # who waited so long keeps its slot
+            self.queue.remove(sequence)
             sequence.change(Change.ASSIGN)
             sequence.enter_slot(now_s)
             if sequence.assigned_s is None:
@@ -421,7 +526,7 @@ class Scheduler:
                 sequence.account.charge(sequence.n_prompt - sequence.n_cached)
                 if not (place.from_host and sequence.cached_from == "disk"):
                     sequence.cached_from = place.tier
-                self._leave_queue(sequence)
+                self.counts.left.add(sequence.line, 1, sequence.n_prompt)
                 n_assigned += 1
             self._sorted = False
         else:
@@ -462,67 +567,62 @@ class Scheduler:
 
     def _plan(self, now_s: float) -> None:
         """Say what is computed next, if anything, after making room for it."""
-        while (plan := self._next_plan(now_s)).n_tokens and self.slots.n_short(plan.n_tokens) > 0:
+        while (asked := self._next_pass(now_s)).plan.n_tokens and self.slots.n_short(asked.plan.n_tokens) > 0:
             if not self.tiers.drop_idle():
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
-        if not plan.n_tokens:
-            return
-        self._pass = plan
-        self.counts.n_adapter_changes += self._turns.took(plan.adapter, now_s)
+        if asked.plan.n_tokens:
+            self._pass, self.counts.shape = asked.plan, asked.shape
+            self._pacer.begin(asked.prefill)
+            if self._speculation is not None:
+                self._speculation.begin(asked.drafts)
+            self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
+            self._out.append(Compute(asked.plan))
+
+    def _next_pass(self, now_s: float) -> _NextPass:
+        """Return what would be computed now. It may be asked again: nothing is decided by asking."""
+        self._sort()
+        by_slot, limits, n_adapters = self.slots.by_slot, self.limits, len(self._adapters)
+        adapter, within_s = next(iter(self._adapters), ""), inf
+        streams, prompts = self._streams, self._prompts
+        if n_adapters > 1:
+            adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
+            streams = [s for s in streams if s.adapter == adapter]
+            prompts = [s for s in prompts if s.adapter == adapter]
+        texts_first = self._shared and bool(streams)  # they had what the streams can spare
+        prefill = self._pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
+        chunks: Seq[Span] = prefill.chunks
+        if chunks and any(s.request.rows for s in prompts):
+            chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
+        plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells)
+        shape, drafts = self._shape(plan, streams), None
+        if self._speculation and not (chunks or texts_first or n_adapters > 1 or len(streams) > MOST_STREAMS):
+            drafts = self._draft(self._speculation, streams, shape)
+            if drafts is not None and drafts.tokens:
+                plan = lay_out(streams, chunks, by_slot, limits.grain.pass_cells, drafts.tokens)
+                shape = self._shape(plan, streams)
+        return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
+
+    def _shape(self, plan: Plan, streams: Seq[Sequence]) -> Shape:
+        """Return what the time of a plan depends on."""
         context = plan.context
         if context is None:
-            cells = self.slots.n_cells_running
-            alone = len(plan.streams) == len(self.slots.running)
-            context = cells if alone else sum([s.n_computed for s in plan.streams])
+            alone = len(streams) == len(self.slots.running)
+            context = self.slots.n_cells_running if alone else sum([s.n_computed for s in streams])
         chunks = tuple([(c.start, c.length) for c in plan.chunks])
         n_rows = sum([int(c.sample) for c in plan.chunks])
-        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
-        self.counts.shape = Shape(len(plan.streams), context, chunks, n_rows, runs)
-        self._out.append(Compute(plan))
+        runs: tuple[int, ...] = ()
+        if self.limits.grain.beside:
+            runs = run_lengths([s.seq_id for s in self._in_slots(plan.streams)])
+        return Shape(len(streams), context, chunks, n_rows, runs)
 
-    def _next_plan(self, now_s: float) -> Plan:
-        self._sort()
-        if len(self._adapters) < 2:
-            plan, adapter = self._best_plan(), next(iter(self._adapters), "")
-            return plan._replace(adapter=adapter) if adapter else plan
-        adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
-        streams = [s for s in self._streams if s.adapter == adapter]
-        prompts = [s for s in self._prompts if s.adapter == adapter]
-        chunks = self._chunks(streams, prompts, within_s)
-        plan = lay_out(streams, chunks, self.slots.by_slot, self.limits.grain.pass_cells)
-        return plan._replace(adapter=adapter)
-
-    def _chunks(self, streams: Seq[Sequence], prompts: Seq[Sequence], within_s: float = inf) -> list[Span]:
-        """Return the prefill of a tick; none beside streams where texts are embedded in it."""
-        if self._shared and streams:
-            prompts = ()
-        chunks = self._pacer.plan(streams, prompts, self.limits, within_s=within_s)
-        if any(s.request.rows for s in prompts):
-            budget = self.limits.token_budget - len(streams)
-            return cut_at_images(chunks, self.slots.by_slot, budget)
-        return chunks
-
-    def _best_plan(self) -> Plan:
-        """Return a plan for all in slots, with drafts where they are expected to pay."""
-        streams, by_slot, pass_cells = self._streams, self.slots.by_slot, self.limits.grain.pass_cells
-        chunks = self._chunks(streams, self._prompts)
-        plan = lay_out(streams, chunks, by_slot, pass_cells)
-        shared = self._shared and bool(streams)
-        if self._speculation is None or chunks or shared or not 0 < len(streams) <= MOST_STREAMS:
-            return plan
-        model, context = self._pacer.model, plan.context
-        if not model.knows_decode:
-            return plan
-        runs = run_lengths([s.seq_id for s in plan.streams]) if self.limits.grain.beside else ()
-        cells = self.slots.n_cells_running if context is None else context
-        plain_s = model.decode_s(len(streams), cells, runs)
-        drafts = self._speculation.choose(
-            streams,
-            plain_s=plain_s,
-            most_s=self._pacer.most_s(plain_s),
-            room=min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams))),
-        )
-        return lay_out(streams, chunks, by_slot, pass_cells, drafts) if drafts else plan
+    def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: Shape) -> Drafts | None:
+        """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
+        model = self._pacer.model
+        if not streams or not model.knows_decode:
+            return None
+        plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
+        room = min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams)))
+        return speculation.choose(streams, plain_s=plain_s, most_s=self._pacer.most_s(plain_s), room=room)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""
@@ -554,6 +654,10 @@ class Scheduler:
         self.counts.n_preempted_class[victim.priority] += 1
 
     # -- the pass is over -----------------------------------------------------------------------------
+
+    def _in_slots(self, slot_ids: Seq[int]) -> list[Sequence]:
+        by_slot = self.slots.by_slot
+        return [s for i in slot_ids if (s := by_slot[i]) is not None]
 
     def _take_pass(self) -> Plan:
         plan, self._pass = self._pass, None
@@ -587,21 +691,22 @@ class Scheduler:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
-        rows = self._pass.rows if self._pass is not None else []
+        rows = self._in_slots(self._pass.rows) if self._pass is not None else []
         if event.n_each is not None:
             rows = [s for s, n in zip(rows, event.n_each, strict=True) for _ in range(n)]
         for row, problem in event.failed.items():
             if self._pass is not None and (failed := rows[row]).status is Status.RUNNING:
                 self._end(failed, now_s, problem)
-        plan = self._take_pass()
+        plan = self._take_pass()  # who ended keeps its slot until `_let_go`, so rows are whose they were
         self.slots.n_cells_running += plan.n_tokens
         self.counts.n_drafted = self.counts.n_accepted = 0
         if plan.drafts and event.n_each is not None:
-            self._judge(plan, event.n_each)
+            self._judge(plan, self._in_slots(plan.rows), event.n_each)
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
-        fresh: list[tuple[Sequence, int, int]] = []
+        fresh: list[Drawn] = []
+        last: Sequence | None = None
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
             if sequence.status is not running:
@@ -617,24 +722,24 @@ class Scheduler:
                 self._sorted = False
             if sequence.last_token_s is None:
                 sequence.first_token_s = now_s
-            elif not fresh or fresh[-1][0] is not sequence:
+            elif last is not sequence:
                 gaps.append(now_s - sequence.last_token_s)
-            sequence.last_token_s = now_s
+            sequence.last_token_s, last = now_s, sequence
             if token in sequence.end_tokens or row in event.complete:
                 self._finish(sequence, now_s, "stop")
             elif len(tokens) >= sequence.n_most:
                 self._finish(sequence, now_s, "length")
-            fresh.append((sequence, token, row))
+            fresh.append((sequence.request_id, token, row, sequence.ending))
         self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
-            self._emit = Emit(fresh)
+            self._emit = Emit(tuple(fresh))
             self._out.append(self._emit)
 
-    def _judge(self, plan: Plan, n_each: Seq[int]) -> None:
+    def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
         """Have what drafts were wrong of forgotten."""
-        for sequence, n in zip(plan.rows, n_each, strict=True):
-            n_draft = len(plan.drafts.get(sequence.slot_id, ()))
+        for sequence, n in zip(rows, n_each, strict=True):
+            n_draft = len(plan.draft(sequence.slot_id))
             # Who ended meanwhile, or failed, keeps what it had: its own token last.
             n_kept = n if sequence.status is Status.RUNNING else 1
             if n_draft >= n_kept:
@@ -680,15 +785,15 @@ class Scheduler:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
-        for request_id in event.stopped:
-            if (sequence := self._open.get(request_id)) is None:
+        for request_id, stop, n_unsaid in event.stopped:
+            if not isinstance(sequence := self._open.get(request_id), Sequence):
                 continue
-            sequence.ending = "stop"
+            sequence.ending, sequence.stop, sequence.n_unsaid = "stop", stop, n_unsaid
             if sequence.status is not Status.FINISHED:
                 self._end(sequence, event.now_s, "stop")
-        for sequence, _, _ in emit.fresh:
-            if sequence.ending and sequence.status is Status.FINISHED:
-                self._end(sequence, event.now_s, sequence.ending)
+        for request_id, _, _, ending in emit.tokens:
+            if ending and isinstance(sequence := self._open.get(request_id), Sequence):
+                self._end(sequence, event.now_s, sequence.ending or ending)
 
     def _tick_ended(self, event: TickEnded) -> None:
         seconds = event.now_s - self._began_s - self.tiers.spent_s
@@ -703,16 +808,19 @@ class Scheduler:
     def check(self) -> None:
         """Prove that the books balance. Raises InvariantError."""
         problems = [*self.slots.problems(), *self.tiers.host.problems()]
-        waiting = [s.request_id for s in self._open.values() if s.status.waiting]
+        sequences = [s for s in self._open.values() if isinstance(s, Sequence)]
+        if self.texts is not None:
+            problems += self.texts.problems([j for j in self._open.values() if isinstance(j, EmbeddingJob)])
+        waiting = [s.request_id for s in sequences if s.status.waiting]
         if sorted(waiting) != sorted(s.request_id for s in self.queue):
             problems.append("the queue and the waiting requests differ")
         in_slots = {s.request_id for s in self.slots.running if s.status is Status.RUNNING}
-        if in_slots != {s.request_id for s in self._open.values() if s.status is Status.RUNNING}:
+        if in_slots != {s.request_id for s in sequences if s.status is Status.RUNNING}:
             problems.append("the running requests and those in slots differ")
         if [s for s in self._open.values() if s.status.ended]:
             problems.append("an ended request is open")
-        untold = {s.request_id for s in self._open.values() if s.status is Status.FINISHED}
-        if untold - {s.request_id for s, _, _ in (self._emit.fresh if self._emit else ())}:
+        untold = {s.request_id for s in sequences if s.status is Status.FINISHED}
+        if untold - {request_id for request_id, *_ in (self._emit.tokens if self._emit else ())}:
             problems.append("a finished request has no text left to tell")
         releasing = {s.request_id for s in self.slots.running if s.status is Status.RELEASING}
         if releasing != {s.request_id for s, _ in self._releasing} or (releasing and self._pass is None):

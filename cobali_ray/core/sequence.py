@@ -1,16 +1,15 @@
-"""A request in the engine: its tokens so far and how many of them are computed."""
+"""Open requests. One for a slot is a sequence: its tokens so far, and how many of them are computed."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cobali_ray.core.account import Account
-from cobali_ray.core.events import FinishReason, RequestStats, Tier, TokenLogprob
+from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.core.events import FinishReason, RequestStats, Tier
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
-from cobali_ray.core.stopping import StopScanner
-from cobali_ray.core.text import TextStream
 
 NO_SLOT = -1
 
@@ -26,37 +25,67 @@ class Stay(NamedTuple):
     """Tokens computed when it gave the slot back."""
 
 
-class Sequence:
-    """The one thing in the core that moves. Times are seconds on the engine's clock."""
+class OpenRequest:
+    """A request until its end, whatever it wants. Times are seconds on the engine's clock."""
 
     __slots__ = (
-        "account", "adapter", "arrived_s", "assigned_s", "begun", "cached_from", "deadline_s", "decoding",
-        "earlier", "end_tokens", "ending", "first_token_s", "held", "held_logprobs", "last_token_s",
-        "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed", "n_preempted",
-        "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "plain", "priority", "request", "request_id",
-        "row", "salt", "seq_id", "slot_id", "status", "stays", "stops", "text", "tokens",
+        "account", "arrived_s", "assigned_s", "deadline_s", "priority", "request", "request_id", "status",
     )  # fmt: skip
+
+    request: Request | EmbeddingRequest
+
+    def __init__(
+        self, request: Request | EmbeddingRequest, account: Account, *, arrived_s: float, ready: bool = True
+    ) -> None:
+        self.request, self.account = request, account
+        self.request_id, self.priority = request.request_id, request.priority
+        self.status = Status.QUEUED if ready else Status.NOT_READY
+        self.arrived_s = arrived_s
+        self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
+        self.assigned_s: float | None = None
+        """When it had its first turn."""
+
+    @property
+    def n_waiting_tokens(self) -> int:
+        """What it counts as while it waits."""
+        return self.request.n_prompt
+
+    @property
+    def line(self) -> tuple[int, str]:
+        """Its class and its tenant."""
+        return self.priority, self.account.tenant
+
+    def change(self, change: Change) -> None:
+        """Move along the lifecycle table."""
+        self.status = advance(self.status, change)
+
+
+class Sequence(OpenRequest):
+    """A request for a slot. Its tokens are the one thing in the core that grows."""
+
+    __slots__ = (
+        "adapter", "cached_from", "decoding", "earlier", "end_tokens", "ending", "first_token_s",
+        "last_token_s", "n_awaited", "n_cached", "n_charged", "n_most", "n_parked", "n_passed",
+        "n_preempted", "n_prefilled", "n_prompt", "n_scored", "n_unsaid", "salt", "seq_id", "slot_id",
+        "stays", "stop", "tokens",
+    )  # fmt: skip
+
+    request: Request
 
     def __init__(
         self,
         request: Request,
-        row: Any = None,
         *,
         arrived_s: float,
         ready: bool = True,
         end_tokens: frozenset[int] = frozenset(),
         account: Account | None = None,
     ) -> None:
-        self.request = request
-        self.account = account or Account(request.tenant, request.weight)
-        self.priority = request.priority
+        account = account or Account(request.tenant, request.weight)
+        super().__init__(request, account, arrived_s=arrived_s, ready=ready)
         stop_ids = request.sampling.stop_token_ids
         self.end_tokens = end_tokens.union(stop_ids) if stop_ids else end_tokens
-        self.request_id = request.request_id
         self.salt, self.adapter = request.salt, request.adapter
-        self.row = row
-        """What sampling remembers for this sequence; opaque here."""
-        self.status = Status.QUEUED if ready else Status.NOT_READY
         self.n_awaited = 0 if ready else 1
         """Things that must be there before it may have a slot."""
         self.tokens = array("i", request.prompt)
@@ -72,9 +101,6 @@ class Sequence:
         """Whether only the token sampled last is left to compute."""
         self.slot_id = self.seq_id = NO_SLOT
         """Its slot, and the id that llama.cpp computes that slot under at present."""
-        self.arrived_s = arrived_s
-        self.deadline_s = None if request.timeout_s is None else arrived_s + request.timeout_s
-        self.assigned_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.n_cached = 0
@@ -90,15 +116,10 @@ class Sequence:
         """Output tokens that its tenant's counter knows of."""
         self.stays: tuple[Stay, ...] = ()
         """Every time it had a slot, for those who look on."""
-        self.text = TextStream()
-        self.stops = StopScanner(request.stop, include=request.include_stop)
-        self.begun = self.plain = False
-        """Whether something was told of it; and whether from now on each token's text is all that is."""
-        self.held: list[int] = []
-        """Output tokens whose text is not certain yet."""
-        self.held_logprobs: list[TokenLogprob] = []
         self.n_unsaid = 0
         """Tokens sampled in one pass with what turned out to end the answer, behind it."""
+        self.stop: str | None = None
+        """The stop string that ended its text."""
         self.ending: FinishReason | None = None
         """Set when its last token is sampled, before its text is told."""
 
@@ -147,16 +168,6 @@ class Sequence:
         self.n_awaited -= 1
         if self.n_awaited == 0 and self.status is Status.NOT_READY:
             self.change(Change.READY)
-
-    def change(self, change: Change) -> None:
-        """Move along the lifecycle table."""
-        self.status = advance(self.status, change)
-
-    def begin(self) -> RequestStats:
-        """Note that its first text is told; return its life so far."""
-        self.begun = True
-        self.plain = not self.request.stop and self.request.sampling.n_logprobs is None
-        return self.stats(self.arrived_s if self.last_token_s is None else self.last_token_s)
 
     def enter_slot(self, now_s: float) -> None:
         """Note that its slot is its own from now on."""

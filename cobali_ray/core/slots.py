@@ -1,4 +1,18 @@
-"""Slots: the books of the KV cache, who holds which slot and what every slot holds."""
+"""Slots: the books of the KV cache, who holds which slot and what every slot holds.
+
+Cells are counted, one for each token: those of busy slots (`n_cells_running`), those of prefixes that ended
+requests left behind (`n_cells_idle`), and free ones; idle prefixes count as free. A waiting request gets a
+slot if its known tokens fit (`fits`); the possible length of its answer is not reserved, so decoding can
+outgrow the cache. Then idle prefixes are dropped first, the least valuable per token; after that the sequence
+of the lowest class that was assigned last is preempted (`youngest`): it goes back to the head of its queue
+with its sampled tokens, and its cells wait in host memory or are computed again. The only running sequence is
+never preempted, so there is always progress. If llama.cpp finds no room although these books say otherwise,
+the books yield: all idle prefixes are dropped, a sequence is preempted, and the same tick tries again without
+it.
+
+The last two tokens of a prompt are always computed: the last one gives the logits, and one alone rounds
+differently. Slots know the salt of what they hold; it is compared before tokens are.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +91,11 @@ class Slots:
         committed = sum([len(s.tokens) + 1 for s in self.running]) - self._n_twice_running()
         freed = sum([len(s.tokens) + 1 for s in without])
         return committed - freed + len(sequence.tokens) <= self._limits.n_cells
+
+    def tokens(self, slot_id: int) -> array[int]:
+        """Return the tokens known of whoever is in a slot."""
+        sequence = self.by_slot[slot_id]
+        return _NOTHING if sequence is None else sequence.tokens
 
     def held(self, slot_id: int) -> Held:
         """Return what an idle slot holds."""

@@ -14,19 +14,6 @@ from cobali_ray.core.request import NEUTRAL, SamplingParams
 from cobali_ray.core.spans import NO_SPANS, TickSpans
 
 
-class Pass(NamedTuple):
-    """What one pass of texts to embed did."""
-
-    n_texts: int
-    """Texts that have their vector now."""
-    n_tokens: int
-    seconds: float
-    n_waiting: int
-    """Texts that still wait."""
-    n_ended: int
-    """Requests that ended with it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickStats:
     """One record per tick. Counts are tokens unless named otherwise; times are seconds."""
@@ -183,7 +170,11 @@ class LoadView(NamedTuple):
 
 
 class Attendance(NamedTuple):
-    """What an engine answers an ingress that keeps in touch with it."""
+    """What an engine answers an ingress that keeps in touch with it.
+
+    With the call come the times that clients of that ingress waited, so that an engine's metrics count those
+    of all ingresses, and how often it was restarted: all of them learn the highest count.
+    """
 
     incarnation_id: str
     """Another one after the engine was started anew."""
@@ -200,7 +191,8 @@ class Attendance(NamedTuple):
     pid: int = 0
     """Its process; with a `wire_key`, on another machine than the ingress."""
     up_s: float = 0.0
-    """How long ago that began."""
+    """How long ago that began. A process younger than the call shows a death that Serve hid by calling the
+    successor."""
     began: int = 0
     """The same in ticks of its machine's clock: tells it from a later process with its id."""
 

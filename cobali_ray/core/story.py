@@ -1,14 +1,18 @@
-"""Story: the last events a scheduler took and what it answered, to be read and to be told again."""
+"""Story: the last events a scheduler took and what it answered, to be read, kept in a file and told again."""
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from copy import deepcopy
+from typing import Any, Protocol, Self
 
+from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.instructions import (
     Compute,
+    Embed,
     Emit,
     Event,
     Finish,
@@ -29,12 +33,18 @@ _N_SHOWN = 40
 
 
 class Story:
-    """The last `n_most` events with their answers. No text of a request is in what it shows, only counts."""
+    """The last `n_most` events with their answers. `text` shows nothing that a request says, `dump` all."""
 
     def __init__(self, n_most: int | None = N_EVENTS) -> None:
         """`n_most` None keeps all."""
         self._entries: deque[tuple[Event, Seq[Instruction]]] = deque(maxlen=n_most)
         self._n_events = 0
+        self.opening: Mapping[str, Any] = {}
+        """What the scheduler was made with, as it was then: the arguments for another like it."""
+
+    def begin(self, **opening: Any) -> None:
+        """Note what the scheduler is made with, and copy it: a pacer learns."""
+        self.opening = deepcopy(opening)
 
     def add(self, event: Event, instructions: Seq[Instruction]) -> None:
         """Note an event and its answer."""
@@ -47,9 +57,29 @@ class Story:
         return [event for event, _ in self._entries]
 
     @property
+    def answers(self) -> list[Seq[Instruction]]:
+        """What was answered to each of them."""
+        return [instructions for _, instructions in self._entries]
+
+    @property
     def whole(self) -> bool:
         """Whether nothing of it was dropped, so that it can be told again."""
         return len(self._entries) == self._n_events
+
+    def dump(self) -> bytes:
+        """Return it for a file, with all that the requests held. Raises InvariantError if it is not whole."""
+        if not self.whole:
+            raise InvariantError(f"only {len(self._entries)} of {self._n_events} events are kept")
+        return pickle.dumps((self.opening, list(self._entries)))
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """Return a story from a file, which must be one's own: reading it can run what is in it."""
+        story = cls(None)
+        story.opening, entries = pickle.loads(data)  # noqa: S301  # said above
+        for event, instructions in entries:
+            story.add(event, instructions)
+        return story
 
     def text(self, n_shown: int = _N_SHOWN) -> str:
         """Return the last entries, one line each."""
@@ -65,14 +95,17 @@ def tell(one: Event | Instruction) -> str:
     name = type(one).__name__
     if isinstance(one, Submitted):
         request = one.request
-        return f"{name}({request.request_id}, {request.n_prompt} + {request.max_tokens} at {one.now_s:.4f})"
+        wanted = f"{len(request.ends)} texts" if isinstance(request, EmbeddingRequest) else request.max_tokens
+        return f"{name}({request.request_id}, {request.n_prompt} + {wanted} at {one.now_s:.4f})"
+    if isinstance(one, Embed):
+        return f"{name}({' '.join([f'{p.request.request_id}:{p.text_id}' for p in one.pieces])})"
     if isinstance(one, Compute):
         plan = one.plan
-        streams = " ".join([s.request_id for s in plan.streams])
+        streams = " ".join([str(slot_id) for slot_id in plan.streams])
         chunks = " ".join([f"{c.slot_id}:{c.start}+{c.length}" for c in plan.chunks])
         return f"{name}(streams {streams or '-'}, chunks {chunks or '-'})"
     if isinstance(one, Emit):
-        return f"{name}({' '.join([f'{s.request_id}:{token}' for s, token, _ in one.fresh])})"
+        return f"{name}({' '.join([f'{request_id}:{token}' for request_id, token, *_ in one.tokens])})"
     if isinstance(one, Finish):
         end = one.end
         return f"{name}({end.request_id}, {end.finish_reason or type(end.error).__name__})"
@@ -81,7 +114,7 @@ def tell(one: Event | Instruction) -> str:
     if isinstance(one, Listed | Written | Loaded | Load | Hold | Store):  # names are long, and may be many
         said = [f"{k}={len(v) if isinstance(v, Collection) else v}" for k, v in one._asdict().items()]
         return f"{name}({', '.join(said)})"
-    values = [f"{k}={v!r}" for k, v in one._asdict().items() if k != "row"]
+    values = [f"{k}={v!r}" for k, v in one._asdict().items()]
     return f"{name}({', '.join(values)})"
 
 
@@ -97,11 +130,11 @@ class Told(Protocol):
     def handle(self, event: Event) -> Seq[Instruction]: ...
 
 
-def replay(events: Seq[Event], scheduler: Told) -> list[str]:
-    """Tell a scheduler these events; return what it answered to each, in words.
+def replay(events: Seq[Event], scheduler: Told) -> list[Seq[Instruction]]:
+    """Tell a scheduler these events; return what it answered to each.
 
     Raises what the scheduler raises. Raises InvariantError if it has a past.
     """
     if scheduler.story.events:
         raise InvariantError("a story is told to a new scheduler")
-    return [_all(scheduler.handle(event)) for event in events]
+    return [scheduler.handle(event) for event in events]

@@ -127,9 +127,9 @@ class Tiers:
             return
         new, gone = self.host.insert(tokens, n, salt)
         if gone:
-            self._tell(Forget(gone))
+            self._tell(Forget(tuple(gone)))
         if new:
-            self._tell(Save(slot_id, [(block.block_id, block.start, block.end) for block in new]))
+            self._tell(Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new])))
             self._moves.plan(n)  # the whole slot is read
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
@@ -144,7 +144,7 @@ class Tiers:
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
-            self._tell(Restore(held.slot_id, [block.block_id for block in kept], n_keep))
+            self._tell(Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
             if self.disk.open:
                 self._store(kept)
             self._moves.plan(n_keep)
@@ -154,12 +154,12 @@ class Tiers:
         """Take how long moving took, and forget what could not be saved."""
         self._moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
-            self._tell(Forget(gone))
+            self._tell(Forget(tuple(gone)))
 
     def unrestored(self, event: Unrestored) -> None:
         """Note that slots are empty that were to be filled: their prompts are computed."""
         if gone := self.host.drop(event.block_ids):
-            self._tell(Forget(gone))
+            self._tell(Forget(tuple(gone)))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
@@ -209,7 +209,7 @@ class Tiers:
             return
         if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, wanted))
+            self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
             sequence.hold_back()
 
     def loaded(self, event: Loaded) -> None:
@@ -221,9 +221,9 @@ class Tiers:
         sequence = loading.sequence
         new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
         if gone:
-            self._tell(Forget(gone))
+            self._tell(Forget(tuple(gone)))
         if new:
-            self._tell(Hold([(block.block_id, block.name) for block in new]))
+            self._tell(Hold(tuple([(block.block_id, block.name) for block in new])))
             sequence.cached_from = "disk"  # if it begins there
         self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
         if event.done:
@@ -250,4 +250,4 @@ class Tiers:
     def _store(self, blocks: Seq[Block]) -> None:
         """Have blocks written, or noted as needed where they are already."""
         if known := whole(blocks, self._limits.host_block):
-            self._tell(Store([(block.block_id, block.name) for block in known]))
+            self._tell(Store(tuple([(block.block_id, block.name) for block in known])))

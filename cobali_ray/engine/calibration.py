@@ -119,9 +119,11 @@ def _size(shape: Shape) -> int:
 def _key(settings: EngineSettings, limits: EngineLimits, path: Path) -> str:
     """Name what a measurement depends on."""
     stat = path.stat()
-    told = ("n_threads", "cores", "threads_wait", "n_gpu_layers", "flash_attn", "kv", "type_k", "type_v")
+    llama = settings.llama
     facts = (
-        str(path.resolve()), stat.st_size, stat.st_mtime_ns, [getattr(settings, name) for name in told],
+        str(path.resolve()), stat.st_size, stat.st_mtime_ns, settings.processes.cores,
+        llama.n_threads, llama.threads_wait, llama.n_gpu_layers, llama.flash_attn, llama.kv,
+        llama.type_k, llama.type_v,
         limits.n_slots, limits.n_ctx_slot, limits.n_cells, limits.prefill_chunk, limits.token_budget,
         limits.grain, processor(), version("llama-cpp-python"),
     )  # fmt: skip

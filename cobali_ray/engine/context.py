@@ -9,10 +9,10 @@ from typing import Any, Final
 import structlog
 
 from cobali_ray.backend import memory
-from cobali_ray.backend.config import MOST_CELLS
+from cobali_ray.backend.config import DEFAULT_N_CTX, MOST_CELLS
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import read_header, skim_header
-from cobali_ray.settings import DEFAULT_N_CTX, EngineSettings
+from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -46,20 +46,21 @@ def require_servable(settings: EngineSettings, path: Path) -> None:
         what = "a LoRA adapter: name it in adapters, and set model to the model it was made for"
     if what is not None:
         raise ConfigError("model", f"{path.name} is {what}")
-    if settings.type_k != settings.type_v and _number(said, "attention.key_length_mla"):
+    type_k, type_v = settings.llama.type_k, settings.llama.type_v
+    if type_k != type_v and _number(said, "attention.key_length_mla"):
         raise ConfigError(
             "type_k",
             f"{path.name} has latent attention, which stores keys and values as one: set type_k "
-            f"({settings.type_k}) and type_v ({settings.type_v}) to the same type",
+            f"({type_k}) and type_v ({type_v}) to the same type",
         )
 
 
-def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> EngineSettings:
-    """Return the settings with a number for `n_ctx`. Raises ConfigError for a file that cannot be read."""
-    if settings.n_ctx != "auto":
-        return settings
+def n_ctx_of(settings: EngineSettings, path: Path | None, *, on_gpu: bool = False) -> int:
+    """Return the tokens of one request as a number. Raises ConfigError for a file that cannot be read."""
+    if settings.llama.n_ctx != "auto":
+        return settings.llama.n_ctx
     if path is None:
-        return settings.at(DEFAULT_N_CTX)
+        return DEFAULT_N_CTX
     header = read_header(path)
     n_trained = _number(header.metadata, "context_length")
     cell_bytes = None if on_gpu else cell_bytes_of(header.metadata, settings)
@@ -67,7 +68,7 @@ def settled(settings: EngineSettings, path: Path | None, *, on_gpu: bool) -> Eng
     free = None if available is None else max(available - header.size_bytes, 0)
     n_ctx = largest_context(settings, n_trained=n_trained, cell_bytes=cell_bytes, free_bytes=free)
     _log.info("n_ctx_auto", n_ctx=n_ctx, n_ctx_train=n_trained, cell_bytes=cell_bytes, free_bytes=free)
-    return settings.at(n_ctx)
+    return n_ctx
 
 
 def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
@@ -80,10 +81,10 @@ def needed_bytes(settings: EngineSettings, path: Path | None) -> int:
     header = read_header(path)
     if _only_embeds(header.metadata):
         return header.size_bytes
-    settings = settled(settings, path, on_gpu=False)
-    n_cells = _n_cells(settings)
-    if settings.pooling is not None:  # a second context
-        n_cells += settings.n_ctx_known
+    n_ctx = n_ctx_of(settings, path)
+    n_cells = _n_cells(settings, n_ctx)
+    if settings.llama.pooling is not None:  # a second context
+        n_cells += n_ctx
     return header.size_bytes + n_cells * (cell_bytes_of(header.metadata, settings) or 0)
 
 
@@ -95,17 +96,18 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     most, said = memory.most_bytes(), (header := skim_header(path)).metadata
     name = said.get("general.architecture")
     per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
-    if settings.n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
+    n_ctx = settings.llama.n_ctx
+    if n_ctx == "auto" or most is None or name not in PLAIN or per_layer or _only_embeds(said):
         return None
     cell_bytes = cell_bytes_of(said, settings) or 0
-    n_cells = _n_cells(settings)
+    n_cells = _n_cells(settings, n_ctx)
     if n_cells * cell_bytes <= most:
         return None
     n_free = max((memory.available_bytes() or 0) - header.size_bytes, 0) // cell_bytes
-    if settings.kv_cells:
+    if settings.llama.kv_cells:
         setting, room, others = "kv_cells", n_free // STEP * STEP, ""
     else:
-        n_slots = settings.n_slots_used
+        n_slots = settings.limits.n_slots
         setting, room = "n_ctx", n_free // n_slots // STEP * STEP
         others = f", or to auto, or lower n_slots ({n_slots})"
     return ConfigError(
@@ -115,8 +117,8 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
     )
 
 
-def _n_cells(settings: EngineSettings) -> int:
-    return settings.kv_cells or settings.n_slots_used * settings.n_ctx_known
+def _n_cells(settings: EngineSettings, n_ctx: int) -> int:
+    return settings.llama.kv_cells or settings.limits.n_slots * n_ctx
 
 
 def largest_context(
@@ -126,12 +128,12 @@ def largest_context(
 
     A cell is one token's keys and values. `kv_cells` bounds the memory already, where it is set.
     """
-    n_slots = settings.n_slots_used
+    n_slots = settings.limits.n_slots
     bounds = [MOST_CELLS // n_slots]
     if n_trained:
         bounds.append(n_trained)
-    if settings.kv_cells is not None:
-        bounds.append(settings.kv_cells)
+    if settings.llama.kv_cells is not None:
+        bounds.append(settings.llama.kv_cells)
     elif cell_bytes and free_bytes is not None:
         n_cells = int(MEMORY_SHARE * free_bytes) // cell_bytes
         bounds.append(max(n_cells // n_slots // STEP * STEP, STEP))
@@ -156,8 +158,8 @@ def cell_bytes_of(said: Mapping[str, Any], settings: EngineSettings) -> int | No
         n_heads_kv=_number(said, "attention.head_count_kv") or n_heads,
         key_width=_number(said, "attention.key_length") or width // n_heads,
         value_width=_number(said, "attention.value_length") or width // n_heads,
-        type_k=settings.type_k,
-        type_v=settings.type_v,
+        type_k=settings.llama.type_k,
+        type_v=settings.llama.type_v,
     )
 
 

@@ -2,93 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 
 from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import TokenLogprobs
-from cobali_ray.core.events import Delta, FinishReason, TokenLogprob
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.events import Delta, FinishReason, RequestStats, TokenLogprob
+from cobali_ray.core.instructions import Emit, Stopped
+from cobali_ray.core.request import Request
+from cobali_ray.core.stopping import StopScanner
+from cobali_ray.core.text import TextStream
 
 MOST_VALUES = 64
 """Logprobs of a prompt in one delta; to read one takes 0.1 ms."""
 
 
-class Emitter:
-    """Turns one sampled token into the text that became certain by it."""
+class _Answer:
+    """The text of one request, as far as it is sent, and what is held back of it."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
+    __slots__ = (
+        "begun", "end_tokens", "held", "held_logprobs", "plain", "reply_to", "request", "stops",
+        "text",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, end_tokens: frozenset[int]) -> None:
+        self.request, self.reply_to = request, request.reply_to
+        self.end_tokens = end_tokens.union(request.sampling.stop_token_ids)
+        self.text = TextStream()
+        self.stops = StopScanner(request.stop, include=request.include_stop)
+        self.begun = self.plain = False
+        """Whether something was sent of it; and whether from now on each token's text is all that is."""
+        """Tokens that are computed again and were sent before."""
+        self.held: list[int] = []
+        """Output tokens whose text is not certain yet."""
+        self.held_logprobs: list[TokenLogprob] = []
+
+
+class Emitter:
+    """Turns sampled tokens into the text that became certain by them."""
+
+    def __init__(self, pieces: Pieces, life: Callable[[str], RequestStats]) -> None:
+        """`life` is asked for a request's life so far, which goes with its first text."""
+        self._pieces, self._life = pieces, life
+        self._answers: dict[str, _Answer] = {}
+        """Of open requests."""
         self._ascii: dict[int, str] = {}
         """Text of tokens that are whole characters wherever they stand, once they were seen."""
 
-    def emit(
-        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, *, more: bool = False
-    ) -> tuple[Delta | None, bool]:
-        """Return the delta, if any text became certain, and whether a stop string ended it.
+    def open(self, request: Request) -> None:
+        """Begin an answer, or go on behind what another engine has sent of it."""
+        answer = self._answers[request.request_id] = _Answer(request, self._pieces.end_tokens)
+        if request.said:
+            shown = request.shown_tokens
+            pieces = [
+                b"" if self._is_silent(answer, token, None) else self._pieces.of(token, shown)
+                for token in request.said
+            ]
+            answer.stops.feed(answer.text.feed(b"".join(pieces)))
 
-        `more`: another token of the sequence follows, so that this one does not end it.
+    def close(self, request_id: str) -> None:
+        """Forget an answer: nothing more is sent of it."""
+        self._answers.pop(request_id, None)
+
+    def emit(
+        self, emit: Emit, logprobs: Mapping[int, TokenLogprobs]
+    ) -> tuple[list[tuple[str, Delta]], list[Stopped]]:
+        """Return the deltas that these tokens make, with their addresses, and whose text a stop string ended.
+
+        `logprobs` is by row.
         """
-        ending = None if more else sequence.ending
-        if sequence.plain and not ending and not sequence.text.waiting:
+        deltas: list[tuple[str, Delta]] = []
+        stopped: list[Stopped] = []
+        answers, emit_one = self._answers, self._emit_one
+        for request_id, token, row, ending in emit.tokens:
+            if (answer := answers.get(request_id)) is None:
+                continue
+            if stopped and stopped[-1].request_id == request_id:
+                stopped[-1] = stopped[-1]._replace(n_unsaid=stopped[-1].n_unsaid + 1)
+                continue
+            delta, hit = emit_one(answer, token, logprobs.get(row) if logprobs else None, ending)
+            if delta is not None:
+                deltas.append((answer.reply_to, delta))
+            if hit:
+                stopped.append(Stopped(request_id, answer.stops.found))
+        return deltas, stopped
+
+    def _emit_one(
+        self, answer: _Answer, token: int, logprobs: TokenLogprobs | None, ending: FinishReason | None
+    ) -> tuple[Delta | None, bool]:
+        """Return the delta, if any text became certain, and whether a stop string ended it."""
+        request = answer.request
+        if answer.plain and not ending and not answer.text.waiting:
             known = self._ascii.get(token)
             if known:
-                if not sequence.held:
-                    return Delta(sequence.request_id, known, (token,)), False
-                held, sequence.held = sequence.held, []
-                return Delta(sequence.request_id, known, (*held, token)), False
-        sequence.held.append(token)
-        shown = sequence.request.shown_tokens
+                if not answer.held:
+                    return Delta(request.request_id, known, (token,)), False
+                held, answer.held = answer.held, []
+                return Delta(request.request_id, known, (*held, token)), False
+        answer.held.append(token)
+        shown = request.shown_tokens
         if logprobs is not None:
-            sequence.held_logprobs.append(self._named(token, logprobs, shown))
-        silent = self._is_silent(sequence, token, ending)
+            answer.held_logprobs.append(self._named(token, logprobs, shown))
+        silent = self._is_silent(answer, token, ending)
         piece = b"" if silent else self._pieces.of(token, shown)
         if piece and piece.isascii() and token not in shown:
             self._ascii[token] = piece.decode("ascii")
-        text, hit = sequence.stops.feed(sequence.text.feed(piece))
+        text, hit = answer.stops.feed(answer.text.feed(piece))
         if ending and not hit:
-            rest, hit = sequence.stops.feed(sequence.text.flush())
-            text += rest if hit else rest + sequence.stops.flush()
-        if not text and not (ending and sequence.held_logprobs and not hit):
+            rest, hit = answer.stops.feed(answer.text.flush())
+            text += rest if hit else rest + answer.stops.flush()
+        if not text and not (ending and answer.held_logprobs and not hit):
             return None, hit
-        tokens, logprobs_of = tuple(sequence.held), tuple(sequence.held_logprobs)
-        sequence.held.clear()
-        sequence.held_logprobs.clear()
-        stats = None if sequence.begun else sequence.begin()
-        return Delta(sequence.request_id, text, tokens, logprobs_of, stats), hit
+        tokens, logprobs_of = tuple(answer.held), tuple(answer.held_logprobs)
+        answer.held.clear()
+        answer.held_logprobs.clear()
+        stats = None
+        if not answer.begun:
+            answer.begun = True
+            answer.plain = not request.stop and request.sampling.n_logprobs is None
+            stats = self._life(request.request_id)
+        return Delta(request.request_id, text, tokens, logprobs_of, stats), hit
 
-    def prompt(self, sequence: Sequence, scored: Seq[TokenLogprobs]) -> Iterator[Delta]:
-        """Yield deltas with the next tokens of a prompt; first its first, of which nothing is known.
+    def prompt(
+        self, request: Request, known: Seq[int], first: int, scored: Seq[TokenLogprobs]
+    ) -> Iterator[Delta]:
+        """Yield deltas with the next tokens of a prompt, from `first` on; of the very first nothing is known.
 
         None of them has many values, so that whoever reads them lets others have their turn.
         """
-        first, of = sequence.n_scored, self._pieces.written
-        items = [] if first else [TokenLogprob(sequence.tokens[0], of(sequence.tokens[0]), None, ())]
+        of = self._pieces.written
+        items = [] if first else [TokenLogprob(known[0], of(known[0]), None, ())]
         first = max(first, 1)
-        for token, found in zip(sequence.tokens[first : first + len(scored)], scored, strict=True):
+        for token, found in zip(known[first : first + len(scored)], scored, strict=True):
             top = tuple([(other, of(other), logprob) for other, logprob in found.top])
             items.append(TokenLogprob(token, of(token), found.logprob, top, found.rank))
-        step = max(1, MOST_VALUES // (1 + (sequence.request.n_prompt_logprobs or 0)))
+        step = max(1, MOST_VALUES // (1 + (request.n_prompt_logprobs or 0)))
         for start in range(0, len(items), step):
             part = tuple(items[start : start + step])
-            yield Delta(sequence.request_id, "", (), prompt=part)
+            yield Delta(request.request_id, "", (), prompt=part)
 
-    def resume(self, sequence: Sequence) -> None:
-        """Take what a request's tokens said elsewhere, which was told there."""
-        shown = sequence.request.shown_tokens
-        pieces = [
-            b"" if self._is_silent(sequence, token, None) else self._pieces.of(token, shown)
-            for token in sequence.request.said
-        ]
-        sequence.stops.feed(sequence.text.feed(b"".join(pieces)))
-
-    def _is_silent(self, sequence: Sequence, token: int, ending: FinishReason | None) -> bool:
+    def _is_silent(self, answer: _Answer, token: int, ending: FinishReason | None) -> bool:
         """Say whether a token has no text: an end token, or the stop token of a request that wants none."""
         if token in self._pieces.end_tokens:
             return True
         # A token that completes a grammar ends the sequence as well, and has text.
-        stops = ending == "stop" and token in sequence.end_tokens
-        return stops and not sequence.request.include_stop
+        stops = ending == "stop" and token in answer.end_tokens
+        return stops and not answer.request.include_stop
 
     def _named(self, token: int, logprobs: TokenLogprobs, shown: Collection[int]) -> TokenLogprob:
         of = self._pieces.of

@@ -10,6 +10,7 @@ import structlog
 from cobali_ray.backend.port import Backend, Cells
 from cobali_ray.core import instructions as told
 from cobali_ray.core.clock import Clock
+from cobali_ray.engine.disk import Disk
 from cobali_ray.errors import BackendError
 
 _log = structlog.get_logger(__name__)
@@ -18,8 +19,8 @@ _log = structlog.get_logger(__name__)
 class HostMemory:
     """Holds cells by the ids of their blocks. What cannot be moved is noted, to be told."""
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
-        self._backend, self._clock = backend, clock
+    def __init__(self, backend: Backend, clock: Clock, disk: Disk | None = None) -> None:
+        self._backend, self._clock, self._disk = backend, clock, disk
         self._cells: dict[int, Cells] = {}
         self._read: Mapping[bytes, Cells] = {}
         """What was read from disk last, by name."""
@@ -28,7 +29,31 @@ class HostMemory:
         self._empty: dict[int, Sequence[int]] = {}
         """Slots that could not be filled, and with which blocks."""
 
-    def save(self, one: told.Save) -> None:
+    def carry_out(self, instructions: Sequence[told.Instruction]) -> None:
+        """Do those that are about cells, in slots, here and on disk."""
+        for one in instructions:
+            if isinstance(one, told.Truncate):
+                self._truncate(one)
+            elif isinstance(one, told.Copy):
+                self._copy(one)
+            elif isinstance(one, told.Swap):
+                self._swap(one)
+            elif isinstance(one, told.Save):
+                self._save(one)
+            elif isinstance(one, told.Restore):
+                self._restore(one)
+            elif isinstance(one, told.Forget):
+                self._forget(one)
+            elif isinstance(one, told.Hold):
+                self._hold(one)
+            elif isinstance(one, told.Store) and self._disk is not None:
+                self._disk.store(self._beginning(one))
+            elif isinstance(one, told.Load) and self._disk is not None:
+                self._disk.load(one)
+            elif isinstance(one, told.Clear):
+                self._clear()
+
+    def _save(self, one: told.Save) -> None:
         """Take cells in."""
         began_s = self._clock.now()
         try:
@@ -40,7 +65,7 @@ class HostMemory:
             self._cells.update((span[0], cells) for span, cells in zip(one.blocks, saved, strict=True))
         self._took(one.blocks[-1][2], began_s)
 
-    def restore(self, one: told.Restore) -> None:
+    def _restore(self, one: told.Restore) -> None:
         """Bring cells back to a slot."""
         began_s = self._clock.now()
         try:
@@ -55,39 +80,39 @@ class HostMemory:
         """Take what was read from disk, until the next call."""
         self._read = cells
 
-    def hold(self, one: told.Hold) -> None:
+    def _hold(self, one: told.Hold) -> None:
         """Keep of it what is wanted."""
         self._cells.update((block_id, self._read[name]) for block_id, name in one.blocks)
 
-    def beginning(self, one: told.Store) -> list[tuple[bytes, Cells]]:
+    def _beginning(self, one: told.Store) -> list[tuple[bytes, Cells]]:
         """Return the cells to be written, up to the first that could not be saved."""
         known = takewhile(lambda block: block[0] in self._cells, one.blocks)
         return [(name, self._cells[block_id]) for block_id, name in known]
 
-    def copy(self, one: told.Copy) -> None:
+    def _copy(self, one: told.Copy) -> None:
         """Copy cells between slots, unless the donor itself could not be filled."""
         if one.donor_id in self._empty:
             self._empty[one.slot_id] = ()
         else:
             self._backend.copy(one.donor_id, one.slot_id, one.n_keep)
 
-    def swap(self, one: told.Swap) -> None:
+    def _swap(self, one: told.Swap) -> None:
         """Exchange the sequence ids of two slots."""
         began_s = self._clock.now()
         self._backend.swap(one.slot_id, one.other_id)
         self._took(2 * one.n_cells, began_s)
 
-    def truncate(self, one: told.Truncate) -> None:
+    def _truncate(self, one: told.Truncate) -> None:
         """Cut a slot."""
         self._empty.pop(one.slot_id, None)
         self._backend.truncate(one.slot_id, one.n_keep)
 
-    def forget(self, one: told.Forget) -> None:
+    def _forget(self, one: told.Forget) -> None:
         """Free cells."""
         for block_id in one.block_ids:
             self._cells.pop(block_id, None)  # what could not be saved is not here
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Forget all cells, here and in the slots."""
         self._cells.clear()
         self._read = {}

@@ -1,4 +1,11 @@
-"""ImageReader: what images come to in a prompt, and their rows, worked out beside the tick thread."""
+"""ImageReader: what images come to in a prompt, and their rows, worked out beside the tick thread.
+
+The way of an image: `api/images.py` takes the file out of a message and leaves a negative id; `expand` finds
+out, before the door and in a thread, how many ids there must be, since only the engine has the projector;
+`encode` makes the rows in another thread while the request is NOT_READY; chunks are cut around them
+(`cut_at_images` in `core/plan.py`), and `backend/image_pass.py` computes each in a call of its own. No prefix
+ends inside an image.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +53,7 @@ class ImageReader:
         Raises UnsupportedParameterError where the model does not accept images, InvalidImageError.
         """
         if self._projector is None:
-            raise UnsupportedParameterError(request.images[0].param, "the model does not accept images")
+            raise UnsupportedParameterError(request.images[0].field, ": the model does not accept images")
         images = iter(request.images)
         prompt: list[int] = []
         rows: list[Rows] = []
@@ -67,7 +74,7 @@ class ImageReader:
         if parts is None:
             parts = projector.read(image.data)
             if parts is None:
-                raise InvalidImageError(image.param, f"{image.param} cannot be read as an image")
+                raise InvalidImageError(image.field, "cannot be read as an image")
             if key[0] is not None:
                 if len(self._parts) >= _MOST_KNOWN:
                     self._parts.clear()
@@ -75,9 +82,7 @@ class ImageReader:
         most = max([part.n_rows for part in parts])
         if projector.whole and most > self._most:
             why = f"comes to {most} rows, which one pass must compute, and one has room for {self._most}"
-            raise InvalidImageError(
-                image.param, f"{image.param} {why}; operators can raise the setting token_budget"
-            )
+            raise InvalidImageError(image.field, f"{why}; operators can raise the setting token_budget")
         return parts
 
     def encode(self, request: Request, images: Sequence[Image]) -> RowsOf:

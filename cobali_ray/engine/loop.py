@@ -1,4 +1,12 @@
-"""EngineLoop: the one thread that owns the engine, and its mailbox."""
+"""EngineLoop: the one thread that owns the engine, and its mailbox.
+
+Nothing inside the engine takes a lock. The mailbox is a queue of functions that the tick thread calls;
+without work, the thread blocks on it. Four things are read across threads: the door's counters (the event
+loop alone counts the requests that entered, the tick thread alone those that left); in the same way, what a
+connection to an ingress has deferred and caught up with; the collector, whose version number is odd during a
+write, so that readers retry; and `state()`, which looks at when the current tick began and so reports a
+hanging tick correctly.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +24,7 @@ import structlog
 
 from cobali_ray.backend.grammar import Matcher
 from cobali_ray.backend.threads import give_way
-from cobali_ray.core import embedding
-from cobali_ray.core.admission import Entered, admit, check_request
+from cobali_ray.core.admission import Entered, admit, admit_texts, check_request
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, Word
@@ -95,8 +102,6 @@ class EngineLoop:
         self._failure: Exception | None = None
         self._n_failures = 0
         self._entered = Entered()
-        self._n_embedding = self._n_embedding_tokens = 0
-        """Requests for vectors that went in through the door, and their tokens."""
         self._busy_since_s: float | None = None
         """When the tick under way began; None while idle."""
         self._compilers = TurnThreads(_N_COMPILERS, "grammar")
@@ -139,15 +144,14 @@ class EngineLoop:
 
     def _let_in_to_embed(self, request: EmbeddingRequest) -> None:
         engine = self._open_engine()
-        if engine.embedding is None:
+        scheduler = engine.scheduler
+        if scheduler.texts is None:
             raise WrongTaskError("", "does not embed")
-        queue = engine.embedding.queue
-        request.check(queue.kind, engine.backend.n_vocab)
-        if not request.attempt:
-            n, n_tokens = self._n_embedding - queue.n_left, self._n_embedding_tokens - queue.n_left_tokens
-            embedding.admit(request, n, n_tokens, engine.limits, queue.wait_s)
-        self._n_embedding += 1
-        self._n_embedding_tokens += request.n_prompt
+        request.check(scheduler.texts.kind, engine.backend.n_vocab)
+        if not request.attempt:  # else it was let in before
+            occupancy = self._entered.occupancy_of_texts(scheduler)
+            admit_texts(request, occupancy, engine.limits, scheduler.texts.wait_s)
+        self._entered.note(request)
         arrived_s = self._clock.now()
         self._mailbox.put(lambda engine: self._enter_to_embed(engine, request, arrived_s))
 
@@ -184,7 +188,7 @@ class EngineLoop:
         found: Matcher | CobaliError | None
         rows: RowsOf | None = None
         try:
-            found = engine.matcher(sequence.request)
+            found = engine.samplers.matcher(sequence.request)
             if sequence.request.rows:
                 rows = engine.images.encode(sequence.request, images)
         except CobaliError as error:
@@ -207,7 +211,7 @@ class EngineLoop:
         if not engine.backend.generates:
             raise WrongTaskError("", "generates no text")
         request = check_request(request, engine.limits, engine.backend.n_vocab)
-        engine.require_adapter(request)
+        engine.samplers.require_adapter(request)
         if not request.attempt:  # else it was let in before
             most_s, scheduler = self._max_predicted_ttft_s, engine.scheduler
             prefill_s = 0.0 if most_s is None else scheduler.prefill_s(request)
@@ -254,6 +258,10 @@ class EngineLoop:
         self._mailbox.put(mail)
         return answer
 
+    def story(self) -> Future[bytes]:
+        """Return all that the scheduler was told, for a file; see `Story.dump`."""
+        return self.ask(lambda engine: engine.scheduler.story.dump())
+
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""
         self._draining = True
@@ -291,7 +299,7 @@ class EngineLoop:
         return EngineState(
             status=status,
             n_running=len(engine.slots.running),
-            n_queued=max(self._entered.n - engine.scheduler.counts.n_left_queue, 0),
+            n_queued=max(self._entered.requests.n - engine.scheduler.counts.left.n, 0),
             n_slots=engine.limits.n_slots,
             last_tick_age_s=age,
             detail=f"no tick finished for {age:.0f} s" if status is EngineStatus.STALLED else "",
@@ -310,7 +318,7 @@ class EngineLoop:
         self._engine, self._observer = engine, observer
         engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
-        self._compilers.submit("", engine.grammars.warm)
+        self._compilers.submit("", engine.samplers.grammars.warm)
         while self._failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)

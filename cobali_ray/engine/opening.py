@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -18,10 +21,12 @@ from cobali_ray.chat.template import ChatTemplate
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
-from cobali_ray.engine.context import refusal_of_cache, require_servable, settled
+from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.engine import Engine, Sink
 from cobali_ray.errors import ConfigError
@@ -36,6 +41,7 @@ from cobali_ray.settings import EngineSettings, listed, read_text
 _log = structlog.get_logger(__name__)
 
 SCRIPTED = "builtin:scripted"
+_SCRIPTED = re.compile(r"builtin:scripted(?::(\d{1,9}(?:\.\d{1,9})?))?")
 UNSUPPORTED_PROJECTORS = ("hunyuanvl", "deepseek4v")
 """Kinds whose rows depend on what stands before an image: of no use where something else does."""
 HOST_SHARE = 0.1
@@ -50,13 +56,17 @@ class MonotonicClock:
         return time.monotonic()
 
 
+def scripted_tick_s(reference: str) -> float | None:
+    """Return how long a pass takes of `builtin:scripted[:SECONDS]`, which only pretends; None for models."""
+    match = _SCRIPTED.fullmatch(reference)
+    return None if match is None else float(match[1] or 0.02)
+
+
 def model_path(settings: EngineSettings, progress: Progress | None = None) -> Path | None:
     """Find, make or download the model file; None for the scripted model, which has none."""
-    if settings.model == SCRIPTED:
+    if scripted_tick_s(settings.model) is not None:
         return None
-    return resolve(
-        settings.model, cache_dir=settings.cache_dir, vocab_gguf=settings.vocab_gguf, progress=progress
-    )
+    return resolve(settings.model, cache_dir=settings.cache_dir, progress=progress)
 
 
 def check_machine(settings: EngineSettings) -> None:
@@ -64,8 +74,8 @@ def check_machine(settings: EngineSettings) -> None:
     if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
         raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
     for name, folder in (
-        ("disk_cache_dir", settings.disk_cache_dir),
-        ("slot_save_path", settings.slot_save_path),
+        ("disk_cache_dir", settings.kept.disk_cache_dir),
+        ("slot_save_path", settings.kept.slot_save_path),
     ):
         if folder is not None:
             _make_folder(name, folder)
@@ -78,9 +88,9 @@ def check_machine(settings: EngineSettings) -> None:
             raise ConfigError(
                 "log_ticks", f"{settings.log_ticks} cannot be written: {error.strerror}"
             ) from None
-    if settings.cores is not None:
+    if settings.processes.cores is not None:
         with ThreadPoolExecutor(1) as pool:  # tried by a thread that is gone afterwards
-            pool.submit(pin, settings.cores).result()
+            pool.submit(pin, settings.processes.cores).result()
 
 
 def pin(cores: str) -> None:
@@ -178,14 +188,30 @@ def chat_template(settings: EngineSettings) -> str | None:
     return source
 
 
+class Policy(NamedTuple):
+    """What is no setting, because only experiments have it otherwise than the server."""
+
+    prefill_order: PrefillOrder = "shortest"
+    story: Story | None = None
+    """What notes what the scheduler is told; None: the last events."""
+
+
+SERVERS = Policy()
+
+
 def open_engine(
-    settings: EngineSettings, sink: Sink, *, clock: Clock | None = None, path: Path | None = None
+    settings: EngineSettings,
+    sink: Sink,
+    *,
+    clock: Clock | None = None,
+    path: Path | None = None,
+    policy: Policy = SERVERS,
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
     path = path or model_path(settings)
     backend = open_backend(settings, path)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path)
+        return engine_on(backend, settings, sink, clock=clock, path=path, policy=policy)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -198,15 +224,17 @@ def engine_on(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
+    policy: Policy = SERVERS,
 ) -> Engine:
-    """Return a new engine on a loaded model, with the policies that the settings name.
+    """Return a new engine on a loaded model, with what the settings name and this policy.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known.
     """
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
-    limits, clock = limits_of(backend, settings), clock or MonotonicClock()
-    pacer = settings.pacer(backend.grain)
+    limits = replace(limits_of(backend, settings), prefill_order=policy.prefill_order)
+    clock = clock or MonotonicClock()
+    pacer = Pacer(settings.itl_target_s, backend.grain)
     if path is not None and backend.generates:
         pacer.model.calibrate(calibration(backend, limits, settings, path, _measurements(settings)))
     return Engine(
@@ -218,6 +246,7 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=Speculation() if settings.speculation == "auto" else None,
+        story=policy.story,
     )
 
 
@@ -232,8 +261,8 @@ def _disk(
     backend: Backend, settings: EngineSettings, limits: EngineLimits, clock: Clock, path: Path | None
 ) -> Disk | None:
     """Return what keeps prefixes on disk, if the settings say so; nothing is opened or hashed yet."""
-    folder, block = settings.disk_cache_dir, limits.host_block
-    if folder is None or (path is None and settings.model != SCRIPTED):
+    folder, block = settings.kept.disk_cache_dir, limits.host_block
+    if folder is None or (path is None and scripted_tick_s(settings.model) is None):
         return None
     if not limits.n_host_cells:
         _log.warning(
@@ -253,7 +282,7 @@ def _disk(
             folder.expanduser(),
             hashlib.sha256(facts.encode()).hexdigest()[:32],
             block_bytes=block * limits.cell_bytes,
-            most_bytes=settings.disk_bytes,
+            most_bytes=settings.kept.disk_bytes,
         )
 
     return Disk(find, clock, block=block)
@@ -270,35 +299,38 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
     Asked before anything is computed, because the cells of a token are measured.
     """
     if not backend.generates:
-        settings = settings.model_copy(update={"n_slots": backend.n_slots, "host_cache_mib": 0})
+        settings = settings.replaced(n_slots=backend.n_slots, host_cache_mib=0)
     cell_bytes, host_bytes = _host_cache(backend, settings)
-    return settings.limits(
+    asked, n_ctx = settings.limits, settings.llama.n_ctx
+    return asked.on(
+        backend.n_ctx_slot if n_ctx == "auto" else n_ctx,
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
-        cuts_tails=backend.cuts_tails,
+        prefill_order=SERVERS.prefill_order,
+        min_prefix=asked.min_prefix if backend.cuts_tails else 0,
         copies=backend.copies,
         shares=backend.shares,
         dense=backend.dense,
         grain=backend.grain,
         n_scored_rows=backend.n_scored_rows,
         cell_bytes=cell_bytes,
-        host_bytes=host_bytes,
+        n_host_cells=host_bytes // cell_bytes if cell_bytes else 0,
     )
 
 
 def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
     """Return the bytes of a cell outside the cache, and those that all may take in host memory."""
-    wanted = settings.host_cache_mib or settings.slot_save_path is not None
-    if not wanted or not settings.min_prefix:
+    wanted = settings.kept.host_cache_mib or settings.kept.slot_save_path is not None
+    if not wanted or not settings.limits.min_prefix:
         return 0, 0
     cell_bytes = backend.measure_cell()
     if not cell_bytes:
         _log.warning("no_host_cache", detail="the cells of this model cannot be kept outside its cache")
         return 0, 0
-    if settings.host_cache_mib == "auto":
+    if settings.kept.host_cache_mib == "auto":
         host_bytes = int((memory.available_bytes() or 0) * HOST_SHARE)
     else:
-        host_bytes = settings.host_cache_mib << 20
+        host_bytes = settings.kept.host_cache_mib << 20
     _log.info("host_cache", mib=host_bytes >> 20, n_tokens=host_bytes // cell_bytes, cell_bytes=cell_bytes)
     return cell_bytes, host_bytes
 
@@ -306,21 +338,21 @@ def _host_cache(backend: Backend, settings: EngineSettings) -> tuple[int, int]:
 def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     """Load the model as the settings say. Raises ConfigError that names the setting at fault."""
     if path is None:
-        settings = settled(settings, path, on_gpu=False)
+        n_ctx = n_ctx_of(settings, path)
         return ScriptedBackend(
-            n_slots=settings.n_slots_used,
-            n_ctx_slot=settings.n_ctx_known,
-            n_cells=settings.kv_cells,
-            n_batch=settings.budget,
-            tick_s=settings.scripted_tick_s,
+            n_slots=settings.limits.n_slots,
+            n_ctx_slot=n_ctx,
+            n_cells=settings.llama.kv_cells,
+            n_batch=settings.limits.budget(n_ctx),
+            tick_s=scripted_tick_s(settings.model) or 0.0,
             strict=False,
-            embedder=None if settings.pooling is None else ScriptedEmbedder(settings.n_ctx_known),
+            embedder=None if settings.llama.pooling is None else ScriptedEmbedder(n_ctx),
             adapters=adapters_of(settings, path),
         )
     require_servable(settings, path)
     n_threads = _n_threads(settings)
     late = threads.openmp_loaded()
-    wait = threads.apply_wait(settings.threads_wait, n_threads=n_threads)
+    wait = threads.apply_wait(settings.llama.threads_wait, n_threads=n_threads)
     _log.info("threads", n_threads=n_threads, threads_wait=wait, too_late=late)
 
     # Imported only now: libgomp reads its wait policy when it loads.
@@ -330,23 +362,15 @@ def open_backend(settings: EngineSettings, path: Path | None) -> Backend:
     n_gpu_layers, offload = _n_gpu_layers(settings)
     if n_gpu_layers and not offload:
         _log.warning("no_gpu", n_gpu_layers=n_gpu_layers, detail="this llama.cpp was built without a GPU")
-    settings = settled(settings, path, on_gpu=n_gpu_layers != 0)
+    n_ctx = n_ctx_of(settings, path, on_gpu=n_gpu_layers != 0)
+    found = {"n_ctx": n_ctx, "n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
     return open_llama(
         LlamaConfig(
+            **asdict(settings.llama) | found,
             path=path,
-            n_slots=settings.n_slots_used,
-            n_ctx_slot=settings.n_ctx_known,
-            n_cells=settings.kv_cells,
-            n_batch=settings.budget,
-            n_threads=n_threads,
-            n_gpu_layers=n_gpu_layers,
-            unified=settings.unified,
-            flash_attn=settings.flash_attn,
-            type_k=settings.type_k,
-            type_v=settings.type_v,
-            device_sampling=settings.device_sampling,
+            n_slots=settings.limits.n_slots,
+            n_batch=settings.limits.budget(n_ctx),
             speculation=settings.speculation == "auto",
-            pooling=settings.pooling,
             mmproj=projector_path(settings),
             adapters=adapters_of(settings, path),
             measurements=_measurements(settings),
@@ -367,7 +391,7 @@ def runs_on(settings: EngineSettings, path: Path | None) -> str:
 
 
 def _n_threads(settings: EngineSettings) -> int:
-    return settings.n_threads or threads.default_n_threads()
+    return settings.llama.n_threads or threads.default_n_threads()
 
 
 def _n_gpu_layers(settings: EngineSettings) -> tuple[int, bool]:
@@ -375,5 +399,5 @@ def _n_gpu_layers(settings: EngineSettings) -> tuple[int, bool]:
     from cobali_ray.backend import library
 
     offload = bool(library.load().llama_supports_gpu_offload())
-    asked = settings.n_gpu_layers
+    asked = settings.llama.n_gpu_layers
     return ((-1 if offload else 0) if asked == "auto" else asked), offload

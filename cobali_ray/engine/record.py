@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.spans import TickSpans
-from cobali_ray.core.stats import Pass, TickStats
+from cobali_ray.core.stats import TickStats
 
 
 @dataclass(slots=True)
@@ -37,7 +37,6 @@ class Recorder:
         plan: Plan,
         spans: TickSpans,
         n_reused: int,
-        embedded: Pass,
     ) -> TickStats:
         """Return the tick's record; what is counted since ever is told as its growth."""
         slots, queue, counts = scheduler.slots, scheduler.queue, scheduler.counts
@@ -71,7 +70,7 @@ class Recorder:
             n_cells_idle=slots.n_used_idle(),
             n_reused_graphs=n_reused - self._n_reused,
             n_preempted=counts.n_preempted - self._n_preempted,
-            n_finished=counts.n_ended - self._n_ended + embedded.n_ended,
+            n_finished=counts.n_ended - self._n_ended,
             n_host_cells=host.n_used,
             n_host_hits=n_hits,
             n_restored=n_restored,
@@ -84,10 +83,10 @@ class Recorder:
             n_adapter_changes=counts.n_adapter_changes - self._n_adapter_changes,
             n_drafted=counts.n_drafted,
             n_accepted=counts.n_accepted,
-            n_embedded=embedded.n_tokens,
-            n_texts=embedded.n_texts,
-            n_texts_queued=embedded.n_waiting,
-            embed_s=embedded.seconds,
+            n_embedded=counts.texts.n_tokens,
+            n_texts=counts.texts.n_texts,
+            n_texts_queued=_n_texts(scheduler),
+            embed_s=counts.texts.seconds,
             predicted_s=counts.predicted_s,
             target_s=scheduler.target_s,
             chunks=chunks,
@@ -100,9 +99,10 @@ class Recorder:
         self._n_adapter_changes = counts.n_adapter_changes
         return stats
 
-    def record_pass(self, scheduler: Scheduler, started_s: float, embedded: Pass) -> TickStats:
+    def record_texts(self, scheduler: Scheduler, started_s: float) -> TickStats:
         """Return the record of a tick that only embedded."""
-        slots, queue, seconds = scheduler.slots, scheduler.queue, embedded.seconds
+        slots, queue, counts = scheduler.slots, scheduler.queue, scheduler.counts
+        seconds = counts.texts.seconds
         stats = TickStats(
             tick_id=self._tick_id,
             started_s=started_s,
@@ -125,14 +125,19 @@ class Recorder:
             n_cells_idle=slots.n_used_idle(),
             n_reused_graphs=0,
             n_preempted=0,
-            n_finished=embedded.n_ended,
+            n_finished=counts.n_ended - self._n_ended,
             n_host_cells=scheduler.tiers.host.n_used,
             n_disk_bytes=scheduler.tiers.disk.n_bytes,
-            n_embedded=embedded.n_tokens,
-            n_texts=embedded.n_texts,
-            n_texts_queued=embedded.n_waiting,
+            n_embedded=counts.texts.n_tokens,
+            n_texts=counts.texts.n_texts,
+            n_texts_queued=_n_texts(scheduler),
             embed_s=seconds,
             gaps_s=(),
         )
         self._tick_id += 1
+        self._n_ended = counts.n_ended
         return stats
+
+
+def _n_texts(scheduler: Scheduler) -> int:
+    return 0 if scheduler.texts is None else scheduler.texts.n_texts

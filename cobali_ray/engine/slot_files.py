@@ -59,19 +59,19 @@ class SlotFiles:
         if self._folder is None:
             raise SlotFilesOffError
         if action == "erase":
-            return SlotMove(slot_id, self._loop.act(partial(Engine.erase, slot_id=slot_id)).result())
+            return SlotMove(slot_id, self._loop.act(lambda engine: engine.idle_slots.erase(slot_id)).result())
         path = self._folder / _plain(filename)
         if action == "save":
             n_tokens, n_bytes = self._save(slot_id, path)
         elif action == "restore":
             n_tokens, n_bytes = self._restore(slot_id, path)
         else:
-            raise InvalidParameterError("action", "action must be save, restore or erase")
+            raise InvalidParameterError("action", "must be save, restore or erase")
         return SlotMove(slot_id, n_tokens, filename, n_bytes, self._clock.now() - began_s)
 
     def _save(self, slot_id: int, path: Path) -> tuple[int, int]:
         def look(engine: Engine) -> tuple[array[int], str, Cells, str]:
-            held, cells = engine.take_out(slot_id)
+            held, cells = engine.idle_slots.take_out(slot_id)
             return held.tokens[: held.n_tokens], held.salt or "", cells, _kind(engine)
 
         tokens, salt, cells, kind = self._loop.act(look).result()
@@ -106,7 +106,7 @@ class SlotFiles:
         def put(engine: Engine) -> None:
             if _kind(engine) != head.kind or len(cells) != len(tokens) * engine.limits.cell_bytes:
                 raise SlotFileError("it was saved with another build, or another setting of the cache")
-            engine.put_in(slot_id, tokens, head.salt, cells)
+            engine.idle_slots.put_in(slot_id, tokens, head.salt, cells)
 
         self._loop.act(put).result()
         return head.n_tokens, n_bytes
@@ -132,6 +132,5 @@ def _plain(filename: str) -> str:
     """Return the name of a file in the folder. Raises InvalidParameterError for what leads elsewhere."""
     plain = filename.isprintable() and not set(filename) & set("/\\:") and filename[:1] not in {"", "."}
     if not plain or len(filename.encode("utf-8", "replace")) > MOST_NAME_BYTES:
-        message = f"filename must be a plain name of at most {MOST_NAME_BYTES} bytes"
-        raise InvalidParameterError("filename", message)
+        raise InvalidParameterError("filename", f"must be a plain name of at most {MOST_NAME_BYTES} bytes")
     return filename

@@ -85,7 +85,10 @@ def resolve(
         parts = [replace(parsed, filename=part) for part in parts_of(parsed.filename)]
         path, *_ = [download(part, progress=progress) for part in parts]
     elif isinstance(parsed, PathReference):
-        path = Path(parsed.path).expanduser()
+        try:
+            path = Path(parsed.path).expanduser()
+        except RuntimeError:
+            raise ModelNotFoundError("model", f"'{reference}': there is no such user") from None
     else:
         path = _named(parsed, order)
     require_whole(path)

@@ -83,22 +83,22 @@ class CopiedVocabulary:
             with self.path.open("rb") as file:
                 return hashlib.sha256(file.read(_DIGEST_BYTES)).hexdigest()
         except OSError as error:
-            raise ConfigError("vocab_gguf", f"'{self.path}' cannot be read: {error.strerror}") from error
+            raise ConfigError("--vocab-gguf", f"'{self.path}' cannot be read: {error.strerror}") from error
 
     def load(self, n_vocab: int) -> Vocabulary:
         try:
             header = read_header(self.path)
         except ConfigError as error:
-            raise ConfigError("vocab_gguf", error.message) from error
+            raise ConfigError("--vocab-gguf", error.message) from error
         try:
             vocabulary = _from_header(header)
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                "vocab_gguf", f"'{self.path}' has no ChatML byte-level vocabulary: {error}"
+                "--vocab-gguf", f"'{self.path}' has no ChatML byte-level vocabulary: {error}"
             ) from error
         if len(vocabulary.tokens) != n_vocab:
             raise ConfigError(
-                "vocab_gguf", f"'{self.path}' has {len(vocabulary.tokens)} tokens and the model {n_vocab}"
+                "--vocab-gguf", f"'{self.path}' has {len(vocabulary.tokens)} tokens and the model {n_vocab}"
             )
         return vocabulary
 

@@ -1,4 +1,4 @@
-"""The same values under the names that boards for vLLM and llama-server ask for.
+"""The same values under the names that boards for vLLM ask for.
 
 `vllm:*` carries the label model_name, and everything the label engine. Its histograms keep vLLM's bounds and
 add our finer ones below the lowest of them. They move when a request ends, except TTFT, tokens per tick, ITL.
@@ -6,10 +6,6 @@ TTFT and E2E begin at the HTTP server, as vLLM's do.
 The reasons of `admission_rejections_total` are our words.
 Not filled, because nothing here measures it: everything about LoRA, speculative decoding, several engines,
 sleep states, external caches and image inputs; `cache_config_info` (there are no blocks); `*_created`.
-
-`llamacpp:*` has no further labels. Not filled: `prompt_tokens_seconds` and `predicted_tokens_seconds`, which
-are averages since the previous scrape (divide the rates of the counters instead); speculative decoding.
-`n_tokens_max` counts ended requests only.
 """
 
 from __future__ import annotations
@@ -115,28 +111,3 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         family = HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", labels=labels)
         family.add_metric(who, buckets(view), view.sum)
         yield family
-
-
-def llamacpp_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the `llamacpp:*` families."""
-    sequences, levels = snapshot.histogram("batch_sequences"), snapshot.levels
-    for name, text, value in (
-        ("prompt_tokens", "Prompt tokens computed.", snapshot.histogram("tick_tokens", "prefill").sum),
-        ("prompt_tokens_cached", "Prompt tokens reused.", snapshot.totals["cached_prompt_tokens"]),
-        ("prompt_seconds", "Prompt processing time of all slots.", snapshot.histogram("prefill_seconds").sum),
-        ("tokens_predicted", "Tokens generated.", snapshot.totals["output_tokens"]),
-        (
-            "tokens_predicted_seconds",
-            "Generation time of all slots.",
-            snapshot.histogram("decode_seconds").sum,
-        ),
-        ("n_decode", "Calls of llama_decode: ticks.", sequences.count),
-    ):
-        yield CounterMetricFamily(f"llamacpp:{name}", text, value)
-    for name, text, value in (
-        ("n_tokens_max", "Tokens of the longest ended request.", snapshot.n_tokens_max),
-        ("requests_processing", "Requests in slots.", levels.n_running),
-        ("requests_deferred", "Requests waiting for a slot.", levels.n_queued),
-        ("n_busy_slots_per_decode", "Mean busy slots per call since the start.", sequences.mean or 0.0),
-    ):
-        yield GaugeMetricFamily(f"llamacpp:{name}", text, value)

@@ -78,7 +78,7 @@ class Collector:
         self._ring: list[TickStats | None] = [None] * ring
         self._lives, self._tenants = Lives(ring), Tenants()
         self._n_ticks = self._n_output = self._n_reused = self._n_preempted = self._n_continued = 0
-        self._n_prompt = self._n_cached = self._n_tokens_max = 0
+        self._n_prompt = self._n_cached = 0
         self._tier_requests: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._tier_tokens: dict[str, int] = dict.fromkeys(TIERS, 0)
         self._n_host_hits = self._n_restored = self._n_saved = self._n_evicted = self._n_on_host = 0
@@ -210,7 +210,6 @@ class Collector:
                 self._tier_requests[stats.cached_from] += 1
                 self._tier_tokens[stats.cached_from] += stats.n_cached
                 self._tier_tokens["none"] += stats.n_prompt - stats.n_cached
-            self._n_tokens_max = max(self._n_tokens_max, stats.n_prompt + stats.n_output)
             for name, value in (
                 ("intake_seconds", stats.intake_s),
                 ("queue_seconds", stats.queue_s),
@@ -344,6 +343,5 @@ class Collector:
             class_preemptions=self._tenants.preemptions(),
             requests=dict(self._requests),
             refusals=dict(self._refusals),
-            n_tokens_max=self._n_tokens_max,
             last_tick_age_s=None if now_s is None else self._pauses.age_s(now_s),
         )

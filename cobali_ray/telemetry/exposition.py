@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from cobali_ray import __version__
-from cobali_ray.telemetry.aliases import llamacpp_families, vllm_families
+from cobali_ray.telemetry.aliases import vllm_families
 from cobali_ray.telemetry.families import buckets, counter, gauge, of_engine
 from cobali_ray.telemetry.names import HISTOGRAMS, KINDS, PHASES
 from cobali_ray.telemetry.presence import Presence, presence_families
@@ -93,7 +93,6 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     if snapshot.usage is not None:
         yield from usage_families([snapshot.usage])
     yield from vllm_families(snapshot)
-    yield from llamacpp_families(snapshot)
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:

@@ -111,8 +111,6 @@ class Snapshot:
     """By outcome."""
     refusals: dict[str, int]
     """By reason."""
-    n_tokens_max: int
-    """Prompt and output tokens of the longest ended request."""
     last_tick_age_s: float | None
     """Since the end of the last tick while there is work, 0 when idle; None without a clock."""
     usage: Usage | None = None

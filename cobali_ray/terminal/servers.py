@@ -105,7 +105,7 @@ def _started(model: str | None, console: Console) -> Iterator[str]:
 
 def _provide(model: str | None) -> None:
     """Make or download the model here, where its progress shows."""
-    if model is not None and model != "builtin:scripted":
+    if model is not None and not model.startswith("builtin:scripted"):
         from cobali_ray.models.commands import progress_bars
         from cobali_ray.models.registry import resolve
 

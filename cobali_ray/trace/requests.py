@@ -145,7 +145,7 @@ def _came(request: Json) -> str | None:
 
 
 def _goes(request: Json) -> str:
-    """Return the name that a request has at its next engine, if there is one; see core/dispatch/."""
+    """Return a request's name at its next engine, if there is one; see core/dispatch/request.py."""
     attempt, name = request.get("attempt", 0), request["request_id"]
     return f"{name.removesuffix(f'~{attempt}')}~{attempt + 1}"
 

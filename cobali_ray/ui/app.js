@@ -1,4 +1,18 @@
 // The page: header, notices, one of its views.
+//
+// How the modules follow each other, from the server to the screen:
+//
+//   /debug/stream ─► feed.js (one connection, kept up, let go while hidden) ─► history.js (ticks, requests, slots)
+//      ─► window.js (which part of which axis, which tick) ─► stage.js ─► columns.js ─► tickplots.js, lanes.js
+//                                                          └► record.js, life.js, requests.js, tiles.js
+//   /v1/chat/completions ◄── chat.js ◄── talk.js ◄── chatview.js, message.js ─► answer.js, composer.js, settings.js
+//                                │         └► library.js ─► shelf.js (IndexedDB)   ◄── sidebar.js ─► portable.js
+//                                └ comparestate.js ◄── compare.js ─► measures.js, difference.js ─► diff.js
+//
+// A conversation is a value, a tree of messages; talk.js asks for answers, stores them as they grow and runs their
+// tools. An answer is answer.js over markdown.js, calls.js and numbers.js; no string ever becomes HTML. Modules that
+// say "No DOM" only compute, and are tested directly. State lives in stores (store.js), which call their watchers
+// once per frame: 500 ticks or tokens a second are drawn once per frame.
 import { access, useKey } from "./api.js";
 import { ChatView } from "./chatview.js";
 import { feed, follow } from "./feed.js";

@@ -51,14 +51,20 @@ export function later(load) {
 }
 
 /** Plots of ticks: uPlot, and how they look. */
-const plots = () =>
-  Promise.all([script("ui/vendor/uplot-1.6.32.js"), style("ui/vendor/uplot-1.6.32.css"), style("ui/ticks.css")]);
+const plots = () => [
+  script("ui/vendor/uplot-1.6.32.js"),
+  style("ui/vendor/uplot-1.6.32.css"),
+  style("ui/ticks.css"),
+];
 
 const answers = () => style("ui/answer.css");
 
-export const loadTurns = async () => (await Promise.all([import("./message.js"), answers()]))[0].Turns;
-export const loadCopyDialog = async () => (await Promise.all([import("./copy.js"), answers()]))[0].CopyDialog;
+/** Return a module once it has come, and with it what its views need. */
+const withAll = async (module, ...needed) => (await Promise.all([module, ...needed]))[0];
+
+export const loadTurns = async () => (await withAll(import("./message.js"), answers())).Turns;
+export const loadCopyDialog = async () => (await withAll(import("./copy.js"), answers())).CopyDialog;
 export const loadToolSettings = async () => (await import("./tools.js")).ToolSettings;
 export const loadCompare = async () =>
-  (await Promise.all([import("./compare.js"), plots(), answers(), style("ui/compare.css")]))[0].CompareView;
-export const loadTicks = async () => (await Promise.all([import("./ticks.js"), plots()]))[0].Ticks;
+  (await withAll(import("./compare.js"), ...plots(), answers(), style("ui/compare.css"))).CompareView;
+export const loadTicks = async () => (await withAll(import("./ticks.js"), ...plots())).Ticks;

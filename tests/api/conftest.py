@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.judges import Judges
-from cobali_ray.api.settings import ApiSettings
+from cobali_ray.settings import ApiSettings
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def judges():
 
 @pytest.fixture
 def make_app(client, clock, judges):
-    def make(*, names=(), **settings):
+    def make(*, names=(), listens=None, **settings):
         fleet = Fleet([Model({"0": client}, names)])
-        return build_api(fleet, ApiSettings(**settings), clock=clock, judges=judges)
+        return build_api(fleet, ApiSettings(**settings), clock=clock, judges=judges, listens=listens)
 
     return make
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -387,13 +386,3 @@ class Wire:
                 data = json.loads(data)
             out.append(data)
         return out
-
-
-async def until(condition):
-    """Let other tasks and threads run until the condition holds; fail rather than hang."""
-    given_up_s = time.monotonic() + 5
-    while time.monotonic() < given_up_s:
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came true")

@@ -8,11 +8,11 @@ from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.embedding import EmbeddingKind
 from cobali_ray.core.route import names_of
 from cobali_ray.errors import LoadingError, UnloadedError
+from cobali_ray.settings import ApiSettings
 
 pytestmark = pytest.mark.anyio
 

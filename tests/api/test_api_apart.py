@@ -4,12 +4,13 @@ import asyncio
 from contextvars import ContextVar
 
 import pytest
-from fake_client import FakeClient, Wire, says, until
+from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import UnloadedError
+from cobali_ray.settings import ApiSettings
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

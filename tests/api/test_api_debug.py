@@ -4,13 +4,14 @@ import asyncio
 import json
 
 import pytest
-from fake_client import FakeApiClock, Wire, until
+from fake_client import FakeApiClock, Wire
 from structlog.testing import capture_logs
 
 from cobali_ray.api.viewers import BACKLOG, EVENTS_PER_S, LONGEST_PERIOD_S, PERIOD_S
 from cobali_ray.core.life import Life
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import LoadingError
+from tests.waiting import until
 
 
 class Gate(FakeApiClock):

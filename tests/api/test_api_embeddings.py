@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import openai as sdk
 import pytest
-from fake_client import CARD, FakeClient, Wire, until
+from fake_client import CARD, FakeClient, Wire
 
 from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.events import End, RequestStats, Vectors
@@ -19,6 +19,7 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

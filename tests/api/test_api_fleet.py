@@ -6,12 +6,11 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats, until
+from fake_client import IDLE, FakeClient, Wire, ends_with, says, stats
 from openai import NotFoundError
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
@@ -22,6 +21,8 @@ from cobali_ray.errors import (
     LoadingError,
     QueueFullError,
 )
+from cobali_ray.settings import ApiSettings
+from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]

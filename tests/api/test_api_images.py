@@ -49,9 +49,9 @@ async def test_an_id_holds_the_place_of_each_image(openai, client):
     await ask(openai, text("compare"), part(url_of(one)), part(url_of(other)), text("please"))
     (request,) = client.requests
     assert [image.data for image in request.images] == [one, other]
-    assert [image.param for image in request.images] == [
-        "messages[0].content[1].image_url.url",
-        "messages[0].content[2].image_url.url",
+    assert [image.field for image in request.images] == [
+        ("messages", 0, "content", 1, "image_url", "url"),
+        ("messages", 0, "content", 2, "image_url", "url"),
     ]
     places = [place_of(image) for image in request.images]
     assert [token for token in request.prompt if token < 0] == places

@@ -9,13 +9,14 @@ import time
 import zlib
 
 import pytest
-from fake_client import CARD, Wire, until
+from fake_client import CARD, Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api import body as body_module
 from cobali_ray.api import intake as intake_module
 from cobali_ray.core.stats import ModelCard
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -115,11 +116,15 @@ async def longest_gap_s(wire):
     """Return the longest CPU time between two turns of the event loop while a request is answered."""
     answering, gaps = wire.start(), []
     last = time.process_time()
-    while not answering.done():
-        await asyncio.sleep(0.001)
+
+    def turn():
+        nonlocal last
         now = time.process_time()
         gaps.append(now - last)
         last = now
+        return answering.done()
+
+    await until(turn, pause_s=0.001)
     await answering
     return max(gaps)
 

@@ -4,12 +4,13 @@ import asyncio
 import os
 
 import pytest
-from fake_client import says, until
+from fake_client import says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import ConfigError
+from cobali_ray.settings import ApiSettings
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

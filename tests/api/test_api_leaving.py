@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from fake_client import Wire, until
+from fake_client import Wire
 from structlog.testing import capture_logs
 
 from cobali_ray.core.events import Delta
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_client import FakeClient, Wire, says, until
+from fake_client import FakeClient, Wire, says
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
 from cobali_ray.errors import LoadingError, ModelBusyError, ModelTooLargeError, NoRoomError, UnloadedError
+from cobali_ray.settings import ApiSettings
+from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20

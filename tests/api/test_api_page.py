@@ -1,6 +1,7 @@
 """How the page is served: types, caching, guards, and without a key."""
 
 import gzip
+import posixpath
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cobali_ray.api.page import assets
 pytestmark = pytest.mark.anyio
 
 UI = Path(__file__).parents[2] / "cobali_ray" / "ui"
-OWN = sorted(path for path in UI.iterdir() if path.is_file())
+OWN = sorted(path for path in UI.rglob("*.*") if "vendor" not in path.parts)
 
 
 @pytest.mark.parametrize("path", ["/", "/ui"])
@@ -141,8 +142,9 @@ def test_every_import_and_link_leads_to_a_file():
     linked = set()
     for path in OWN:
         text = path.read_text(encoding="utf-8")
-        linked |= set(re.findall(r'(?:from |import\()"\./([^"]+)"', text))
-        linked |= set(re.findall(r'url\("([^"]+)"\)', text))
+        beside = re.findall(r'(?:from |import\()"(\.[^"]+)"', text) + re.findall(r'url\("([^":]+)"\)', text)
+        folder = path.parent.relative_to(UI).as_posix()
+        linked |= {posixpath.normpath(posixpath.join(folder, name)) for name in beside}
         linked |= {name.removeprefix("ui/") for name in re.findall(r'"(ui/[^"]+)"', text)}
     assert linked <= set(assets())
     unused = {name for name in assets() if not name.endswith(".txt")} - linked

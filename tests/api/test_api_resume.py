@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from fake_client import FakeApiClock, Wire, says, stats, until
+from fake_client import FakeApiClock, Wire, says, stats
 from structlog.testing import capture_logs
 
 from cobali_ray.api import streams
 from cobali_ray.core.events import Delta, End
 from cobali_ray.errors import EventsLostError
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

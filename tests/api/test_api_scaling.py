@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from fake_client import IDLE, FakeClient, says, until
+from fake_client import IDLE, FakeClient, says
 
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.core.events import Delta
@@ -12,6 +12,7 @@ from cobali_ray.core.request import Request
 from cobali_ray.core.scale import AGAIN_S
 from cobali_ray.core.stats import EngineState, EngineStatus
 from cobali_ray.errors import NoRoomError, QueueFullError, UnloadedError
+from tests.waiting import until
 
 MIB = 1 << 20
 FULL = IDLE._replace(n_free=-9)

@@ -8,8 +8,8 @@ from schemathesis import checks
 
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import InfillMarks
+from cobali_ray.settings import ApiSettings
 
 CHECKS = (
     checks.not_a_server_error,

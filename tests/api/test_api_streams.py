@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from fake_client import Wire, ends_with, says, stats, until
+from fake_client import Wire, ends_with, says, stats
 from structlog.testing import capture_logs
 
 from cobali_ray.core.events import Delta, End
 from cobali_ray.errors import DeadlineExceededError, EventsLostError
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -158,14 +159,7 @@ async def test_a_slow_reader_holds_the_engines_stream(app, client):
     assert len(drawn) == 9
 
 
-async def test_the_least_gap_spares_the_first_token(make_app, client, clock):
-    client.script = says("a", "b", "c")
-    wire = await Wire(make_app(min_stream_gap_s=0.25), CHAT, ASK | {"stream": True}).run()
-    assert clock.slept == [0.25, 0.25, 0.25]
-    assert len(wire.writes) == 4
-
-
-async def test_without_a_gap_nobody_waits(app, clock):
+async def test_no_token_waits_for_the_next(app, clock):
     await Wire(app, CHAT, ASK | {"stream": True}).run()
     assert clock.slept == []
 

@@ -25,7 +25,7 @@ from tests.chaos.deaths import PARTS, kill_one, witness
 
 STALL_TIMEOUT_S = 5.0
 SCRIPTED = {
-    "model": "builtin:scripted", "scripted_tick_s": 0.02, "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
+    "model": "builtin:scripted:0.02", "n_ctx": 4096, "stall_timeout_s": STALL_TIMEOUT_S,
     "log_level": "warning",
 }  # fmt: skip
 SPARE_S = 1.0

@@ -50,7 +50,7 @@ def oracle():
     from cobali_ray.models.registry import resolve
 
     config = LlamaConfig(
-        path=resolve("builtin:tiny"), n_slots=1, n_ctx_slot=N_CTX, n_batch=64, n_threads=2, flash_attn="off"
+        path=resolve("builtin:tiny"), n_slots=1, n_ctx=N_CTX, n_batch=64, n_threads=2, flash_attn="off"
     )
     backend = LlamaBackend(config)
     json.dump([score(backend, tokens) for tokens in json.load(sys.stdin)], sys.stdout)

@@ -149,7 +149,12 @@ class Teacher(ScriptedBackend):
 def main():
     assert N_BYTES == 256
     opening.ScriptedBackend = Teacher
-    settings = {"n_ctx": 131072, "prefill_chunk": 4096, "token_budget": None, "scripted_tick_s": 0.001}
+    settings = {
+        "n_ctx": 131072,
+        "prefill_chunk": 4096,
+        "token_budget": None,
+        "model": "builtin:scripted:0.001",
+    }
     strict = "--lenient" not in sys.argv[1:]
     with Site(model_id="tiny", chat_template=TEMPLATE, strict=strict, **settings) as site:
         sys.stdout.write(f"{site.url}\n")

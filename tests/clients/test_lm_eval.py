@@ -9,8 +9,9 @@ import lm_eval
 import pytest
 import requests
 import yaml
-from conftest import ROOT
 from lm_eval.tasks import TaskManager
+
+from conftest import ROOT
 
 PYTHON = ROOT / ".venv" / "bin" / "python"
 QUESTIONS = [

@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
 
 from cobali_ray.actors.cluster import cluster_environment
+from tests.waiting import wait_until
 
 NET = "10.199.0"
 START_S = 180
@@ -123,11 +123,13 @@ class Machines:
                 process = self._starters[i] = subprocess.Popen(
                     words, env=self.environment(i), stdout=out, stderr=out, start_new_session=True
                 )
-            until = time.monotonic() + START_S
-            while process.poll() is None and time.monotonic() < until:
-                if "Ray runtime started" in log.read_text():
+            with contextlib.suppress(AssertionError):
+                wait_until(
+                    lambda: process.poll() is not None or "Ray runtime started" in log.read_text(),  # noqa: B023
+                    timeout_s=START_S,
+                )
+                if process.poll() is None:
                     return
-                time.sleep(0.2)
             self.kill(i)
         raise RuntimeError(f"Ray did not start on machine {i}:\n{log.read_text()}")
 
@@ -144,11 +146,15 @@ class Machines:
 
     def kill(self, i):
         """Switch a machine off: everything on it ends at once."""
-        while pids := self.pids(i):
+
+        def all_gone():
+            pids = self.pids(i)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+            return not pids
+
+        wait_until(all_gone)
         if starter := self._starters.pop(i, None):
             starter.wait()
 

@@ -11,13 +11,14 @@ import pytest
 import yaml
 from machines import Machines, missing
 
+from tests.waiting import until
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(580)]
 
 EXAMPLE = Path(__file__).parents[2] / "serve_config.cluster.yaml"
 TICK_S = 0.02
 SETTINGS = {
-    "model": "builtin:scripted",
-    "scripted_tick_s": TICK_S,
+    "model": f"builtin:scripted:{TICK_S}",
     "n_slots": 8,
     "n_ctx": 4096,
     "log_level": "warning",
@@ -51,13 +52,14 @@ def client():
 
 async def until_ready(*statuses):
     """Wait until the engines, in their order, are as told."""
-    async with client() as http, asyncio.timeout(BACK_S):
-        while True:
+    async with client() as http:
+
+        async def are():
             with suppress(httpx2.TransportError, KeyError):
                 told = (await http.get("/ready")).json()["engines"]
-                if [engine["status"] for engine in told] == list(statuses):
-                    return
-            await asyncio.sleep(0.1)
+                return [engine["status"] for engine in told] == list(statuses)
+
+        await until(are, timeout_s=BACK_S, pause_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +92,7 @@ class Streams:
 
     async def __aenter__(self):
         self._tasks = [asyncio.ensure_future(self._read(i)) for i in range(N_STREAMS)]
-        async with asyncio.timeout(30):
-            while len(self.last_s) < N_STREAMS:  # noqa: ASYNC110 another machine
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.last_s) == N_STREAMS)
         return self
 
     async def _read(self, i):
@@ -110,9 +110,7 @@ class Streams:
     async def go_on(self, seconds):
         """Wait until each has said something so many seconds from now."""
         until_s = time.monotonic() + seconds
-        async with asyncio.timeout(seconds + 30):
-            while min(self.last_s.values()) < until_s:  # noqa: ASYNC110 another machine
-                await asyncio.sleep(0.1)
+        await until(lambda: min(self.last_s.values()) >= until_s, timeout_s=seconds + 30)
 
     async def __aexit__(self, *error):
         for task in self._tasks:
@@ -128,9 +126,10 @@ async def running():
 
 
 async def until_idle():
-    async with asyncio.timeout(BACK_S):
-        while await running() != [0, 0]:  # noqa: ASYNC110 another machine
-            await asyncio.sleep(0.1)
+    async def idle():
+        return await running() == [0, 0]
+
+    await until(idle, timeout_s=BACK_S, pause_s=0.1)
 
 
 async def test_behind_a_cut_link_streams_go_on_elsewhere_and_it_heals(served, capsys):
@@ -177,10 +176,12 @@ async def test_the_example_serves_on_each_machine_with_an_ingress(served):
     example["args"] |= SETTINGS
     await asyncio.to_thread(served.deploy, config)
     serving = set()
-    async with asyncio.timeout(BACK_S):
-        while len(serving) < 2:
-            await asyncio.sleep(0.5)
-            serving |= {i for i in (1, 2, 3) if await status(served.address(i)) == 200}
+
+    async def two_serve():
+        serving.update([i for i in (1, 2, 3) if await status(served.address(i)) == 200])
+        return len(serving) >= 2
+
+    await until(two_serve, timeout_s=BACK_S, pause_s=0.5)
     answers = [await status(served.address(i)) for i in serving for _ in range(20)]
     assert answers == [200] * 40
 

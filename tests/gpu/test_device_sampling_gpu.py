@@ -33,7 +33,7 @@ def backends():
             LlamaConfig(
                 path=path,
                 n_slots=N_SLOTS,
-                n_ctx_slot=256,
+                n_ctx=256,
                 n_batch=512,
                 n_threads=2,
                 n_gpu_layers=-1,

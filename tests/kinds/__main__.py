@@ -31,6 +31,7 @@ from cobali_workloads.servers.process import cobali_server
 from tests.chaos.crowd import ghosts
 from tests.fuzz import watch
 from tests.kinds.clients import KINDS, Site, crowd, site
+from tests.waiting import until
 
 N_STREAMS, N_CLIENTS = 8, 40
 MOST = 1.2
@@ -73,8 +74,11 @@ async def measure(url: str, wave: Wave | None, seconds: float, wrong: list[str])
         command = (sys.executable, script, url, str(seconds), str(N_STREAMS), at.talks)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         watched = asyncio.ensure_future(process.communicate())
-        while not watched.done() and await count_of(at, STREAMING) < N_STREAMS:  # noqa: ASYNC110 a server
-            await asyncio.sleep(0.02)
+
+        async def begun() -> bool:
+            return watched.done() or await count_of(at, STREAMING) >= N_STREAMS
+
+        await until(begun)
         before, began_s = await work(at), time.monotonic()
         if wave is not None:
             wrong += await wave(at)

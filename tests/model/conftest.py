@@ -30,8 +30,9 @@ def open_tiny(tiny):
     """Open backends on the model; they are closed when the test ends."""
     opened = []
 
-    def open_one(**changes):
-        config = {"n_slots": 4, "n_ctx_slot": 512, "n_batch": 256, "n_threads": 2, "flash_attn": "off"}
+    def open_one(*, unified=False, **changes):
+        config = {"n_slots": 4, "n_ctx": 512, "n_batch": 256, "n_threads": 2, "flash_attn": "off"}
+        config["kv"] = "unified" if unified else "split"
         opened.append(LlamaBackend(LlamaConfig(**{"path": tiny} | config | changes)))
         return opened[-1]
 

@@ -261,7 +261,7 @@ def test_with_everything_on_answers_are_those_of_llama_cpp_alone(models, alone_o
 
 def test_a_copy_made_at_the_next_pass_is_of_the_donor_as_it_was(models):
     """What models with windows copy, they copy at the next pass: until then the donor may be given away."""
-    config = LlamaConfig(path=models("window"), n_slots=3, n_ctx_slot=256, n_batch=256, n_threads=1)
+    config = LlamaConfig(path=models("window"), n_slots=3, n_ctx=256, n_batch=256, n_threads=1)
     backend = LlamaBackend(config)
     texts = [array("i", drawn(i, 140)) for i in range(3)]
 

@@ -35,7 +35,7 @@ def test_plain_attention_must_be_clearly_faster(on_s, off_s, off_wins):
 @pytest.fixture
 def open_tiny(open_tiny):
     """Open backends whose slots are long enough for a choice."""
-    return lambda **asked: open_tiny(**({"n_ctx_slot": 2048, "n_slots": 4} | asked))
+    return lambda **asked: open_tiny(**({"n_ctx": 2048, "n_slots": 4} | asked))
 
 
 def test_what_was_measured_is_remembered(open_tiny, tmp_path):
@@ -49,7 +49,7 @@ def test_what_was_measured_is_remembered(open_tiny, tmp_path):
     written = file.stat().st_mtime_ns
     open_tiny(flash_attn="auto", measurements=folder)
     assert file.stat().st_mtime_ns == written, "not measured again"
-    open_tiny(flash_attn="auto", measurements=folder, n_ctx_slot=4096)
+    open_tiny(flash_attn="auto", measurements=folder, n_ctx=4096)
     open_tiny(flash_attn="auto", measurements=folder, n_threads=1)
     assert len(list(folder.iterdir())) == 3, "other depths and threads are another matter"
 
@@ -86,7 +86,7 @@ def test_a_broken_file_is_measured_anew(open_measured, tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"flash_attn": "on"}, {"flash_attn": "off"}, {"unified": True}, {"n_ctx_slot": 2047}]
+    "changes", [{"flash_attn": "on"}, {"flash_attn": "off"}, {"unified": True}, {"n_ctx": 2047}]
 )
 def test_where_nothing_is_to_be_chosen_nothing_is_measured(open_tiny, tmp_path, changes):
     backend = open_tiny(**{"flash_attn": "auto", "measurements": tmp_path} | changes)

@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_loaded_is_named(open_tiny, adapters, tmp_path, lo
     (tmp_path / "whole.gguf").write_bytes(data)
     (tmp_path / "cut.gguf").write_bytes(data[:-1000])
     asked = {name: str(tmp_path / f"{name}.gguf") for name in ("whole", "cut")}
-    settings = SETTINGS.model_copy(update={"adapters": read_settings({"adapters": asked}).adapters})
+    settings = SETTINGS.replaced(adapters=read_settings({"adapters": asked}).adapters)
     with pytest.raises(ConfigError, match=r"^adapters\.cut: .* is truncated"):
         open_engine(settings, print)
     with pytest.raises(ConfigError, match=r"^adapters\.x: llama\.cpp cannot load"):

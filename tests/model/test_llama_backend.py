@@ -58,7 +58,7 @@ def sampler():
 
 
 def test_what_is_opened_is_what_was_asked(open_tiny):
-    backend = open_tiny(n_ctx_slot=300)
+    backend = open_tiny(n_ctx=300)
     assert (backend.n_slots, backend.n_vocab, backend.n_batch, backend.n_ctx_slot) == (4, N_VOCAB, 256, 300)
     assert not backend.overlaps, "a CPU has computed when forward returns"
     assert backend.cuts_tails
@@ -93,7 +93,7 @@ def test_a_batch_that_breaks_a_rule_is_refused_and_the_backend_lives(bench, span
 
 
 def test_more_tokens_than_fit_are_refused(open_tiny):
-    bench = Bench(open_tiny(n_batch=64, n_ctx_slot=40), [prompt(seed, 300) for seed in range(4)])
+    bench = Bench(open_tiny(n_batch=64, n_ctx=40), [prompt(seed, 300) for seed in range(4)])
     bench.batch = TickBatch(512)
     with pytest.raises(SlotFaultError, match="slot 1: 41 tokens at 0 in a slot of 40"):
         bench.backend.forward(bench.lay((1, 0, 41, True)))
@@ -246,7 +246,7 @@ def test_a_copy_that_would_mix_two_sequences_is_refused(bench):
 
 
 def test_copies_in_a_unified_cache_take_no_cells(open_tiny):
-    bench = Bench(open_tiny(unified=True, n_cells=256), [prompt(seed, 300) for seed in range(4)])
+    bench = Bench(open_tiny(unified=True, kv_cells=256), [prompt(seed, 300) for seed in range(4)])
     backend = bench.backend
     assert (backend.copies, backend.shares, backend.dense) == (True, True, False)
     bench.step((0, 0, 200, True))
@@ -356,7 +356,7 @@ def test_restored_cells_give_the_logits_of_computed_ones(open_tiny, unified, fla
 
 def test_cells_of_a_shared_pool_are_saved_in_their_order(open_tiny):
     """What was computed in the holes that others left lies in the cache in another order."""
-    bench = Bench(open_tiny(unified=True, n_cells=512), [prompt(seed, 300) for seed in range(4)])
+    bench = Bench(open_tiny(unified=True, kv_cells=512), [prompt(seed, 300) for seed in range(4)])
     backend = bench.backend
     backend.measure_cell()
     for start in range(0, 120, 20):
@@ -390,7 +390,7 @@ def test_cells_that_cannot_be_are_not_moved(bench):
 
 
 def test_a_full_pool_takes_no_cells_back_and_lives_on(open_tiny):
-    bench = Bench(open_tiny(unified=True, n_cells=256), [prompt(seed, 300) for seed in range(4)])
+    bench = Bench(open_tiny(unified=True, kv_cells=256), [prompt(seed, 300) for seed in range(4)])
     backend = bench.backend
     backend.measure_cell()
     bench.step((0, 0, 200, True))
@@ -436,7 +436,7 @@ def test_truncate_and_clear_reach_only_what_they_name(bench):
 
 
 def test_a_full_unified_cache_says_so_and_changes_nothing(open_tiny):
-    bench = Bench(open_tiny(unified=True, n_cells=256), [prompt(seed, 300) for seed in range(4)])
+    bench = Bench(open_tiny(unified=True, kv_cells=256), [prompt(seed, 300) for seed in range(4)])
     bench.step((0, 0, 200, True))
     with pytest.raises(CacheFullError):
         bench.backend.forward(bench.lay((0, 200, 1, True), (1, 0, 56, True)))
@@ -460,13 +460,13 @@ def test_graphs_are_reused_while_batches_keep_their_shape(bench):
 
 
 TOO_MUCH = {
-    "one-huge-slot": ({"n_slots": 1, "n_ctx_slot": 2_000_000_000}, "n_ctx"),
-    "many-large-slots": ({"n_slots": 256, "n_ctx_slot": 4_000_000}, "n_ctx"),
-    "past-32-bits": ({"n_slots": 2, "n_ctx_slot": 2**31 + 8}, "n_ctx"),
+    "one-huge-slot": ({"n_slots": 1, "n_ctx": 2_000_000_000}, "n_ctx"),
+    "many-large-slots": ({"n_slots": 256, "n_ctx": 4_000_000}, "n_ctx"),
+    "past-32-bits": ({"n_slots": 2, "n_ctx": 2**31 + 8}, "n_ctx"),
     "no-slots": ({"n_slots": 0}, "n_slots"),
     "too-many-slots": ({"n_slots": 257, "n_batch": 512}, "n_slots"),
     "batch-below-slots": ({"n_slots": 16, "n_batch": 15}, "token_budget"),
-    "batch-above-cells": ({"unified": True, "n_cells": 128}, "token_budget"),
+    "batch-above-cells": ({"unified": True, "kv_cells": 128}, "token_budget"),
 }
 
 
@@ -480,7 +480,7 @@ def test_sizes_that_cannot_be_name_the_setting(open_tiny, changes, setting):
 def test_an_allocation_that_fails_tells_llama_cpps_reason(tiny, log_heard):
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    config = LlamaConfig(path=tiny, n_slots=1, n_ctx_slot=1_000_000, n_batch=64, n_threads=1)
+    config = LlamaConfig(path=tiny, n_slots=1, n_ctx=1_000_000, n_batch=64, n_threads=1)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (300 << 20), hard))
     try:
         with pytest.raises(ConfigError, match=r"1000000.*(buffer|bad_alloc|free)"):
@@ -505,4 +505,4 @@ def test_a_broken_model_file_is_an_error_with_its_reason(tiny, tmp_path, log_hea
     if damage:
         path.write_bytes(damage(tiny.read_bytes()))
     with pytest.raises(ModelNotFoundError, match=reason):
-        LlamaBackend(LlamaConfig(path=path, n_slots=1, n_ctx_slot=64, n_batch=64, n_threads=1))
+        LlamaBackend(LlamaConfig(path=path, n_slots=1, n_ctx=64, n_batch=64, n_threads=1))

@@ -8,9 +8,8 @@ import pytest
 import structlog
 from test_llama_engine import Run, make_requests
 
-from cobali_ray.backend.attachment import Attachment
 from cobali_ray.backend.batch import TickBatch
-from cobali_ray.backend.device_candidates import N_CANDIDATES, DeviceCandidates
+from cobali_ray.backend.device_candidates import N_CANDIDATES, Attachment, DeviceCandidates
 from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, Request, SamplingParams

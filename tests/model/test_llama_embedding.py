@@ -1,5 +1,7 @@
 """Vectors and scores of real llama.cpp: those of the model, in any company and in pieces, and no abort."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from numpy_bert import NumpyBert
@@ -9,8 +11,10 @@ from cobali_ray.backend.embedder import FLASH_TOGETHER, MOST_TEXTS, PLAIN_TOGETH
 from cobali_ray.backend.embedding_only import EmbeddingBackend, open_llama
 from cobali_ray.backend.llama import LlamaBackend
 from cobali_ray.backend.vocab import Vocab
+from cobali_ray.core.account import Account
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import EmbeddingQueue, EmbeddingRequest, Piece
+from cobali_ray.core.embedding import EmbeddingRequest, Piece
+from cobali_ray.core.text_passes import EmbeddingJob, TextPasses
 from cobali_ray.engine.opening import open_engine
 from cobali_ray.errors import BackendError, BadRequestError, ConfigError, TooManyTokensError
 from cobali_ray.models.registry import resolve
@@ -36,7 +40,7 @@ def open_model():
     opened = []
 
     def open_one(path, **changes):
-        config = {"n_slots": 4, "n_ctx_slot": 1024, "n_batch": 256, "n_threads": 2}
+        config = {"n_slots": 4, "n_ctx": 1024, "n_batch": 256, "n_threads": 2}
         opened.append(open_llama(LlamaConfig(path=path, **config | changes)))
         return opened[-1]
 
@@ -55,12 +59,14 @@ def whole(request, number):
 
 def vectors(embedder, request, n_most=1 << 30):
     """Return the vector of each text, packed as the engine packs them."""
-    queue, found = EmbeddingQueue(embedder.kind), {}
-    queue.submit(request, 0.0)
-    while pieces := queue.pack(n_most, 0.0):
+    texts, found = TextPasses(embedder.kind), {}
+    texts.times.most = lambda _: n_most
+    texts.add(job := EmbeddingJob(request, Account("", 1.0), 0.0), 0.0)
+    while job.n_texts and (pieces := texts.pack(inf, 0.0)):
         rows = embedder.embed(pieces)
         found |= {p.text_id: unit(row) for p, row in zip(pieces, rows, strict=True) if p.last}
-        queue.computed(pieces, 0.0)
+        for piece in pieces:
+            texts.computed(piece, job)
     return [found[number] for number in range(len(request.ends))]
 
 
@@ -181,7 +187,7 @@ def test_what_the_file_says_decides(open_model, bert, tiny):
     assert isinstance(backend, EmbeddingBackend)
     assert not backend.generates
     assert backend.embedder.kind == (64, 512, 512, PLAIN_TOGETHER, MOST_TEXTS, "mean", False, False)
-    cut = open_model(bert, n_ctx_slot=100).embedder.kind
+    cut = open_model(bert, n_ctx=100).embedder.kind
     assert (cut.n_most, cut.n_batch) == (100, PLAIN_TOGETHER)
     assert open_model(bert, flash_attn="on").embedder.kind.n_together == FLASH_TOGETHER
     assert open_model(bert, pooling="cls").embedder.kind.pooling == "cls"
@@ -195,7 +201,7 @@ def test_adapters_of_a_model_that_only_embeds_stop_the_start(open_model, bert):
 
 def test_no_room_names_the_setting(open_model, tiny, monkeypatch):
     backend = open_model(tiny)
-    config = LlamaConfig(path=tiny, n_slots=1, n_ctx_slot=512, n_batch=64, n_threads=1)
+    config = LlamaConfig(path=tiny, n_slots=1, n_ctx=512, n_batch=64, n_threads=1)
     monkeypatch.setattr("cobali_ray.backend.embedder.memory.available_bytes", lambda: 1 << 20)
     with pytest.raises(ConfigError, match="pooling"):
         LlamaEmbedder(backend._model, pooling="last", config=config)

@@ -60,11 +60,11 @@ class Run:
             LlamaConfig(
                 path=path,
                 n_slots=asked["n_slots"],
-                n_ctx_slot=N_CTX,
-                n_cells=asked.get("n_cells"),
+                n_ctx=N_CTX,
+                kv_cells=asked.get("n_cells"),
                 n_batch=asked["budget"],
                 n_threads=asked.get("n_threads", 1),
-                unified=asked["unified"],
+                kv="unified" if asked["unified"] else "split",
                 flash_attn=asked.get("flash_attn", "off"),
                 type_k=asked.get("type_k", "f16"),
                 device_sampling=asked.get("device_sampling", "off"),
@@ -342,7 +342,7 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     def opened(n_slots):
         config = LlamaConfig(
-            path=tiny, n_slots=n_slots, n_ctx_slot=N_CTX, n_batch=512, n_threads=1, flash_attn=flash_attn
+            path=tiny, n_slots=n_slots, n_ctx=N_CTX, n_batch=512, n_threads=1, flash_attn=flash_attn
         )
         backend = LlamaBackend(config)
         limits = EngineLimits(
@@ -359,11 +359,11 @@ def test_a_slot_taken_out_goes_on_in_another_engine_as_where_it_was_computed(tin
 
     engines = here, there = opened(4), opened(2)
     tokens = run(here, first).tokens
-    held, cells = here.take_out(0)
+    held, cells = here.idle_slots.take_out(0)
     assert held.n_tokens == len(tokens) - 1
     assert cells.nbytes == held.n_tokens * here.limits.cell_bytes
     assert here.backend.cell_kind() == there.backend.cell_kind()
-    there.put_in(1, held.tokens, "", cells)
+    there.idle_slots.put_in(1, held.tokens, "", cells)
     there.scheduler.check()
     more = replace(first, request_id="more", prompt=(*tokens, *range(50, 80)))
     brought, stayed = run(there, more), run(here, more)

@@ -74,12 +74,12 @@ class Bench:
 
     def __init__(self, files, *, host=0, min_prefix=8, **changes):
         path, mmproj = files
-        asked = {"unified": False, "flash_attn": "off"} | changes
+        asked = {"flash_attn": "off"} | changes
         self.backend = LlamaBackend(
             LlamaConfig(
                 path=path,
                 n_slots=N_SLOTS,
-                n_ctx_slot=N_CTX,
+                n_ctx=N_CTX,
                 n_batch=BUDGET,
                 n_threads=2,
                 mmproj=mmproj,
@@ -211,7 +211,7 @@ def test_what_runs_beside_an_image_changes_nothing(bench, kind):
         assert (len(sure) >= 4, tokens[: len(sure)]) == (True, sure)
 
 
-@pytest.mark.parametrize("changes", [{"unified": True}, {"flash_attn": "on"}], ids=["unified", "flash"])
+@pytest.mark.parametrize("changes", [{"kv": "unified"}, {"flash_attn": "on"}], ids=["unified", "flash"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_cache_takes_images(bench, kind, changes):
     one = bench(kind, **changes)
@@ -244,7 +244,7 @@ def test_rows_that_are_not_there_end_one_request_and_no_process(bench):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cache_that_is_full_takes_back_what_an_image_computed(bench, kind, monkeypatch):
     """The tokens of a tick find no room when its images are computed already: the tick is tried again."""
-    one = bench(kind, unified=True, min_prefix=0)
+    one = bench(kind, kv="unified", min_prefix=0)
     first = one.answer(asked("a", TEXT, picture(), BEHIND))
     backend, n_refused, computed = one.backend, [], []
 

@@ -90,7 +90,7 @@ def test_cells_are_cut_copied_saved_and_restored_by_slot(open_tiny, flash_attn):
 )
 def test_what_is_exchanged_is_the_same_to_the_bit_in_every_kind_of_cache(tmp_path, family):
     path = archs.write(tmp_path / "m.gguf", family)
-    config = LlamaConfig(path=path, n_slots=4, n_ctx_slot=128, n_batch=256, n_threads=1, flash_attn="off")
+    config = LlamaConfig(path=path, n_slots=4, n_ctx=128, n_batch=256, n_threads=1, flash_attn="off")
     backend, rng = LlamaBackend(config), random.Random(1)
     texts = [array("i", [rng.randrange(archs.N_VOCAB - 8) for _ in range(120)]) for _ in range(4)]
     bench = Bench(backend, texts)

@@ -90,10 +90,11 @@ def test_control_tokens_are_read_only_when_asked_and_show_nothing(vocab):
 
 def test_a_template_that_goes_on_for_ever_ends_with_the_processors_time(tiny):
     endless = "{% for i in range(10 ** 5) %}{% for j in range(10 ** 5) %}{% endfor %}{% endfor %}"
+    endless = "{% if messages[0].content == 'on and on' %}" + endless + "{% endif %}"  # not when it is opened
     with contextlib.closing(Vocab.load(tiny, chat_template=endless)) as vocab:
         began_s = time.thread_time()
         with pytest.raises(InvalidParameterError, match="more than 2 s"):
-            vocab.chat.render([{"role": "user", "content": "hi"}])
+            vocab.chat.render([{"role": "user", "content": "on and on"}])
         assert time.thread_time() - began_s < 10
 
 

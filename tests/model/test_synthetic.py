@@ -5,7 +5,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import llama_cpp as lc
@@ -23,6 +22,7 @@ from cobali_ray.models.registry import describe, resolve
 from cobali_ray.models.shapes import ModelShape
 from cobali_ray.models.synthetic import SyntheticModel
 from cobali_ray.models.vocabulary import CONTROL_TOKENS, TrainedVocabulary
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.model
 
@@ -266,13 +266,11 @@ def test_a_quantiser_ends_with_the_process_that_is_killed(tmp_path):
     os.mkfifo(source := tmp_path / "in.gguf")  # nobody writes: it waits for ever
     call = f"quantize_file(Path({str(source)!r}), Path({str(tmp_path / 'out.gguf')!r}), 'Q8_0')"
     program = f"from pathlib import Path; from cobali_ray.backend.quantize import quantize_file; {call}"
-    until_s = time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", program]) as caller:
-        while not (below := descendants(caller.pid)) or not has_loaded_llama(*below):
-            assert time.monotonic() < until_s
+        wait_until(lambda: any(map(has_loaded_llama, descendants(caller.pid))))
+        below = descendants(caller.pid)
         caller.kill()
-    while not has_ended(*below):
-        assert time.monotonic() < until_s
+    wait_until(lambda: has_ended(*below))
 
 
 def has_loaded_llama(pid):

@@ -80,10 +80,3 @@ def make_page(browser):
     for context in contexts:
         context.close()
     assert not trouble
-
-
-def pytest_collection_modifyitems(items):
-    """Give a browser's test that lost a race with a busy machine two more tries; the summary counts them."""
-    for item in items:
-        if "make_page" in item.fixturenames or "of" in item.fixturenames:
-            item.add_marker(pytest.mark.flaky(reruns=2))

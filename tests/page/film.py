@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
-from conftest import CHROMIUM
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from stack import Site
+
+from conftest import CHROMIUM
 
 SETTINGS = {
     "model": "builtin:tiny",

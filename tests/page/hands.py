@@ -1,5 +1,7 @@
 """What a visitor does on the playground, and a voice that answers there."""
 
+import time
+
 IDLE = "() => fetch('health').then((r) => r.json()).then((h) => h.engine.n_running === 0)"
 """Holds in a page once the engine runs nothing; to be given to `until`."""
 
@@ -9,6 +11,14 @@ def until(page, holds):
     page.evaluate(f"""async () => {{
         while (!(await ({holds})())) await new Promise((resolve) => setTimeout(resolve, 50));
     }}""")
+
+
+def until_told(page, holds):
+    """Wait for what this process hears of a page, such as a request of it, while the page goes on."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        page.evaluate("() => new Promise((next) => setTimeout(next, 20))")
 
 
 def say(page, text, **settings):

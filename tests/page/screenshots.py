@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx2
-from conftest import CHROMIUM
 from hands import say
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 from stack import Site
+
+from conftest import CHROMIUM
 
 SETTINGS = {
     "model": "builtin:tiny",

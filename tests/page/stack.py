@@ -18,17 +18,15 @@ from cobali_ray.actors.client import ServeEngineClient
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.api.app import build_api
 from cobali_ray.api.fleet import Fleet, Model
-from cobali_ray.api.settings import ApiSettings
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import ApiSettings, EngineSettings
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 SCRIPTED = {
-    "model": "builtin:scripted",
     "n_slots": 8,
     "n_ctx": 4096,
     "prefill_chunk": 64,
     "token_budget": 96,
-    "scripted_tick_s": 0.01,
+    "model": "builtin:scripted:0.01",
     "log_level": "error",
 }
 
@@ -123,7 +121,7 @@ class Site:
     def _settings_of(self, id_):
         own = {} if id_ == "0" else {"model_id": f"model-{id_.split('-')[0]}"}
         load = {"load": "on_demand"} if id_ in self._on_demand else {}
-        return self._settings.model_copy(update=own | load)
+        return self._settings.replaced(**own | load)
 
     def _inside(self, call):
         """Call something on the server's event loop and wait for what it returns."""
@@ -140,4 +138,4 @@ class Site:
         self._inside(self.handle.revive)
 
     def n_running(self):
-        return self.handle.server._loop.state().n_running
+        return self.handle.server._host.model.loop.state().n_running

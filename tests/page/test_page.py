@@ -13,6 +13,8 @@ from axe import violations
 from hands import IDLE, compare, say, until
 from stack import Site
 
+from tests.waiting import wait_until
+
 pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
@@ -67,7 +69,7 @@ def test_stop_ends_the_stream_and_frees_the_slot(make_page, site):
     page = make_page(site, "chat")
     say(page, "a long one", max_tokens=3000)
     expect(page.locator(".caret")).to_be_visible()
-    assert site.n_running() == 1
+    wait_until(lambda: site.n_running() == 1)
     page.get_by_role("button", name="Stop").click()
     answer = page.get_by_role("article")
     expect(answer).to_contain_text("stopped by you")

@@ -69,8 +69,13 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
     voice = Voice(page)
     prompt = page.get_by_label("Your message")
 
-    def press(name):
+    def focus(name):
+        expect(button(page, name).last).to_be_enabled()  # not before an answer has ended
         button(page, name).last.focus()
+        expect(button(page, name).last).to_be_focused()
+
+    def press(name):
+        focus(name)
         page.keyboard.press("Enter")
 
     page.get_by_role("button", name="Compare SQLite").focus()
@@ -88,8 +93,7 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
     expect(prompt).to_be_focused()
     answer(voice, "4")
     expect(texts(page)).to_have_text("4")
-    button(page, "Version before").focus()
-    page.keyboard.press("Enter")
+    press("Version before")
     expect(texts(page)).to_have_text("3")
     expect(button(page, "Version after").first).to_be_focused()  # there is none before
     page.keyboard.press("Enter")
@@ -102,7 +106,7 @@ def test_keys_go_on_where_a_button_went_away(make_page, site):
     press("Regenerate")
     answer(voice, "6")
     expect(texts(page)).to_have_text("6")
-    button(page, "Version before").last.focus()
+    focus("Version before")
     for name, text in (("before", "5"), ("after", "4"), ("after", "5")):
         page.keyboard.press("Enter")
         expect(texts(page)).to_have_text(text)
@@ -232,7 +236,7 @@ def test_a_full_queue_says_when_to_try_again(make_page, site):
 
 
 def test_who_waits_sees_the_line_and_how_far_the_prompt_is_read(make_page):
-    with Site(n_slots=1, scripted_tick_s=0.04) as site:
+    with Site(n_slots=1, model="builtin:scripted:0.04") as site:
         page = make_page(site, "chat", allow=["ERR_"])
         say(page, "the first", max_tokens=3000)
         expect(page.locator(".caret")).to_be_visible()
@@ -261,7 +265,7 @@ BOTH_WAIT = """() => fetch("debug/ticks").then((r) => r.json()).then(({ requests
 
 
 def test_two_who_send_at_the_same_moment_each_see_their_own_place(make_page):
-    with Site(n_slots=1, scripted_tick_s=0.04, log_prompts=True) as site:
+    with Site(n_slots=1, model="builtin:scripted:0.04", log_prompts=True) as site:
         page = make_page(site, "chat", allow=["ERR_"])
         say(page, "the first", max_tokens=3000)
         expect(page.locator(".caret")).to_be_visible()

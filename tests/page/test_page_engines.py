@@ -24,7 +24,7 @@ def choose(page, model):
 
 
 def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
-    with Site(engines=("a", "b"), n_slots=1, scripted_tick_s=0.04) as site:
+    with Site(engines=("a", "b"), n_slots=1, model="builtin:scripted:0.04") as site:
         page = make_page(site, "chat", allow=["ERR_"])
         expect(page.locator(".strip")).to_contain_text("Engine a (model-a) is idle")
         choose(page, "model-b")
@@ -50,7 +50,7 @@ def test_a_chat_shows_the_engine_of_its_conversations_model(make_page):
 
 
 def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
-    with Site(engines=("a-replica-0", "a-replica-1"), scripted_tick_s=0.04) as site:
+    with Site(engines=("a-replica-0", "a-replica-1"), model="builtin:scripted:0.04") as site:
         page = make_page(site, "chat", allow=["ERR_"])
         expect(page.locator(".strip")).to_contain_text("Engine a-replica-0 (model-a) is idle")
         site.kill_engine()  # the first, so that the other one has to answer
@@ -64,7 +64,7 @@ def test_of_several_engines_of_a_model_the_one_that_answers_is_shown(make_page):
 
 
 def test_a_comparison_shows_the_engine_that_answers_its_first_side(make_page):
-    with Site(engines=("b-0", "b-1", "a"), scripted_tick_s=0.04) as site:
+    with Site(engines=("b-0", "b-1", "a"), model="builtin:scripted:0.04") as site:
         page = make_page(site, "compare", allow=["ERR_"])
         expect(page.locator(".strip")).to_contain_text("Engine b-0 (model-b) is idle")
         choose(page, "model-a")

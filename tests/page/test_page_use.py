@@ -99,7 +99,7 @@ def look_away(page, hidden):
 
 
 def test_what_happened_while_nobody_looked_is_fetched(make_page):
-    with Site(scripted_tick_s=0.001) as site:
+    with Site(model="builtin:scripted:0.001") as site:
         page = make_page(site, "chat", allow=["ERR_"])
         say(page, "before", max_tokens=10)
         expect(page.get_by_role("article")).to_contain_text("length")
@@ -158,7 +158,7 @@ IN_SIGHT = """() => {
 
 
 def test_the_end_of_a_long_answer_stays_in_sight_unless_one_reads_above(make_page):
-    with Site(scripted_tick_s=0.003) as site:
+    with Site(model="builtin:scripted:0.003") as site:
         page = make_page(site, "chat", allow=["ERR_"], viewport={"width": 500, "height": 420})
         say(page, "long", max_tokens=3900)
         long = "(n) => document.querySelector('.answer .text')?.innerText.length > n"
@@ -182,7 +182,7 @@ def test_the_numbers_and_buttons_that_come_with_the_end_of_an_answer_stay_in_sig
     expect(page.get_by_role("button", name="Copy answer")).to_be_visible()
     voice.end(prompt_tokens=9, completion_tokens=60, completion_tokens_details={"reasoning_tokens": 9})
     expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
-    assert page.evaluate(IN_SIGHT % ".answer .actions")
+    until(page, IN_SIGHT % ".answer .actions")
 
 
 def test_a_stream_beside_others_is_read_from_above_in_peace(make_page, site):

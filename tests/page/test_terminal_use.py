@@ -6,11 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from stack import Site
+
+from tests.waiting import wait_until
 
 COBALI = Path(sys.executable).with_name("cobali")
 TMUX = shutil.which("tmux")
@@ -48,11 +49,13 @@ class Terminal:
 
     def wait(self, pattern):
         """Wait until the terminal shows this, and return what it shows."""
-        deadline = time.monotonic() + WAIT_S
-        while not re.search(pattern, shown := self("capture-pane", "-p", "-J", "-S", "-200")):
-            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{shown}"
-            time.sleep(0.05)
-        return shown
+        wait_until(
+            lambda: re.search(pattern, self._shown()), so_far=lambda: f"{pattern!r} in {self._shown()}"
+        )
+        return self._shown()
+
+    def _shown(self):
+        return self("capture-pane", "-p", "-J", "-S", "-200")
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ def test_a_chat_in_a_terminal(tiny, terminal, tmp_path):
 
 
 def test_ctrl_c_stops_an_answer_on_the_server_too(terminal):
-    with Site(n_slots=2, n_ctx=65536, scripted_tick_s=0.02) as site:
+    with Site(n_slots=2, n_ctx=65536, model="builtin:scripted:0.02") as site:
         # Greedy, or the answer is other characters each time, of which Markdown makes anything.
         shown = terminal(f"{COBALI} chat --url {site.url} --set max_tokens=50000 --set temperature=0")
         shown.wait(r"scripted at http.*\n> ")
@@ -107,9 +110,7 @@ def test_ctrl_c_stops_an_answer_on_the_server_too(terminal):
         shown.wait(r"\nstopped\n\n> ")
         shown.type("/exit")
         shown.wait("LEFT 0")
-        deadline = time.monotonic() + WAIT_S
-        while site.n_running():
-            assert time.monotonic() < deadline, "the answer goes on"
+        wait_until(lambda: not site.n_running())
 
 
 def run(environ, *words, stdin=""):

@@ -3,55 +3,123 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.core.embedding import EmbeddingKind, EmbeddingQueue, EmbeddingRequest
+from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
+from cobali_ray.core.instructions import (
+    Cancelled,
+    Compute,
+    Embed,
+    Embedded,
+    Emitted,
+    Finish,
+    Sampled,
+    Submitted,
+    TickBegun,
+    TickEnded,
+)
+from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.request import Request
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.errors import InternalError, QueueFullError
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 steps = st.lists(
     st.one_of(
-        lengths.map(lambda some: ("submit", some)),
-        st.integers(0, 60).map(lambda room: ("pass", room)),
+        lengths.map(lambda some: ("texts", some)),
+        st.integers(1, 9).map(lambda n: ("prompt", n)),
+        st.tuples(st.integers(0, 60), st.integers(0, 9), st.integers(0, 9)).map(lambda one: ("tick", one)),
         st.integers(0, 8).map(lambda number: ("cancel", number)),
     ),
     max_size=30,
 )
 
 
-@given(steps, st.booleans(), st.integers(1, 6))
-def test_every_text_is_computed_once(steps, splits, n_texts):
-    kind = EmbeddingKind(4, 40, 20 if splits else 40, 20, n_texts, "last", splits=splits)
-    queue, requests, done, ends = EmbeddingQueue(kind), [], {}, []
+class Crowd:
+    """A scheduler of one slot that is asked for texts and for answers, and what came of it."""
 
-    def compute(room, now_s):
-        pieces = queue.pack(room, now_s)
-        assert bool(pieces) == (queue.n_texts > 0)
-        assert len(pieces) <= n_texts
+    def __init__(self, kind, max_queue):
+        limits = EngineLimits(
+            n_slots=1, n_ctx_slot=32, n_cells=32, token_budget=8, prefill_chunk=8, max_queue=max_queue
+        )
+        self.scheduler, self.kind = Scheduler(limits, embedding=kind, check_every=1), kind
+        self.requests, self.done, self.ends, self.now_s = {}, {}, {}, 0.0
+
+    def do(self, event):
+        out = self.scheduler.handle(event)
+        for one in out:
+            if isinstance(one, Finish):
+                assert one.end.request_id not in self.ends, "every request ends once"
+                self.ends[one.end.request_id] = one.end
+        return out
+
+    def submit(self, request):
+        self.requests[request.request_id] = request
+        self.do(Submitted(request, self.now_s))
+
+    def tick(self, room=1 << 30, fails=None, leaves=None):
+        self.scheduler.texts.times.most = lambda _: room
+        out = self.do(TickBegun(self.now_s))
+        for embed in [one for one in out if isinstance(one, Embed)]:
+            self.check(embed)
+            if leaves in self.requests:
+                self.do(Cancelled(leaves, self.now_s))
+            out = self.do(Embedded({fails: InternalError("broken")} if fails else {}, self.now_s))
+        for compute in [one for one in out if isinstance(one, Compute)]:
+            if self.do(Sampled([7] * len(compute.plan.rows), {}, self.now_s)):
+                self.do(Emitted([], self.now_s))
+            self.do(TickEnded(self.now_s))
+
+    def check(self, embed):
+        kind, pieces = self.kind, embed.pieces
         n_tokens = sum(len(piece.tokens) for piece in pieces)
+        assert 0 < len(pieces) <= kind.n_texts
         assert n_tokens <= kind.n_batch
         assert n_tokens <= kind.n_together or len(pieces) == 1
         for place, piece in enumerate(pieces):
-            text = (piece.request.request_id, piece.text_id)
-            assert piece.start == len(done.get(text, ()))
+            name = piece.request.request_id
+            assert name not in self.ends, "nothing is computed for who has ended"
+            assert (piece.request in embed.begun) == all(name != done for done, _ in self.before(pieces))
+            text = (name, piece.text_id)
+            assert piece.start == len(self.done.get(text, ()))
             assert place == 0 or (piece.last and not piece.start)
-            done[text] = [*done.get(text, ()), *piece.tokens]
-        ends.extend(queue.computed(pieces, now_s))
+            self.done[text] = [*self.done.get(text, ()), *piece.tokens]
 
-    for now_s, (what, value) in enumerate(steps):
-        if what == "submit":
-            texts = [[100 * number + i for i in range(n)] for number, n in enumerate(value)]
-            tenant = "ab"[len(requests) % 2]
-            requests.append(EmbeddingRequest.of(texts, request_id=f"r{len(requests)}", tenant=tenant))
-            queue.submit(requests[-1], float(now_s))
+    def before(self, pieces):
+        """Return the texts that were begun before this pass."""
+        now = {(piece.request.request_id, piece.text_id) for piece in pieces if not piece.start}
+        return [text for text in self.done if text not in now]
+
+
+@given(steps, st.booleans(), st.integers(1, 6), st.sampled_from([128, 2]))
+def test_every_text_is_computed_once_and_every_request_ends_once(steps, splits, n_texts, max_queue):
+    kind = EmbeddingKind(4, 40, 20 if splits else 40, 20, n_texts, "last", splits=splits)
+    crowd = Crowd(kind, max_queue)
+    for what, value in steps:
+        crowd.now_s += 1.0
+        number = len(crowd.requests)
+        if what == "texts":
+            texts = [[100 * place + i for i in range(n)] for place, n in enumerate(value)]
+            crowd.submit(EmbeddingRequest.of(texts, request_id=f"r{number}", tenant="ab"[number % 2]))
+        elif what == "prompt":
+            prompt = tuple(range(value))
+            crowd.submit(
+                Request(request_id=f"r{number}", prompt=prompt, max_tokens=3, tenant="ab"[number % 2])
+            )
         elif what == "cancel":
-            ends.extend(queue.cancel(f"r{value}", float(now_s)))
+            crowd.do(Cancelled(f"r{value}", crowd.now_s))
         else:
-            compute(value, float(now_s))
-    while len(queue):
-        compute(1 << 30, 100.0)
-    assert sorted(finish.end.request_id for finish in ends) == sorted(r.request_id for r in requests)
-    assert (queue.n_texts, queue.n_tokens, queue.n_left) == (0, 0, len(requests))
-    assert queue.n_left_tokens == sum(r.n_prompt for r in requests)
-    whole = {finish.end.request_id for finish in ends if finish.end.error is None}
-    for request in requests:
-        if request.request_id in whole:
-            for number in range(len(request.ends)):
-                assert done[request.request_id, number] == list(request.text(number))
+            room, fails, leaves = value
+            crowd.tick(room, f"r{fails}", f"r{leaves}")
+    while crowd.scheduler.has_work:
+        crowd.now_s += 1.0
+        crowd.tick()
+    assert crowd.ends.keys() == crowd.requests.keys()
+    texts, left = crowd.scheduler.texts, crowd.scheduler.counts.texts_left
+    asked = [one for one in crowd.requests.values() if isinstance(one, EmbeddingRequest)]
+    assert (texts.n_texts, texts.queue.n_tokens) == (0, 0)
+    assert (left.n, left.n_tokens) == (len(asked), sum(one.n_prompt for one in asked))
+    for request in asked:
+        end = crowd.ends[request.request_id]
+        assert not isinstance(end.error, QueueFullError) or (max_queue == 2 and end.stats.queue_s is None)
+        for place in range(len(request.ends)):
+            if end.error is None:
+                assert crowd.done[request.request_id, place] == list(request.text(place))

@@ -19,7 +19,7 @@ from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.disk_tier import WAIT_S
 from cobali_ray.core.events import Delta
-from cobali_ray.core.goodput import Speculation
+from cobali_ray.core.goodput import Drafts, Speculation
 from cobali_ray.core.life import life_of
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.pace import Pacer
@@ -113,7 +113,7 @@ class Guesses(Speculation):
 
     def choose(self, streams, *, plain_s, most_s, room):
         del plain_s, most_s
-        drafts = {}
+        found = {}
         for s in streams:
             tokens, n = self.answers[s.request_id], len(s.tokens)
             draft = tokens[n : max(n, min(n + self.dice.choice([0, 1, 3, 7]), n + room, s.n_most - 1))]
@@ -121,9 +121,12 @@ class Guesses(Speculation):
                 draft[self.dice.randrange(len(draft))] = self.dice.randrange(97, 123)
             ends = [i for i, token in enumerate(draft) if token in s.end_tokens]
             if draft := draft[: ends[0]] if ends else draft:
-                drafts[s.slot_id] = draft
+                found[s.slot_id] = draft
                 room -= len(draft)
-        return drafts
+        return Drafts(found, 0.0)
+
+    def begin(self, drafts):
+        pass
 
     def took(self, seconds):
         return 0.0
@@ -416,8 +419,8 @@ class EngineMachine(RuleBasedStateMachine):
             n_scored = min(n_scored, len(prompt))
             request = self.requests[request_id] = replace(request, n_scored=n_scored)
             self.lone[request_id] = (*answer, scored[n_scored:])
-        self.sequences[request_id] = sequence = self.engine.submit(request)
-        self.backend.seeds[sequence.row] = seed_of(request)
+        self.sequences[request_id] = self.engine.submit(request)
+        self.backend.seeds[self.engine.samplers.of(request_id)] = seed_of(request)
 
     @precondition(lambda self: getattr(self, "requests", None))
     @rule(data=st.data())
@@ -522,9 +525,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.engine.has_work, "every request ends"
         self.engine.scheduler.check()
         assert self.engine.slots.n_idle == self.limits.n_slots
-        assert self.engine.scheduler.counts.n_left_queue == len(self.requests), (
-            "the door counts everybody out"
-        )
+        assert self.engine.scheduler.counts.left.n == len(self.requests), "the door counts everybody out"
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

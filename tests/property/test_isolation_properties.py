@@ -40,9 +40,9 @@ def run(requests, n_ticks, *, n_slots, n_cells, **limits):
         backend, EngineLimits(**(base | limits)), FakeClock(), events, entropy=lambda: 0, check_every=1
     )
     for request, n in zip(requests, n_ticks, strict=True):
-        sequence = engine.submit(request)
+        engine.submit(request)
         salt = request.request_id if request.cache_salt is None else request.cache_salt
-        backend.seeds[sequence.row] = zlib.crc32(salt.encode())
+        backend.seeds[engine.samplers.of(request.request_id)] = zlib.crc32(salt.encode())
         for _ in range(n):
             engine.tick()
     while engine.has_work:

@@ -19,9 +19,7 @@ from cobali_ray.actors.front import ports_held
 from cobali_ray.actors.ray_private import altered
 from cobali_ray.actors.serving import handle_of, set_environment
 from cobali_ray.ports import free_port
-from cobali_ray.settings import EngineSettings
-
-POLL_S = 0.02
+from tests.waiting import until
 
 FOLDER = Path(tempfile.mkdtemp(prefix="cobali-test-"))
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -38,8 +36,7 @@ def _set_environment():
 _set_environment()
 
 SCRIPTED = {
-    "model": "builtin:scripted",
-    "scripted_tick_s": 0.005,
+    "model": "builtin:scripted:0.005",
     "log_level": "warning",
     "drain_timeout_s": 1,
 }
@@ -54,7 +51,7 @@ APPS = {
         "max_body_bytes": 4096,
         "stall_timeout_s": 4,
     },
-    "stuck": SCRIPTED | {"n_slots": 1, "scripted_tick_s": 3600, "stall_timeout_s": 0.2},
+    "stuck": SCRIPTED | {"n_slots": 1, "model": "builtin:scripted:3600", "stall_timeout_s": 0.2},
     "tiny": {
         "model": "builtin:synthetic-tiny",
         "n_slots": 4,
@@ -115,7 +112,7 @@ async def deploy(name, values):
 
         from cobali_ray.actors.app import build
 
-        target = serve.RunTarget(build(EngineSettings(**values)), name=name, route_prefix=f"/{name}")
+        target = serve.RunTarget(build(values), name=name, route_prefix=f"/{name}")
         await asyncio.to_thread(serve.run_many, [target], wait_for_applications_running=True)
 
 
@@ -131,13 +128,6 @@ async def deployed(cluster, name, values):
         yield server
     finally:
         await asyncio.to_thread(serve.delete, name)
-
-
-async def until(condition, *, timeout_s=30.0, pause_s=POLL_S):
-    """Ask again and again, at most for `timeout_s`, until `await condition()` holds."""
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110 what is asked is another process
-            await asyncio.sleep(pause_s)
 
 
 @pytest.fixture(scope="session")
@@ -170,9 +160,7 @@ def cluster(tmp_path_factory):
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
             targets = [
-                serve.RunTarget(
-                    build(EngineSettings(**values, cache_dir=cache_dir)), name=name, route_prefix=f"/{name}"
-                )
+                serve.RunTarget(build({**values, "cache_dir": cache_dir}), name=name, route_prefix=f"/{name}")
                 for name, values in APPS.items()
             ]
             serve.run_many(targets, wait_for_applications_running=True)

@@ -1,8 +1,8 @@
 """Forty clients of all kinds at once: each answer is whole, nobody hangs, and nothing is left behind."""
 
 import pytest
-from conftest import deployed
 
+from conftest import deployed
 from tests.chaos.crowd import ghosts
 from tests.kinds.clients import KINDS, crowd, site
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from conftest import until
 from monitors import DASHBOARDS, PROGRAMS, monitors, runs
 from ray.exceptions import RayError
 
 from cobali_ray.core.request import Request, SamplingParams
+from tests.waiting import until
 
 ABSENT = "no Prometheus and Alertmanager that run: `make monitoring-tools` fetches them"
 pytestmark = [pytest.mark.ray, pytest.mark.skipif(not all(map(runs, PROGRAMS)), reason=ABSENT)]

@@ -5,8 +5,9 @@ import json
 import re
 
 import pytest
-from conftest import until
 from jsonschema import validate
+
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 

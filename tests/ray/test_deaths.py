@@ -18,7 +18,7 @@ N = 8
 def own(tmp_path_factory):
     """A server of its own."""
     values = {
-        "model": "builtin:scripted", "scripted_tick_s": 0.02, "n_slots": 16, "n_ctx": 4096, "n_ingress": 2,
+        "model": "builtin:scripted:0.02", "n_slots": 16, "n_ctx": 4096, "n_ingress": 2,
         "stall_timeout_s": STALL_TIMEOUT_S, "log_level": "warning",
     }  # fmt: skip
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

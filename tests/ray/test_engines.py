@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
-from conftest import SCRIPTED, deploy, deployed, until
 from openai import NotFoundError
+
+from conftest import SCRIPTED, deploy, deployed
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 

@@ -4,9 +4,10 @@ import asyncio
 import os
 
 import pytest
-from conftest import SCRIPTED, deploy, deployed, until
 
+from conftest import SCRIPTED, deploy, deployed
 from tests.chaos.crowd import Report, read
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.anyio]
 
@@ -21,7 +22,12 @@ ASK = {
 
 def settings(**of_a):
     engines = {"a": {"model_id": "first", "n_slots": 2} | of_a}
-    return SCRIPTED | {"scripted_tick_s": 0.02, "drain_timeout_s": 30, "n_ctx": 2048, "engines": engines}
+    return SCRIPTED | {
+        "model": "builtin:scripted:0.02",
+        "drain_timeout_s": 30,
+        "n_ctx": 2048,
+        "engines": engines,
+    }
 
 
 @pytest.fixture

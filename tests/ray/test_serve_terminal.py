@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx2
@@ -14,6 +13,7 @@ import pytest
 
 from cobali_ray.actors.processes import descendants
 from cobali_ray.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -44,11 +44,8 @@ class Pane:
 
     def until(self, pattern):
         """Wait for a line; return all that is on the screen then."""
-        until_s = time.monotonic() + LIMIT_S
-        while not re.search(pattern, text := self.text(), re.MULTILINE):
-            assert time.monotonic() < until_s, text
-            time.sleep(0.1)
-        return text
+        wait_until(lambda: re.search(pattern, self.text(), re.MULTILINE), so_far=self.text)
+        return self.text()
 
     def server(self):
         (pid,) = (int(pid) for pid in self.tmux("list-panes", "-F", "#{pane_pid}").split())
@@ -75,9 +72,7 @@ def _command(pid):
 
 @pytest.fixture
 def pane(tmp_path):
-    (tmp_path / "config.yaml").write_text(
-        "applications: [{args: {model: 'builtin:scripted', scripted_tick_s: 0.005}}]"
-    )
+    (tmp_path / "config.yaml").write_text("applications: [{args: {model: 'builtin:scripted:0.005'}}]")
     port = free_port()
     words = [
         str(Path(sys.executable).with_name("cobali")),

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +28,7 @@ from cobali_ray.actors.output import JsonLines
 from cobali_ray.actors.processes import descendants
 from cobali_ray.errors import StartError
 from cobali_ray.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -175,7 +175,7 @@ def test_the_start_as_a_whole_has_one_limit():
         with serving._in_time(0.05):
             while True:
                 with contextlib.suppress(OSError, RuntimeError, TimeoutError):
-                    time.sleep(30)
+                    signal.pause()
 
     with pytest.raises(StartError, match=r"was not ready after 0 s"):
         try_again_and_again()
@@ -256,10 +256,7 @@ def serve(*words, **environ):
         finally:
             below = descendants(process.pid)
             process.kill()
-    until = time.monotonic() + 15  # what was killed takes a moment to be gone
-    while left := set(filter(alive, below)):
-        assert time.monotonic() < until, left
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(alive, below)), so_far=lambda: [*filter(alive, below)])
 
 
 def ready(process):
@@ -296,17 +293,13 @@ def names(root):
 def broken_off(there, number):
     """Send a signal to a start once this process of it is there; return the events that it told."""
     with serve() as process:
-        while there not in names(process.pid):
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.01)
+        wait_until(lambda: there in names(process.pid) or process.poll() is not None)
+        assert process.poll() is None, process.stdout.read()
         below = descendants(process.pid)
         process.send_signal(number)
         said, _ = process.communicate(timeout=15)
-        assert process.returncode == 0
-        until = time.monotonic() + 5
-        while any(map(alive, below)):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        assert process.returncode == 0, said
+        wait_until(lambda: not any(map(alive, below)), timeout_s=5)
     return [line["event"] for line in events(said)]
 
 
@@ -398,7 +391,7 @@ def open_to_others(folder):
 def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
     def write(n_slots, **of_a):
         engines = {"a": {"model_id": "first", "n_slots": n_slots} | of_a, "b": {"model_id": "second"}}
-        application = {"args": {"scripted_tick_s": 0.005, "engines": engines}}
+        application = {"args": {"model": "builtin:scripted:0.005", "engines": engines}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump({"applications": [application]}))
 
     def said(process, words):
@@ -424,16 +417,11 @@ def test_a_changed_config_restarts_only_what_it_changes(tmp_path):
         write(3)
         process.send_signal(signal.SIGUSR1)
         assert '"changed":["engine-a"]' in said(process, "settings_read")
-        until = time.monotonic() + 60
-        while seen("a").get("n_slots") != 3:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: seen("a").get("n_slots") == 3)
         write(5, cores="999")  # which only the engine itself finds out
         process.send_signal(signal.SIGUSR1)
         assert "this process may not use the CPUs 999" in said(process, "settings_kept")
-        while seen("a").get("n_slots") != 3:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: seen("a").get("n_slots") == 3)
         assert seen("b")["incarnation_id"] == before["b"]["incarnation_id"]
         process.send_signal(signal.SIGINT)
         assert events(process.communicate(timeout=60)[0])[-1]["event"] == "stopped"

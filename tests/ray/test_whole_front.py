@@ -6,27 +6,21 @@ import json
 import os
 import re
 import secrets
-import time
 
-import aiohttp
 import grpc
 import httpx2
-import openai as sdk
 import psutil
 import pytest
-import requests
-from conftest import FOLDER, POLL_S, until
 
 from cobali_ray.actors.listening import OWNERS, listeners
 from cobali_ray.actors.processes import descendants
+from conftest import FOLDER
+from tests.waiting import all_read, until
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_S = 0.5
-"""How long clients wait, or read, at first."""
 FREED_S = 5
 """How soon a place is free: each answer would take more than twice as long."""
-IGNORE_EOS = {"ignore_eos": True}
 
 
 class Segments:
@@ -43,7 +37,7 @@ class Segments:
         head = f"POST {self.url.path}/v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
         self.writer.write(f"{head}content-length: {len(self.body)}\r\n\r\n".encode())
         await self.writer.drain()
-        await asyncio.sleep(0.02)
+        await until(lambda: all_read(self.writer.get_extra_info("socket")))
         self.writer.write(self.body)
         return self
 
@@ -57,91 +51,6 @@ def there(server, n_running, n_queued):
         return (state["n_running"], state["n_queued"]) == (n_running, n_queued)
 
     return holds
-
-
-def read_for_a_while(pieces, patience_s):
-    until_s = time.monotonic() + patience_s
-    for _ in pieces:
-        if time.monotonic() > until_s:
-            return
-
-
-def openai_sync(url, body, patience_s):
-    with sdk.OpenAI(api_key="any", base_url=url, max_retries=0, timeout=patience_s) as client:
-        answer = client.chat.completions.create(**body)
-        if body["stream"]:
-            read_for_a_while(answer, patience_s)
-            answer.close()
-
-
-def openai_async(url, body, patience_s):
-    async def ask():
-        async with sdk.AsyncOpenAI(api_key="any", base_url=url, max_retries=0) as client:
-            answer = await client.chat.completions.create(**body)
-            if body["stream"]:
-                [_ async for _ in answer]
-
-    asyncio.run(asyncio.wait_for(ask(), patience_s))
-
-
-def requests_post(url, body, patience_s):
-    with requests.post(
-        f"{url}/chat/completions", json=body, timeout=(5, patience_s), stream=body["stream"]
-    ) as response:
-        read_for_a_while(response.iter_lines(), patience_s)
-
-
-def httpx_post(url, body, patience_s):
-    with httpx2.stream("POST", f"{url}/chat/completions", json=body, timeout=patience_s) as response:
-        read_for_a_while(response.iter_lines(), patience_s)
-
-
-def aiohttp_post(url, body, patience_s):
-    async def ask():
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{url}/chat/completions", json=body) as response,
-        ):
-            await response.read()
-
-    asyncio.run(asyncio.wait_for(ask(), patience_s))
-
-
-CLIENTS = [openai_sync, openai_async, requests_post, httpx_post, aiohttp_post]
-
-
-@pytest.mark.parametrize("server", ["narrow"], indirect=True)
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("phase", ["queued", "prefilling", "generating"])
-@pytest.mark.parametrize("client", CLIENTS)
-async def test_whatever_client_leaves_frees_its_place(server, client, phase, stream):
-    """It stops waiting, or reading, after half a second; the answer would take many."""
-    text = "x" * 1500 if phase == "prefilling" else "tell me something"
-    body = {
-        "model": "scripted",
-        "max_tokens": 2400,
-        "stream": stream,
-        "messages": [{"role": "user", "content": text}],
-    }
-    async with contextlib.AsyncExitStack() as stack:
-        n_before = 0
-        if phase == "queued":
-            await stack.enter_async_context(Segments(server))
-            await until(there(server, 1, 0))
-            n_before = 1
-        body |= {"extra_body": IGNORE_EOS} if "openai" in client.__name__ else IGNORE_EOS
-        arrived = there(server, 1, 1) if phase == "queued" else there(server, 1, 0)
-        for patience_s in (PATIENCE_S, 8 * PATIENCE_S):
-            task = asyncio.ensure_future(asyncio.to_thread(client, f"{server.url}/v1", body, patience_s))
-            while not (seen := await arrived()) and not task.done():  # noqa: ASYNC110 another process
-                await asyncio.sleep(POLL_S)
-            await asyncio.wait({task})
-            task.exception()
-            if seen:  # else it had left before anybody looked
-                break
-        assert seen
-        await until(there(server, n_before, 0), timeout_s=FREED_S)
-    await until(there(server, 0, 0), timeout_s=FREED_S)
 
 
 @pytest.mark.parametrize("server", ["narrow"], indirect=True)

@@ -55,8 +55,8 @@ class Judge:
     """Has random models answer under schemas, and validates. One token is one byte."""
 
     def __init__(self) -> None:
-        settings = read_settings({"model": "builtin:scripted", "scripted_tick_s": 0})
-        self.matcher = open_engine(settings, lambda _: None).grammars.matcher
+        settings = read_settings({"model": "builtin:scripted:0"})
+        self.matcher = open_engine(settings, lambda _: None).samplers.grammars.matcher
 
     def judge(self, schema: Any, *, seed: int, n_answers: int) -> Verdict:
         """Take a schema as the API would, answer, validate."""
@@ -74,7 +74,7 @@ class Judge:
             if verdict.refused_strictly is None:
                 verdict.errors.append(f"strict takes what is refused without it: {lenient}")
             return verdict
-        verdict.ignored = tuple(key.removeprefix(f"{PARAM}.") for key in lenient.ignored)
+        verdict.ignored = tuple(key for _, key in lenient.ignored)
         verdict.errors += _names_keys(verdict)
         try:
             answers = list(self.answers(lenient.grammar, seed=seed, n_answers=n_answers))

@@ -91,7 +91,8 @@ class Setup(OnEngine):
             request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, **kwargs
         )
         sequence = self.engine.submit(asked)
-        self.backend.scripts[id(sequence.row)] = tokens_of(script) if isinstance(script, str) else script
+        tokens = tokens_of(script) if isinstance(script, str) else script
+        self.backend.scripts[id(self.engine.samplers.of(request_id))] = tokens
         return sequence
 
 

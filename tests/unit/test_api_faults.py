@@ -1,9 +1,12 @@
 """Errors and field names -> what a client is told."""
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
+from cobali_ray import errors
 from cobali_ray.api.faults import fault_of, http_fault, is_our_fault, retry_after
 from cobali_ray.api.fields import (
     NEUTRAL_FIELDS,
@@ -14,7 +17,6 @@ from cobali_ray.api.fields import (
     judge_fields,
 )
 from cobali_ray.api.schema import ChatBody, CompletionBody, Message
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.errors import (
     BackendError,
     BadRequestError,
@@ -32,17 +34,20 @@ from cobali_ray.errors import (
     QueueFullError,
     RefusedError,
     RequestCancelledError,
+    TextTooLongError,
     UnknownModelError,
     UnknownParameterError,
     UnsupportedParameterError,
     WrongKeyError,
+    dotted,
 )
+from cobali_ray.settings import read_settings
 
 ROWS = [
     (BadRequestError("no"), 400, "invalid_request_error", None, "invalid_request"),
-    (InvalidParameterError("n", "n is bad"), 400, "invalid_request_error", "n", "invalid_value"),
-    (UnsupportedParameterError("x", "no x"), 400, "invalid_request_error", "x", "unsupported_parameter"),
-    (UnknownParameterError("x", "what x"), 400, "invalid_request_error", "x", "unknown_parameter"),
+    (InvalidParameterError("n", "is bad"), 400, "invalid_request_error", "n", "invalid_value"),
+    (UnsupportedParameterError("x", "is bad"), 400, "invalid_request_error", "x", "unsupported_parameter"),
+    (UnknownParameterError("x", "is bad"), 400, "invalid_request_error", "x", "unknown_parameter"),
     (PromptTooLongError(9, 2, 8), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
     (MalformedBodyError("cut"), 400, "invalid_request_error", None, "invalid_json"),
     (WrongKeyError(), 401, "authentication_error", None, "invalid_api_key"),
@@ -75,6 +80,31 @@ def test_every_error_has_its_answer(error, status, kind, param, code):
     assert ("www-authenticate" in fault.headers) == (status == 401)
     assert fault_of(pickle.loads(pickle.dumps(error))) == fault, "the same from the other process"
     assert is_our_fault(error) == (fault.code in {"engine_died", "events_lost", "internal_error"})
+
+
+TEXTS = [
+    pytest.param(InvalidParameterError("n", "must be 1"), "N must be 1", id="verb"),
+    pytest.param(InvalidParameterError(("a", 0), ": no such"), "A0: no such", id="colon"),
+    pytest.param(
+        InvalidParameterError("a", "the ", ("a",), " lacks a ", ("b", 1)), "the A lacks a B1", id="paths"
+    ),
+    pytest.param(PromptTooLongError(9, 2, 8), "Shorten the PROMPT;", id="prompt"),
+    pytest.param(TextTooLongError(("a", 0), 9, 8), "A0 has a text", id="text"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), TEXTS)
+def test_fields_are_written_as_the_api_has_them(error, text):
+    fault = fault_of(error, named=lambda path: "".join(map(str, path)).upper())
+    assert text in fault.message
+    assert fault.param == "".join(map(str, error.path)).upper()
+    assert dotted(error.path) in str(error), "an operator reads it as OpenAI has it"
+
+
+def test_no_text_says_its_field_twice():
+    calls = re.compile(r'ParameterError\(\s*"(\w+)",\s*f?"\1\b')
+    twice = [path for path in Path(errors.__file__).parent.rglob("*.py") if calls.search(path.read_text())]
+    assert not twice
 
 
 def test_messages_carry_the_numbers():
@@ -134,10 +164,9 @@ def test_the_header_is_short_whatever_a_client_invents():
         ("max_body_bytes", 0),
         ("default_max_tokens", 0),
         ("default_timeout_s", 0.0),
-        ("min_stream_gap_s", -1.0),
         ("api_keys", ("",)),
     ],
 )
 def test_settings_that_cannot_work_are_named(field, value):
     with pytest.raises(ConfigError, match=field):
-        ApiSettings(**{field: value})
+        read_settings({field: value})

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from cobali_ray.api.body import parse
 from cobali_ray.api.schema import ChatBody, CompletionBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.api.translate import Origin, chat_call, completion_call, fingerprint, prompts_of
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError
+from cobali_ray.settings import ApiSettings
 
 CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
 

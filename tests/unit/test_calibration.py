@@ -32,7 +32,7 @@ class Machine(ScriptedBackend):
 
 @pytest.fixture
 def limits():
-    return SETTINGS.limits(n_ctx_slot=8192, n_cells=16 * 8192)
+    return SETTINGS.limits.on(8192, n_cells=16 * 8192)
 
 
 @pytest.mark.parametrize("pass_s", [0.0002, 0.02])
@@ -68,7 +68,7 @@ def test_what_was_measured_is_kept_for_the_model_and_the_settings(limits, tmp_pa
     n_passes = machine.n_passes
     assert calibration(machine, limits, SETTINGS, path, tmp_path / "kept") == first
     assert machine.n_passes == n_passes
-    calibration(machine, limits, SETTINGS.model_copy(update={"n_threads": 3}), path, tmp_path / "kept")
+    calibration(machine, limits, SETTINGS.replaced(n_threads=3), path, tmp_path / "kept")
     assert machine.n_passes == 2 * n_passes
     for file in (tmp_path / "kept").iterdir():
         file.write_text("[[1]]")

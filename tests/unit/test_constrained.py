@@ -201,18 +201,20 @@ def logits(values):
 @pytest.mark.parametrize("params", [HOT, SamplingParams(top_p=0.999999), SamplingParams(top_k=200)])
 def test_the_draw_is_the_models_given_what_is_allowed(params):
     """Over many seeds: the likeliest token is refused, the three allowed ones keep their proportions."""
-    asked, n = grammar("regex", "[abc]"), 6000
+    asked, n, n_draws = grammar("regex", "[abc]{20}"), 100, 20
     values = {"x": 1.0, "a": 1.0, "b": 0.0, "c": -1.0}
     rows = []
     for seed in range(n):
         made = RowSampler(params, (), end_tokens=END, n_vocab=N_VOCAB, entropy=lambda seed=seed: seed)
         made.matcher = GRAMMARS.matcher(asked)
         rows.append(made)
-    tokens = sample_rows(np.repeat(logits(values), n, axis=0), rows).tokens
+    tokens = [
+        t for _ in range(n_draws) for t in sample_rows(np.repeat(logits(values), n, axis=0), rows).tokens
+    ]
     weights = np.exp([1.0, 0.0, -1.0])
-    shares = np.array([tokens.count(ord(c)) / n for c in "abc"])
+    shares = np.array([tokens.count(ord(c)) / len(tokens) for c in "abc"])
     assert shares.sum() == 1
-    assert np.abs(shares - weights / weights.sum()).max() < 0.025
+    assert np.abs(shares - weights / weights.sum()).max() < 0.04
 
 
 def test_a_redraw_takes_a_number_of_its_own_and_seeds_repeat():
@@ -357,10 +359,10 @@ def test_a_preempted_sequence_goes_on_where_it_was():
 
 def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
     s = Setup()
-    broken = s.submit("broken", grammar("regex", "[a-z]{20}"))
+    s.submit("broken", grammar("regex", "[a-z]{20}"))
     s.submit("sound", grammar("regex", "[a-z]{20}"))
     s.engine.tick()
-    broken.row.matcher.take(ord("!"))  # what no draw would give
+    s.engine.samplers.of("broken").matcher.take(ord("!"))  # what no draw would give
     s.run()
     error = s.answer("broken")[1].error
     assert isinstance(error, InvalidParameterError)
@@ -430,7 +432,7 @@ def test_strict_refuses_by_key_and_lenient_names_it(kind, text, key):
     with pytest.raises(InvalidParameterError, match=key) as caught:
         grammar(kind, text, strict=True)
     assert caught.value.param == "p"
-    assert check("p", kind, json.dumps(text)).ignored == (f"p.{key}",)
+    assert check("p", kind, json.dumps(text)).ignored == (("p", key),)
 
 
 HOPELESS = [
@@ -526,7 +528,7 @@ class Loop:
             self.clock,
             sink,
         )
-        self.gated = self.engine.grammars = Gated(self.engine.grammars)
+        self.gated = self.engine.samplers.grammars = Gated(self.engine.samplers.grammars)
         return self.engine, None
 
     def submit(self, request_id, asked=None, **kwargs):
@@ -567,14 +569,14 @@ def test_a_tenants_grammars_are_compiled_one_after_the_other_and_hold_up_nobody_
 
     class Slow(Gated):
         def matcher(self, asked, shown=(), said=()):
-            if asked.param == "slow":
+            if asked.field == "slow":
                 compiled.set()
                 assert gate.wait(WAIT_S)
             return self.grammars.matcher(asked, shown, said)
 
-    loop.engine.grammars = Slow(loop.engine.grammars.grammars)
+    loop.engine.samplers.grammars = Slow(loop.engine.samplers.grammars.grammars)
     for i in range(9):
-        loop.submit(f"slow{i}", grammar("choice", ["yes"])._replace(param="slow"), tenant="left")
+        loop.submit(f"slow{i}", grammar("choice", ["yes"])._replace(field="slow"), tenant="left")
     assert compiled.wait(WAIT_S)
     loop.submit("quick", grammar("choice", ["yes"]), tenant="right")
     assert loop.end("quick").finish_reason == "stop"

@@ -7,10 +7,10 @@ from gguf import GGUFWriter
 
 from cobali_ray.engine.context import (
     largest_context,
+    n_ctx_of,
     needed_bytes,
     refusal_of_cache,
     require_servable,
-    settled,
 )
 from cobali_ray.engine.opening import files_beside
 from cobali_ray.errors import ConfigError
@@ -36,7 +36,7 @@ GB = 10**9
             id="fewer",
         ),
         pytest.param(
-            {"mode": "sequential"},
+            {"n_slots": 1},
             {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
             131_072,
             id="one-at-a-time",
@@ -74,14 +74,14 @@ def test_the_largest_context(settings, known, expected):
 
 
 def test_a_number_is_left_alone_and_the_scripted_model_has_the_default():
-    assert settled(read_settings({"n_ctx": 64}), None, on_gpu=False).n_ctx == 64
-    assert settled(read_settings({"n_ctx": "auto"}), None, on_gpu=False).n_ctx == 4096
+    assert n_ctx_of(read_settings({"n_ctx": 64}), None) == 64
+    assert n_ctx_of(read_settings({"n_ctx": "auto"}), None) == 4096
 
 
 def test_on_a_gpu_nothing_is_known_of_its_memory(tmp_path):
     settings, path = read_settings({"n_ctx": "auto", "n_slots": 1}), resolve("builtin:synthetic-tiny")
-    assert settled(settings, path, on_gpu=True).n_ctx == 4096
-    assert settled(settings, path, on_gpu=False).n_ctx == 32_768
+    assert n_ctx_of(settings, path, on_gpu=True) == 4096
+    assert n_ctx_of(settings, path) == 32_768
 
 
 @pytest.mark.parametrize("value", ["all", 15, -1])
@@ -92,9 +92,9 @@ def test_what_is_no_context(value):
 
 def test_auto_comes_from_the_environment_too(monkeypatch):
     monkeypatch.setenv("COBALI_N_CTX", "auto")
-    assert EngineSettings().n_ctx == "auto"
+    assert read_settings({}).llama.n_ctx == "auto"
     monkeypatch.setenv("COBALI_N_CTX", "512")
-    assert EngineSettings().n_ctx == 512
+    assert read_settings({}).llama.n_ctx == 512
 
 
 def test_a_model_needs_its_weights_and_the_cells_of_all_slots():

@@ -159,7 +159,7 @@ def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
     sequence = engine.submit(case, ready=False)
     engine.tick()
     assert not recorder.events["a"]
-    engine.ready(sequence, engine.matcher(case))
+    engine.ready(sequence, engine.samplers.matcher(case))
     assert recorder.events["a"] == [Computing("a", on=False)]
     while not recorder.ends("a"):
         engine.tick()

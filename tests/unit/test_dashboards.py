@@ -18,7 +18,7 @@ HERE = Path(__file__).parents[2] / "dashboards"
 BOARDS = ("overview.json", "tick_anatomy.json", "requests.json")
 BARE_UNITS = {"", "none", "short"}  # a number of what?
 TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
-SELECTOR = re.compile(r"\b((?:cobali|vllm|llamacpp)[_:]\w+)(?:\{([^}]*)\})?")
+SELECTOR = re.compile(r"\b((?:cobali|vllm)[_:]\w+)(?:\{([^}]*)\})?")
 RAY = re.compile(r"\bray_(node_\w+)")
 """Ray's own metrics: of GPUs, which no engine tells."""
 NOT_CHOSEN = " unless on (instance, engine) ("

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cobali_ray.actors.layout import places
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -45,6 +45,6 @@ def test_systemd_understands_the_unit():
 def test_the_ray_service_deploys_what_its_settings_name():
     service, _ = yaml.safe_load_all((DEPLOY / "rayservice.yaml").read_text())
     (application,) = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"]
-    settings = EngineSettings.model_validate(application["args"])
+    settings = read_settings(application["args"])
     named = {deployment["name"] for deployment in application["deployments"]}
     assert named == {place.deployment for place in places(settings)} | {"ingress"}

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cobali_ray.backend.attachment import PATIENCE, Attachment
 from cobali_ray.backend.config import LlamaConfig
-from cobali_ray.backend.device_candidates import N_CANDIDATES, DeviceCandidates
+from cobali_ray.backend.device_candidates import N_CANDIDATES, PATIENCE, Attachment, DeviceCandidates
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.core.request import GREEDY, SamplingParams
@@ -115,7 +114,7 @@ def test_rows_that_need_more_are_refused():
 
 
 def config(**changes):
-    asked = {"n_slots": 32, "n_ctx_slot": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
+    asked = {"n_slots": 32, "n_ctx": 64, "n_batch": 64, "n_threads": 1, "n_gpu_layers": -1}
     return LlamaConfig(path=Path("m.gguf"), **asked | changes)
 
 

@@ -566,7 +566,7 @@ def test_the_model_file_decides_and_other_settings_do_not(tmp_path):
         return engine._disk._find()._home
 
     assert kind_of() == kind_of(n_slots=3, disk_cache_gib=0.5)
-    assert read_settings({"model": SCRIPTED}).disk_cache_dir is None
+    assert read_settings({"model": SCRIPTED}).kept.disk_cache_dir is None
     settings = read_settings({"model": "x.gguf", "disk_cache_dir": tmp_path, "host_cache_mib": 8})
     found = []
     for content in (b"a", b"b", b"a"):
@@ -596,7 +596,7 @@ def test_in_threads_it_does_the_same(tmp_path):
 
         def build(publish):
             settings = read_settings(
-                {"model": SCRIPTED, "disk_cache_dir": tmp_path, "scripted_tick_s": 0, "host_cache_mib": 8}
+                {"disk_cache_dir": tmp_path, "model": "builtin:scripted:0", "host_cache_mib": 8}
             )
             backend = ScriptedBackend(n_slots=16, n_ctx_slot=4096)
             return engine_on(backend, settings, publish), None

@@ -27,15 +27,14 @@ from cobali_ray.api.constraint import constraint_of
 from cobali_ray.api.faults import http_fault, type_of
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.schema import ChatBody, GenerationBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.grammar import check
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import RefusedError
 from cobali_ray.models.reference import parse_reference
-from cobali_ray.settings import EngineSettings, read_settings
+from cobali_ray.settings import ApiSettings, EngineSettings, read_settings
 from cobali_ray.telemetry.names import OUTCOMES, REFUSALS
 from cobali_workloads.commands import NAMES
-from tools import reference
+from tools import reference, rooms
 from tools.clients import LIBRARIES as CLIENTS
 from tools.clients import PROGRAMS
 
@@ -84,8 +83,8 @@ def plain(names):
 def test_every_setting_is_listed_with_its_default():
     listed = {row[0].strip("`"): yaml.safe_load(row[1].strip("`")) for row in rows(read("docs/settings.md"))}
     real = {
-        name: list(field.default) if isinstance(field.default, tuple) else field.default
-        for name, field in EngineSettings.model_fields.items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in EngineSettings().values().items()
     }
     assert listed == real
 
@@ -276,7 +275,7 @@ def test_the_examples_of_structured_output_are_taken():
     assert len(rows) == 5
     for body in (*bodies, *(f'{{"messages": [{{}}], {fields}}}' for fields, _ in rows)):
         found = constraint_of(parse(ChatBody, body.encode()))
-        check(found.param, found.kind, found.text, strict=True)
+        check(found.path, found.kind, found.text, strict=True)
     for source in python:
         compile(source, "docs/structured-output.md", "exec")
     asked = set(ticked(text.partition("| field | value |")[2].partition("\n\n")[0]))
@@ -304,6 +303,30 @@ def test_the_layers_are_those_of_the_import_contract():
     block = read("ARCHITECTURE.md").partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
     drawn = [set(re.split(r"\s+\|\s+", re.split(r" {2,}", line)[0])) for line in block.splitlines()]
     assert drawn == real
+
+
+def test_the_way_of_a_request_leads_through_functions_that_there_are():
+    steps = re.findall(r"^(\d+)\. `([\w.]+)` in `([\w/]+\.py)`", read("ARCHITECTURE.md"), re.MULTILINE)
+    assert [int(number) for number, _, _ in steps] == list(range(1, 21))
+    for _, name, file in steps:
+        *of, function = name.split(".")
+        body = ast.parse(read(f"cobali_ray/{file}")).body
+        for one in of:
+            (body,) = [node.body for node in body if getattr(node, "name", "") == one]
+        assert function in {getattr(node, "name", "") for node in body}, name
+
+
+def test_the_rooms_are_those_there_are_and_weigh_about_what_is_said():
+    def cells(table):
+        return [(name, int(n.replace(",", "")), what) for name, n, what in rows(table)]
+
+    said = cells(rooms.TABLE.search(read("ARCHITECTURE.md"))[0])
+    real = cells(rooms.table())
+    assert [(name, what) for name, _, what in said] == [(name, what) for name, _, what in real], (
+        "make reference"
+    )
+    wrong = [one for one, now in zip(said, real, strict=True) if abs(one[1] - now[1]) > max(200, now[1] / 10)]
+    assert wrong == [], "make reference"
 
 
 @pytest.fixture

@@ -1,24 +1,23 @@
 """Texts between ticks: packed, in fair turns, within what streams can spare, and each request ends once."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
-from cobali_ray.core.embedding import (
-    EmbeddingKind,
-    EmbeddingQueue,
-    EmbeddingRequest,
-    PassTimes,
-    admit,
-)
+from cobali_ray.core.admission import Entered, admit_texts
+from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest
 from cobali_ray.core.events import Computing, End, Vectors
+from cobali_ray.core.instructions import Cancelled, Embed, Embedded, Finish, Submitted, TickBegun
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.queue import AGEING_S
 from cobali_ray.core.request import GREEDY, Request
+from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.core.stats import TickStats
+from cobali_ray.core.text_passes import PassTimes
 from cobali_ray.engine.engine import Engine
 from cobali_ray.errors import (
     BackendError,
@@ -41,11 +40,48 @@ def texts_of(*lengths, **fields):
     return EmbeddingRequest.of(texts, **({"request_id": "a"} | fields))
 
 
+class Texts:
+    """A scheduler that is told of texts; `n_most` is how many tokens fit into a pass."""
+
+    def __init__(self, kind=KIND, limits=LIMITS):
+        self.scheduler = Scheduler(limits, embedding=kind, check_every=1)
+        self.pieces, self.n_most, self.ended = [], 1 << 30, []
+        self.scheduler.texts.times.most = lambda _: self.n_most
+
+    def do(self, event):
+        out = self.scheduler.handle(event)
+        self.ended += [one.end for one in out if isinstance(one, Finish)]
+        return out
+
+    def submit(self, request, now_s=0.0):
+        self.do(Submitted(request, now_s))
+
+    def pack(self, n_most=1 << 30, now_s=0.0):
+        """Begin a tick; return the texts of its pass."""
+        if self.pieces:
+            self.computed(now_s)
+        self.n_most = n_most
+        found = [one.pieces for one in self.do(TickBegun(now_s)) if isinstance(one, Embed)]
+        self.pieces = found[0] if found else []
+        return self.pieces
+
+    def computed(self, now_s=0.0):
+        """End its pass; return who ended with it."""
+        self.pieces, n = [], len(self.ended)
+        self.do(Embedded({}, now_s))
+        return self.ended[n:]
+
+    def cancel(self, request_id, now_s=0.0):
+        n = len(self.ended)
+        self.do(Cancelled(request_id, now_s))
+        return self.ended[n:]
+
+
 def queue_of(*requests, kind=KIND):
-    queue = EmbeddingQueue(kind)
+    texts = Texts(kind)
     for request in requests:
-        queue.submit(request, 0.0)
-    return queue
+        texts.submit(request)
+    return texts
 
 
 def shape(pieces):
@@ -57,7 +93,7 @@ def passes(queue, n_most=1 << 30, now_s=0.0):
     found = []
     while pieces := queue.pack(n_most, now_s):
         found.append(shape(pieces))
-        queue.computed(pieces, now_s)
+        queue.computed(now_s)
     return found
 
 
@@ -131,14 +167,16 @@ def test_a_long_text_is_computed_in_pieces_where_that_is_the_same():
 
 def test_what_goes_on_is_first_and_others_go_beside_it():
     queue = queue_of(texts_of(150), kind=SPLITS)
-    queue.computed(queue.pack(100, 0.0), 0.0)
+    queue.pack(100)
+    queue.computed()
     queue.submit(texts_of(20, request_id="b"), 1.0)
     assert shape(queue.pack(100, 1.0)) == [("a", 0, 100, 50, True), ("b", 0, 0, 20, True)]
 
 
 def test_a_text_in_pieces_ends_with_its_request():
     queue = queue_of(texts_of(150), texts_of(120, request_id="b"), kind=SPLITS)
-    queue.computed(queue.pack(100, 0.0), 0.0)
+    queue.pack(100)
+    queue.computed()
     queue.cancel("a", 0.0)
     assert shape(queue.pack(100, 0.0)) == [("b", 0, 0, 100, False)]
 
@@ -146,11 +184,12 @@ def test_a_text_in_pieces_ends_with_its_request():
 def test_one_text_need_not_wait_for_thousands():
     queue = queue_of(texts_of(*[50] * 1000))
     for _ in range(100):
-        queue.computed(queue.pack(1 << 30, 0.0), 0.0)
+        queue.pack()
     queue.submit(texts_of(10, request_id="b"), 1.0)
-    queue.computed(queue.pack(1 << 30, 1.0), 1.0)
-    (ended,) = queue.computed(queue.pack(1 << 30, 1.0), 1.0) or queue.cancel("b", 1.0)
-    assert ended.end.error is None
+    queue.pack(now_s=1.0)
+    queue.pack(now_s=1.0)
+    (ended,) = queue.computed(1.0)
+    assert (ended.request_id, ended.error) == ("b", None)
 
 
 def test_tenants_share_by_weight_however_many_requests_one_sends():
@@ -158,9 +197,7 @@ def test_tenants_share_by_weight_however_many_requests_one_sends():
     queue = queue_of(*requests, texts_of(*[50] * 400, request_id="b", tenant="b", weight=2.0))
     served = {"a": 0, "b": 0}
     for _ in range(150):
-        pieces = queue.pack(1 << 30, 0.0)
-        queue.computed(pieces, 0.0)
-        for piece in pieces:
+        for piece in queue.pack():
             served[piece.request.tenant] += 1
     assert served["b"] == pytest.approx(2 * served["a"], rel=0.1)
 
@@ -174,23 +211,29 @@ def test_a_better_class_goes_first_and_nobody_waits_for_ever():
 
 def test_the_books_balance():
     queue = queue_of(texts_of(60, 10), texts_of(40, 20, request_id="b", timeout_s=5.0))
-    assert (queue.n_texts, queue.n_tokens) == (4, 130)
-    queue.computed(queue.pack(65, 0.0), 0.0)
-    assert (queue.n_texts, queue.n_tokens, queue.n_left_tokens) == (3, 70, 60)
-    (expired,) = queue.expire(5.0)
-    assert isinstance(expired.end.error, DeadlineExceededError)
+    waiting, left = queue.scheduler.texts, queue.scheduler.counts.texts_left
+    assert (waiting.n_texts, waiting.queue.n_tokens) == (4, 130)
+    queue.pack(65)
+    queue.computed()
+    assert (waiting.n_texts, waiting.queue.n_tokens, left.n_tokens) == (3, 70, 60)
+    queue.pack(1, now_s=5.0)
+    (expired,) = queue.ended
+    assert isinstance(expired.error, DeadlineExceededError)
     (cancelled,) = queue.cancel("a", 6.0)
-    assert isinstance(cancelled.end.error, RequestCancelledError)
-    assert (len(queue), queue.n_texts, queue.n_tokens) == (0, 0, 0)
-    assert (queue.n_left, queue.n_left_tokens) == (2, 130)
+    assert isinstance(cancelled.error, RequestCancelledError)
+    assert (len(waiting.queue), waiting.n_texts, waiting.queue.n_tokens) == (0, 0, 0)
+    assert (left.n, left.n_tokens) == (2, 130)
+    queue.computed(7.0)
+    assert not queue.scheduler.has_work
 
 
 def test_an_end_tells_the_requests_life():
-    queue = EmbeddingQueue(KIND)
+    queue = Texts()
     queue.submit(texts_of(60, 60, received_s=9.5), 10.0)
-    queue.computed(queue.pack(100, 12.0), 13.0)
-    (ended,) = queue.computed(queue.pack(100, 13.0), 14.0)
-    stats = ended.end.stats
+    queue.pack(100, 12.0)
+    queue.pack(100, 13.0)
+    (ended,) = queue.computed(14.0)
+    stats = ended.stats
     assert (stats.n_prompt, stats.queue_s, stats.prefill_s, stats.e2e_s, stats.intake_s) == (
         120,
         2,
@@ -210,13 +253,49 @@ def test_the_door_counts():
         max_queue=2,
         max_queue_tokens=100,
     )
-    admit(texts_of(*[50] * 9), 0, 0, limits, 0.0)
-    admit(texts_of(50), 1, 50, limits, 0.0)
+    entered, inside = Entered(), Texts(limits=limits).scheduler
+
+    def enter(request, wait_s=0.0):
+        admit_texts(request, entered.occupancy_of_texts(inside), limits, wait_s)
+        entered.note(request)
+
+    enter(texts_of(*[50] * 9))
+    inside.counts.texts_left.add((0, ""), 0, 400)
+    enter(texts_of(50))
+    inside.counts.texts_left.add((0, ""), 1, 40)
     with pytest.raises(QueueFullError) as refusal:
-        admit(texts_of(50), 1, 60, limits, 7.0)
+        enter(texts_of(50), 7.0)
     assert (refusal.value.what, refusal.value.retry_after_s) == ("tokens", 7.0)
+    enter(texts_of(1))
     with pytest.raises(QueueFullError, match="requests"):
-        admit(texts_of(1), 2, 2, limits, 0.0)
+        enter(texts_of(1))
+
+
+def test_a_full_queue_takes_who_is_below_its_share_and_lets_the_newest_of_the_other_go():
+    limits = replace(LIMITS, max_queue=3)
+    queue, entered = Texts(limits=limits), Entered()
+    requests = [texts_of(50, request_id=name, tenant=name[0]) for name in ("a0", "a1", "a2", "b0")]
+    for request in requests:
+        admit_texts(request, entered.occupancy_of_texts(queue.scheduler), limits, 0.0)
+        entered.note(request)
+        queue.submit(request)
+    assert [(end.request_id, type(end.error)) for end in queue.ended] == [("a2", QueueFullError)]
+    with pytest.raises(QueueFullError):
+        admit_texts(texts_of(50, tenant="a"), entered.occupancy_of_texts(queue.scheduler), limits, 0.0)
+
+
+def test_slots_and_texts_are_charged_to_one_account():
+    engine, _, recorder, _ = make()
+    engine.embed(texts_of(*[100] * 100, tenant="a"))
+    for _ in range(100):
+        engine.tick()
+    for name in ("first", "second"):
+        for tenant in "ab":
+            engine.submit(replace(prompt(name + tenant, 500, 1), tenant=tenant))
+    run(engine)
+    queued = {name: recorder.ends(name)[0].stats.queue_s for name in ("seconda", "secondb")}
+    assert queued["secondb"] <= queued["seconda"]
+    assert engine.scheduler.accounts.open(texts_of(1, tenant="a")).served > 10_000
 
 
 def seconds(n):
@@ -246,11 +325,12 @@ def test_where_some_are_late_all_are_planned_shorter():
 
 
 def test_prompts_and_texts_take_turns():
-    queue = queue_of(texts_of(*[50] * 9))
-    assert [queue.takes_turn(others_wait=False) for _ in range(3)] == [True] * 3
-    assert [queue.takes_turn(others_wait=True) for _ in range(4)] == [False, True, False, True]
-    queue.cancel("a", 0.0)
-    assert not queue.takes_turn(others_wait=False)
+    queue = queue_of(texts_of(*[50] * 19))
+    texts = queue.scheduler.texts
+    assert [texts.takes_turn(prompts_wait=False) for _ in range(3)] == [True] * 3
+    assert [texts.takes_turn(prompts_wait=True) for _ in range(4)] == [False, True, False, True]
+    queue.cancel("a")
+    assert not texts.takes_turn(prompts_wait=False)
 
 
 # -- in the engine

@@ -7,7 +7,7 @@ import pytest
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401 its own models use pydantic's old ways
 
-from cobali_ray.actors.engine_server import _identity
+from cobali_ray.actors.loaded_model import identity_of
 from cobali_ray.engine import opening
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
@@ -17,10 +17,10 @@ def test_another_projector_is_another_model(tmp_path):
     model, projector = tmp_path / "model.gguf", tmp_path / "mmproj.gguf"
     model.write_bytes(b"m")
     projector.write_bytes(b"p")
-    alone, before = _identity(model, None), _identity(model, projector)
+    alone, before = identity_of(model, None), identity_of(model, projector)
     projector.write_bytes(b"another")
-    assert len({alone, before, _identity(model, projector)}) == 3
-    assert _identity(None, None) == "scripted"
+    assert len({alone, before, identity_of(model, projector)}) == 3
+    assert identity_of(None, None) == "scripted"
 
 
 def test_a_model_that_cannot_be_served_gives_its_memory_back(monkeypatch):

@@ -1,10 +1,8 @@
 """Tenants and classes: who goes next, whose slot is taken, who is let in. The scheduler alone."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from cobali_ray.core.admission import Entered, Line, Occupancy, admit, n_ahead
 from cobali_ray.core.fair import CREDIT, MOST_ELSEWHERE, Accounts, Elsewhere
@@ -25,9 +23,6 @@ from cobali_ray.core.queue import AGEING_S, MOST_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
 from cobali_ray.errors import InvalidParameterError, QueueFullError, WaitTooLongError
-from cobali_workloads.commands import app
-from cobali_workloads.commands.tenants import LOADS, figures
-from cobali_workloads.inside.tenants import TIMES, Load, run
 
 
 def ask(request_id, tenant="a", n_prompt=8, max_tokens=100, **kwargs):
@@ -100,11 +95,6 @@ def test_turns_go_to_who_was_served_least():
     assert "".join(name[0] for name in s.placed[first : first + 3]) == "bbb", (
         "a small credit for who was away"
     )
-
-
-def test_weights_share_what_is_served():
-    served = run(LOADS["two floods, weights 3 and 1"], 150, 1).served()
-    assert served["calm"] / served["flood"] == pytest.approx(3.0, rel=0.1)
 
 
 def test_who_was_away_has_no_claim_from_that():
@@ -254,20 +244,6 @@ def test_a_class_that_waits_long_gets_a_turn():
     assert s.placed.index("patient") > 0.8 * AGEING_S / (2 * s.tick_s), "not before its time"
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nobody_starves(seed):
-    """Three classes of three tenants, each alone too much for the server."""
-    loads = [
-        Load(f"{t}{p}", 4.0, t, priority=p, weight=w) for t, w in (("a", 1), ("b", 5)) for p in (0, 1, 9)
-    ]
-    played = run(loads, 40, seed)
-    for load in loads:
-        ends = [story.end for story in played.of(load.name) if story.end]
-        assert all(isinstance(x.error, QueueFullError) or x.stats.n_output for x in ends), "let in is served"
-        assert max(x.stats.n_preempted for x in ends) <= MOST_PARKED
-        assert any(x.stats.n_output for x in ends), load.name
-
-
 def test_a_full_queue_takes_who_is_below_the_share_of_it():
     s = Setup(n_slots=1, max_queue=4)
     s.submit(*[ask(f"a{i}") for i in range(5)])
@@ -412,44 +388,14 @@ def test_the_door_forgets_who_left():
     entered = Entered()
     for i in range(3):
         entered.note(ask(f"a{i}"))
-    assert entered.lines({(0, "a"): 2}, {(0, "a"): 16}) == [Line(0, "a", 1.0, 1, 8)]
-    assert entered.lines({(0, "a"): 3}, {(0, "a"): 24}) == []
+    inside = Setup().scheduler
+    inside.counts.left.add((0, "a"), 2, 16)
+    assert entered.occupancy(inside).lines == [Line(0, "a", 1.0, 1, 8)]
+    inside.counts.left.add((0, "a"), 1, 8)
+    assert entered.occupancy(inside).lines == []
 
 
 def test_a_class_has_bounds():
     for wrong in ({"priority": 10}, {"priority": -10}, {"weight": 0.0}):
         with pytest.raises(InvalidParameterError):
             ask("x", **wrong)
-
-
-def played(name, seconds=120):
-    loads = LOADS[name]
-    return figures(run(loads, seconds, 0), loads[0].name)
-
-
-def test_a_tenant_hardly_notices_anothers_flood():
-    alone, beside = played("a quarter of its share, alone"), played("beside a flood of another tenant")
-    assert beside["ttft_p99_s"] <= 1.5 * alone["ttft_p99_s"]
-    assert beside["finished"] == alone["finished"] == alone["asked"]
-    assert played("two floods", 60)["share"] >= 0.95 * 0.5
-
-
-def test_a_class_hardly_notices_a_worse_ones_flood():
-    seconds, name = 300, "beside a worse class, together twice the server"
-    alone = played("a better class, alone", seconds)
-    both = run(LOADS[name], seconds, 0)
-    better, worse = figures(both, "calm"), figures(both, "flood")
-    assert better["ttft_p99_s"] <= 1.3 * alone["ttft_p99_s"]
-    assert better["finished"] == better["asked"]
-    assert worse["finished"] > 0.3 * worse["asked"]
-    assert TIMES.limits.n_slots == 16
-
-
-def test_the_command(tmp_path):
-    command = ["tenants", "--seconds", "10", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    report = json.loads((tmp_path / "tenants.json").read_text())
-    assert {row[0] for row in report["tables"][0]["rows"]} == set(LOADS)
-    again = {name: played(name, 10) for name in list(LOADS)[:3]}
-    assert again == {name: report["samples"][name]["calm"] for name in again}, "the same everywhere"

@@ -35,6 +35,15 @@ def babble():
     return iter(lambda: dice.choice(b"abcdefgh"), None)
 
 
+def drafts(speculation, streams, **changes):
+    """Return the drafts of the next tick, by slot."""
+    asked = {"plain_s": 0.01, "most_s": inf, "room": 100} | changes
+    chosen = speculation.choose(streams, **asked)
+    assert speculation.choose(streams, **asked) == chosen, "to ask changes nothing"
+    speculation.begin(chosen)
+    return chosen.tokens
+
+
 def run(speculation, ratio_of, n_ticks, *, says=repeats, plain_ratio=1.0):
     """Let ticks of one stream after another pass that take `ratio_of(tokens drafted)` times as long.
 
@@ -44,7 +53,7 @@ def run(speculation, ratio_of, n_ticks, *, says=repeats, plain_ratio=1.0):
     for _ in range(n_ticks):
         if s is None or len(s.tokens) > 1000:
             s, text = stream(), says()
-        draft = speculation.choose([s], plain_s=0.01, most_s=inf, room=100).get(0, ())
+        draft = drafts(speculation, [s]).get(0, ())
         for guess in [*draft, None]:
             s.tokens.append(next(text))
             if guess != s.tokens[-1]:
@@ -96,7 +105,7 @@ def times(speculation, prompt, answer, cost):
     """Return how many times as long as without drafts an answer takes."""
     s, total = stream(prompt=prompt, max_tokens=len(answer)), 0.0
     while (n := len(s.tokens) - len(prompt)) < len(answer):
-        draft = speculation.choose([s], plain_s=0.01, most_s=inf, room=100).get(0, ())
+        draft = drafts(speculation, [s]).get(0, ())
         for guess, token in itertools.zip_longest(draft, answer[n : n + len(draft) + 1]):
             s.tokens.append(token)
             if guess != token:
@@ -165,9 +174,8 @@ def test_now_and_then_a_tick_has_none_so_that_its_time_is_known():
 )
 def test_nothing_is_drafted_where_it_cannot_be(streams, bounds):
     speculation = Speculation()
-    asked = {"plain_s": 0.01, "most_s": inf, "room": 100} | bounds
     for _ in range(300):
-        assert not speculation.choose(streams, **asked)
+        assert not drafts(speculation, streams, **bounds)
         speculation.took(0.01)
 
 
@@ -183,12 +191,12 @@ def test_drafts_keep_their_bounds():
     for room in (1, 2, 7, 100):
         speculation, n_drafts = Speculation(), 0
         for _ in range(200):
-            drafts = speculation.choose(streams, plain_s=0.01, most_s=inf, room=room)
-            n_drafted = sum(map(len, drafts.values()))
+            found = drafts(speculation, streams, room=room)
+            n_drafted = sum(map(len, found.values()))
             assert n_drafted <= room
             assert n_drafted + len(streams) <= MOST_ROWS
-            for slot_id, draft in drafts.items():
+            for slot_id, draft in found.items():
                 assert len(draft) < streams[slot_id].request.max_tokens, "the token behind it counts"
             speculation.took(0.011)
-            n_drafts += len(drafts)
+            n_drafts += len(found)
         assert n_drafts or room < MOST_STREAMS

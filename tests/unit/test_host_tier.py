@@ -1,4 +1,4 @@
-"""What host memory keeps: blocks, tails, what goes first. For other rules, see test_bench_keep.py."""
+"""What host memory keeps: blocks, tails, what goes first. For other rules, see `cobali bench keep`."""
 
 from array import array
 

@@ -275,7 +275,7 @@ def test_the_rows_of_a_request_go_with_it(setup):
     setup.end()
     kept = setup.loop.ask(
         lambda engine: (
-            len(engine._rows),
+            len(engine._batches.rows),
             [event.request.images for event in engine.scheduler.story.events if isinstance(event, Submitted)],
         )
     )
@@ -286,7 +286,7 @@ def test_a_slot_with_an_image_is_not_saved(setup):
     """Its file could never be restored: an image is no token, and another projector makes other rows."""
     setup.submit(request_of("a", b"one"))
     setup.end()
-    saved = setup.loop.ask(lambda engine: engine.take_out(0))
+    saved = setup.loop.ask(lambda engine: engine.idle_slots.take_out(0))
     with pytest.raises(InvalidParameterError, match="slot 0 holds an image"):
         saved.result(WAIT_S)
 
@@ -320,7 +320,7 @@ def test_a_loop_that_is_not_open_takes_no_images():
 @pytest.fixture
 def server():
     server = EngineServer(EngineSettings(model="builtin:scripted", n_slots=1, max_queue=1))
-    projector = server._loop._engine.images._projector = FakeProjector()
+    projector = server._host.model.loop._engine.images._projector = FakeProjector()
     server._pusher.send = lambda batch: set()  # nobody listens, and nothing is lost
     yield server, projector
     server.__del__()

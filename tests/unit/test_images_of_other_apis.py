@@ -7,7 +7,7 @@ from cobali_ray.api.anthropic.read import chat_of as claude_chat
 from cobali_ray.api.ollama.body import OllamaChatBody, OllamaGenerateBody
 from cobali_ray.api.ollama.read import chat_of, named, prompt_chat_of
 
-WHERE = "messages[1].content[1].image_url.url"
+WHERE = ("messages", 1, "content", 1, "image_url", "url")
 
 
 def url(part):
@@ -28,14 +28,14 @@ def test_blocks_of_images():
     told = chat.messages[1]["content"]
     assert told[0] == text
     assert [url(part) for part in told[1:]] == ["data:image/webp;base64,aGk=", "https://a/b.png"]
-    assert names(f"{WHERE}: too large") == "messages[1].content[1].source: too large"
+    assert names(WHERE) == "messages[1].content[1].source"
 
 
 def test_images_that_a_tool_came_back_with():
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
     chat, names = claude({"type": "tool_result", "tool_use_id": "1", "content": [image]})
     assert url(chat.messages[1]["content"][0]) == "data:image/png;base64,aGk="
-    assert names("messages[1].content[0]") == "messages[1].content[0].content[0]"
+    assert names(("messages", 1, "content", 0)) == "messages[1].content[0].content[0]"
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_images_of_ollama_say_their_kind_by_how_they_begin(data, kind):
         text, image = chat.messages[0]["content"]
         assert text == {"type": "text", "text": "What is it?"}
         assert url(image) == f"data:image/{kind};base64,{data}"
-    assert named(f"{WHERE}: too large") == "messages[1].images: too large"
+    assert named(WHERE) == "messages[1].images"

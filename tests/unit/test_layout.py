@@ -8,9 +8,10 @@ import yaml
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import ray.serve  # noqa: F401  its models use pydantic's old ways; nothing of Ray is started
 
+from cobali_ray.actors.app import build
 from cobali_ray.actors.layout import for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.errors import ConfigError
-from cobali_ray.settings import OF_ALL, OF_INGRESS, EngineSettings, listed, read_settings
+from cobali_ray.settings import OF_ALL, PLACES, listed, read_settings
 
 TWO = {
     "n_slots": 8,
@@ -25,7 +26,7 @@ TWO = {
 def test_one_engine_is_the_file_as_it_was():
     (only,) = places(read_settings({"n_slots": 4, "model_aliases": ["other"]}))
     assert (only.engine_id, only.deployment, only.names) == ("0", "engine", ("tiny", "other"))
-    assert only.settings.n_slots == 4
+    assert only.settings.limits.n_slots == 4
 
 
 def test_each_engine_has_its_own_settings_on_top_of_the_common_ones():
@@ -35,23 +36,25 @@ def test_each_engine_has_its_own_settings_on_top_of_the_common_ones():
         "engine-small", "engine-big-0", "engine-big-1",
     ]  # fmt: skip
     assert (small.names, first.names, second.names) == (("tiny", "quick"), ("Big-Q8",), ("Big-Q8",))
-    assert (small.settings.n_slots, first.settings.n_slots) == (8, 2)
-    assert (small.settings.n_ctx, first.settings.n_ctx) == (1024, 1024)
-    assert (small.settings.cores, first.settings.cores, second.settings.cores) == (None, "0", "1,2")
+    assert (small.settings.limits.n_slots, first.settings.limits.n_slots) == (8, 2)
+    assert (small.settings.llama.n_ctx, first.settings.llama.n_ctx) == (1024, 1024)
+    assert (
+        small.settings.processes.cores,
+        first.settings.processes.cores,
+        second.settings.processes.cores,
+    ) == (None, "0", "1,2")
 
 
 def test_those_beyond_the_least_replicas_come_and_go_and_the_others_stay():
-    own = {"replicas": 3, "min_replicas": 1, "keep_alive_s": 300, "scale_up_wait_s": 2}
-    found = places(read_settings(own))
-    assert [(place.settings.load, place.settings.keep_alive_s) for place in found] == [
-        ("eager", None), ("on_demand", 300), ("on_demand", 300),
-    ]  # fmt: skip
-    assert {served.scale_up_wait_s for served in served_by(found)} == {2}
-    assert {place.settings.load for place in places(read_settings(own | {"min_replicas": 0}))} == {
-        "on_demand"
-    }
-    all_stay = places(read_settings({"replicas": 2, "keep_alive_s": 300}))
-    assert [(place.settings.load, place.settings.keep_alive_s) for place in all_stay] == [("eager", 300)] * 2
+    def loads(**own):
+        found = [place.settings.processes for place in places(read_settings(own))]
+        return [(processes.load, processes.keep_alive_s) for processes in found]
+
+    own = {"replicas": 3, "keep_alive_s": 300, "scale_up_wait_s": 2}
+    assert loads(**own, min_replicas=1) == [("eager", None), ("on_demand", 300), ("on_demand", 300)]
+    assert {load for load, _ in loads(**own, min_replicas=0)} == {"on_demand"}
+    assert loads(replicas=2, keep_alive_s=300) == [("eager", 300)] * 2
+    assert {served.scale_up_wait_s for served in served_by(places(read_settings(own)))} == {2}
 
 
 def test_other_least_replicas_restart_only_who_changes():
@@ -71,7 +74,7 @@ def test_an_engine_may_say_nothing_of_its_own():
 def test_the_environment_wins_over_the_top_of_the_file_and_not_over_an_engine(monkeypatch):
     monkeypatch.setenv("COBALI_N_SLOTS", "3")
     small, big, _ = places(read_settings(TWO))
-    assert (small.settings.n_slots, big.settings.n_slots) == (3, 2)
+    assert (small.settings.limits.n_slots, big.settings.limits.n_slots) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +131,10 @@ def test_a_change_concerns_only_whom_it_is_told():
 
 def test_no_engine_is_told_the_keys():
     settings = read_settings(TWO | {"api_keys": ["secret"]})
-    assert all(place.settings.api_keys == () for place in places(settings))
+    assert all(place.settings.api.api_keys == () for place in places(settings))
     assert for_ingress(settings).api.api_keys == ("secret",)
     assert "secret" not in str(versions(settings))
-    assert set(EngineSettings.model_fields) >= OF_ALL
+    assert PLACES.keys() >= OF_ALL
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_no_engine_is_told_the_keys():
 )
 def test_replicas_share_the_gpus_that_an_engine_is_told(gpus, replicas, each):
     found = places(read_settings({"gpus": gpus, "replicas": replicas}))
-    assert [place.settings.gpus for place in found] == each
+    assert [place.settings.processes.gpus for place in found] == each
 
 
 @pytest.mark.parametrize(
@@ -167,16 +170,16 @@ def test_gpus_are_shared_so_that_all_engines_find_a_place(engines, n_gpus, share
 
 
 def test_the_ingress_is_told_all_that_it_reads():
-    said = {
-        "api_keys": ["secret"], "allowed_origins": ["https://a.example"], "strict": True, "n_ingress": 3,
-        "max_body_bytes": 2048, "default_max_tokens": 7, "default_timeout_s": 9.0, "min_stream_gap_s": 0.5,
-        "api_keys_file": "keys.yaml",
-    }  # fmt: skip
-    assert set(said) == OF_INGRESS
-    settings = read_settings(said | {"log_level": "debug", "otlp_endpoint": "http://127.0.0.1:1"})
+    settings = read_settings({"strict": True, "log_level": "debug", "otlp_endpoint": "http://127.0.0.1:1"})
     told = for_ingress(settings, "http://127.0.0.1:8000")
-    assert {name: getattr(told.api, name) for name in said} == {
-        name: getattr(settings, name) for name in said
-    }
-    assert (told.api.listens, told.log_level) == ("http://127.0.0.1:8000", "debug")
-    assert told.otlp_endpoint == settings.otlp_endpoint
+    assert told == (settings.api, settings.server, "http://127.0.0.1:8000")
+
+
+def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():
+    with pytest.raises(ConfigError, match="n_slotz"):
+        build({"n_slotz": 4})
+
+
+@pytest.mark.parametrize("said", [{"api_keys": ["k"]}, {"otlp_endpoint": "http://127.0.0.1:1"}], ids=repr)
+def test_a_secret_that_changes_is_noticed(said):
+    assert "ingress" in changed({}, said)

@@ -103,6 +103,7 @@ def test_progress_starts_at_nothing_and_ends_at_all(tmp_path):
         ),
         pytest.param("builtin:synthetic-tiny:Q9", "it has Q8_0, F16", id="unknown-quant"),
         pytest.param("absent.gguf", "there is no file", id="missing-file"),
+        pytest.param("~nobody_at_all/x", "there is no such user", id="unknown-user"),
     ],
 )
 def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path, reference, says):
@@ -125,7 +126,7 @@ def test_a_vocabulary_file_that_does_not_serve_is_named(tmp_path, content, says)
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=says) as caught:
         resolve("builtin:synthetic-tiny-152k", cache_dir=tmp_path / "c", vocab_gguf=path)
-    assert caught.value.setting == "vocab_gguf"
+    assert caught.value.setting == "--vocab-gguf"
 
 
 def test_a_vocabulary_of_another_size_is_refused(cache, tmp_path):

@@ -229,7 +229,7 @@ def test_beside_streams_their_chunks_are_shorter():
         ]
         for slot_id, one in enumerate(waiting, 1):
             one.slot_id = slot_id
-        return [chunk.length for chunk in pacer.plan([stream], waiting, run.engine.limits)]
+        return [chunk.length for chunk in pacer.plan([stream], waiting, run.engine.limits).chunks]
 
     assert chunks(0)[0] < chunks(None)[0] / 2
     assert sum(chunks(0, short=(8,))) <= chunks(0)[0] + 1, "what the first takes the second has not"
@@ -247,7 +247,7 @@ def test_its_answer_is_the_one_it_has_without():
 
 def test_candidates_of_a_device_do_not_suffice():
     engine = Run().engine
-    rows = [
-        engine.submit(replace(request(str(n)), sampling=GREEDY, n_prompt_logprobs=n)).row for n in (None, 0)
-    ]
+    for n in (None, 0):
+        engine.submit(replace(request(str(n)), sampling=GREEDY, n_prompt_logprobs=n))
+    rows = [engine.samplers.of(str(n)) for n in (None, 0)]
     assert [row.suffices(128) for row in rows] == [True, False]

@@ -7,6 +7,8 @@ import zmq
 from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from zmq.utils.monitor import recv_monitor_message
 
 from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
@@ -18,9 +20,16 @@ from cobali_ray.actors.remote_wire import (
 )
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import Delta, End, RequestStats
+from tests.waiting import until
 
 STATS = RequestStats(3, 1, 2, 0.1, 0.2, 0.3, 0.4, 0.5)
 WAIT_S = 60
+SHUT_OUT = {
+    zmq.EVENT_DISCONNECTED,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+}
 HOST = "127.0.0.1"
 
 
@@ -74,12 +83,6 @@ async def read(stream, n):
             await stream.arrived()
             events += stream.take()
     return events
-
-
-async def until(condition):
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 threads of ZeroMQ set no event
-            await asyncio.sleep(0.005)
 
 
 # -- addresses ------------------------------------------------------------------------------------------
@@ -174,9 +177,9 @@ async def test_an_engine_on_the_same_node_takes_the_unix_socket(puller):
 async def test_a_stranger_is_not_heard_until_it_is_admitted_and_then_nothing_is_missing(puller, pusher):
     stream = puller.open("a")
     assert not pusher.send([(puller.address, Delta("a", "text", (1,)))])
-    for _ in range(10):
-        await asyncio.sleep(0.05)
-        assert stream.take() == []
+    with capture_logs() as logs:
+        await until(lambda: [log["event"] for log in logs].count("engine_not_admitted") > 1)  # it tries again
+    assert stream.take() == []
     puller.admit(pusher.meet(puller.address, known=True))
     assert [event.text for event in await read(stream, 1)] == ["text"]
 
@@ -190,19 +193,21 @@ async def test_nobody_else_gets_in(puller, pusher, how):
         if how != "plain":
             stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
             stranger.curve_serverkey = where.key.encode() if how == "own-keys" else zmq.curve_keypair()[0]
+        news = stranger.get_monitor_socket()
         stranger.connect(where.endpoint)
         data = remote_wire._HEAD.pack(1, 0) + wire.encode("0", [Delta("a", "forged", (1,))])
         stranger.send(data, zmq.NOBLOCK)
-        for _ in range(10):
-            await asyncio.sleep(0.02)
-            assert stream.take() == []
+        await until(lambda: news.poll(0) and recv_monitor_message(news)["event"] in SHUT_OUT)
+        assert stream.take() == []
+        stranger.disable_monitor()
+        news.close()
     pusher.send([(puller.address, Delta("a", "true", (1,)))])
     assert [event.text for event in await read(stream, 1)] == ["true"]
 
 
 async def test_an_engine_that_has_nothing_to_say_is_heard_and_one_that_ended_is_not(puller, pusher, soon):
     key = introduce(puller, pusher)
-    await asyncio.sleep(remote_wire.BEAT_S * 3 * remote_wire.SILENT_BEATS)
+    await until(lambda: puller._remote._engines[key]._next > 3 * remote_wire.SILENT_BEATS)
     assert not puller.silent(key)
     pusher.close()
     await until(lambda: puller.unheard)

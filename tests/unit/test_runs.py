@@ -94,11 +94,11 @@ def test_a_batch_is_laid_out_in_falling_runs():
     decoding = [s for s in by_slot if s.decoding]
     plan = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot, 2000)
     assert [span.slot_id for span in plan.spans] == [5, 4, 3, 2, 0, 1]
-    assert [s.slot_id for s in plan.sequences] == [s.slot_id for s in plan.rows] == [5, 4, 3, 2, 0, 1]
-    assert [s.slot_id for s in plan.streams] == [5, 3, 2, 0, 1]
+    assert plan.rows == (5, 4, 3, 2, 0, 1)
+    assert plan.streams == (5, 3, 2, 0, 1)
     alone = lay_out(decoding, [], by_slot, 2000)
     assert alone.spans is None
-    assert [s.slot_id for s in alone.rows] == [5, 3, 2, 0, 1]
+    assert alone.rows == (5, 3, 2, 0, 1)
     assert alone.context == 4 * 256 + 4096
     unknown = lay_out(decoding, [Span(4, 0, 50, sample=True)], by_slot)
     assert [span.slot_id for span in unknown.spans] == list(range(6)), "by id where it is all the same"
@@ -111,7 +111,7 @@ def test_a_batch_is_laid_out_by_sequence_id_and_not_by_slot():
     chunk = Span(2, 0, 50, sample=True)
     assert [span.slot_id for span in lay_out(decoding, [chunk], by_slot).spans] == [1, 3, 2, 0]
     by_slot[1] = decoding[0] = sequence(1, 4000, seq_id=0)
-    assert [s.slot_id for s in lay_out(decoding, [], by_slot, 2000).rows] == [0, 3, 1], "falling"
+    assert lay_out(decoding, [], by_slot, 2000).rows == (0, 3, 1), "falling"
 
 
 def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
@@ -126,7 +126,7 @@ def test_the_pacer_knows_what_a_deep_stream_costs_the_others():
             pacer.model.learn(pacer_shape(15, cells), 0.01 + 1e-6 * cells)
             pacer.model.learn(pacer_shape(15, 2000, (0, 50 + n)), 0.012 + 1e-3 * (50 + n))
         running = [sequence(i, 200) for i in range(14)] + [sequence(14, deep)]
-        (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits)
+        (chunk,) = pacer.plan(running, [sequence(15, 4000, decoding=False)], limits).chunks
         lengths[deep] = chunk.length
     assert lengths[8000] < lengths[200] / 2
 

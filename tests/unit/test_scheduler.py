@@ -19,6 +19,7 @@ from cobali_ray.core.instructions import (
     Restore,
     Sampled,
     Save,
+    Stopped,
     Submitted,
     Swap,
     TickBegun,
@@ -33,7 +34,7 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import MOST_PLACED, Scheduler
-from cobali_ray.core.story import Story, replay
+from cobali_ray.core.story import Story, replay, tell
 from cobali_ray.errors import (
     CacheFullError,
     DeadlineExceededError,
@@ -89,9 +90,12 @@ class Setup:
             after = self.do(Sampled, [token] * len(plan.rows))
             out += after
             if any(isinstance(one, Emit) for one in after):
-                out += self.do(Emitted, list(stopped))
+                out += self.do(Emitted, [Stopped(one, "stop") for one in stopped])
             out += self.do(TickEnded)
         return out
+
+    def in_slot(self, slot_id):
+        return self.scheduler.slots.by_slot[slot_id]
 
     def status(self, request_id):
         return self.scheduler.sequence(request_id).status
@@ -110,14 +114,14 @@ def test_a_request_from_door_to_end():
     s.submit(request("a", max_tokens=2))
     assert s.status("a") is Status.QUEUED
     plan, out = s.begin()
-    assert out == [Truncate(0, 0), Assign(0, None)]
-    assert plan.chunks == [Span(0, 0, 4, True)]
+    assert out == [Truncate(0, 0), Assign(0, "a")]
+    assert plan.chunks == (Span(0, 0, 4, True),)
     assert s.status("a") is Status.RUNNING
     (emit,) = s.do(Sampled, [7])
-    assert [(sequence.request_id, token, row) for sequence, token, row in emit.fresh] == [("a", 7, 0)]
+    assert emit == Emit((("a", 7, 0, None),))
     assert s.do(Emitted, []) == s.do(TickEnded) == []
     plan, out = s.begin()
-    assert ([q.request_id for q in plan.streams], plan.chunks, out) == (["a"], [], [])
+    assert (plan.streams, plan.chunks, out) == ((0,), (), [])
     freed, emit = s.do(Sampled, [8])
     assert freed == Truncate(0, 0)
     assert s.status("a") is Status.FINISHED
@@ -146,14 +150,14 @@ def test_overlap_is_the_same_events_in_another_order():
     s.do(Sampled, [7] * len(plan.rows))
     s.do(TickEnded)
     plan, _ = s.begin()
-    assert [q.request_id for q in plan.streams] == ["a", "b"]
+    assert plan.streams == (0, 1)
     a = s.scheduler.sequence("a")
-    assert ends(s.do(Emitted, ["a"])) == {"a": "stop"}
+    assert ends(s.do(Emitted, [Stopped("a", "stop")])) == {"a": "stop"}
     assert a.status is Status.RELEASING
     assert s.scheduler.slots.n_idle == 0, "a pass computes for it"
     freed, emit = s.do(Sampled, [8, 8])
     assert freed == Truncate(0, 0)
-    assert [sequence.request_id for sequence, _, _ in emit.fresh] == ["b"]
+    assert [request_id for request_id, *_ in emit.tokens] == ["b"]
     assert a.status is Status.ENDED
     assert s.scheduler.slots.n_idle == 1
 
@@ -175,7 +179,7 @@ def test_who_finished_may_be_cancelled_before_its_text_is_told():
     s.begin()
     s.do(Sampled, [7])
     assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
-    assert ends(s.do(Emitted, ["a"])) == {}
+    assert ends(s.do(Emitted, [Stopped("a", "stop")])) == {}
 
 
 def test_who_finished_shows_no_slot_but_all_that_was_computed():
@@ -195,7 +199,7 @@ def test_a_stop_string_in_the_last_token_wins_over_its_length():
     s.submit(request("a", max_tokens=1))
     s.begin()
     s.do(Sampled, [7])
-    assert ends(s.do(Emitted, ["a"])) == {"a": "stop"}
+    assert ends(s.do(Emitted, [Stopped("a", "stop")])) == {"a": "stop"}
 
 
 def test_who_is_not_ready_does_not_stop_the_line_and_keeps_its_place():
@@ -277,15 +281,15 @@ def test_what_a_slot_loses_is_kept_and_comes_back():
     s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
     assert moves(s.tick()) == []
     out = s.tick()
-    assert out[:3] == [Save(0, [(0, 0, 4), (1, 4, 8), (2, 8, 10)]), Truncate(0, 0), Assign(0, None)]
+    assert out[:3] == [Save(0, ((0, 0, 4), (1, 4, 8), (2, 8, 10))), Truncate(0, 0), Assign(0, "b")]
     plan, out = s.begin()
     assert out == [
-        Save(0, [(3, 0, 4), (4, 4, 8), (5, 8, 10)]),
+        Save(0, ((3, 0, 4), (4, 4, 8), (5, 8, 10))),
         Truncate(0, 0),
-        Restore(0, [0, 1, 2], 10),
-        Assign(0, None),
+        Restore(0, (0, 1, 2), 10),
+        Assign(0, "again"),
     ]
-    assert plan.chunks == [Span(0, 10, 2, True)]
+    assert plan.chunks == (Span(0, 10, 2, True),)
     s.do(Sampled, [7])
     assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [10]
     tier = s.scheduler.tiers.host
@@ -305,7 +309,7 @@ def test_a_preempted_sequence_waits_in_host_memory():
         out = s.tick()
     (save,) = moves(out)
     n = len(s.scheduler.sequence("b").tokens) - 1
-    assert save == Save(1, [(0, 0, 4), (1, 4, 8), (2, 8, n)][: 2 + (n > 8)])
+    assert save == Save(1, ((0, 0, 4), (1, 4, 8), (2, 8, n))[: 2 + (n > 8)])
     assert out.index(save) < out.index(Truncate(1, 0))
     restored = []
     while s.scheduler.n_open:
@@ -320,13 +324,13 @@ def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
     s.tick()
     s.tick()
     plan, _ = s.begin()
-    assert plan.chunks == [Span(0, 10, 2, True)]
+    assert plan.chunks == (Span(0, 10, 2, True),)
     account = s.scheduler.sequence("again").account
     served = account.served
     forget, compute = s.do(Unrestored, [0], [0, 1, 2])
     assert account.served == served + 10, "what was held to be cached is computed after all"
     assert sorted(forget.block_ids) == [0, 1, 2]
-    assert compute.plan.chunks == [Span(0, 0, 12, True)]
+    assert compute.plan.chunks == (Span(0, 0, 12, True),)
     s.do(Sampled, [7])
     assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [0]
     assert s.scheduler.tiers.host.n_used == 10
@@ -340,7 +344,7 @@ def test_cells_that_could_not_be_saved_are_not_expected():
     (forget,) = s.scheduler.handle(Moved(10, 0.0, [1]))
     assert sorted(forget.block_ids) == [1, 2], "and nothing behind them"
     plan, _ = s.begin()
-    assert plan.chunks == [Span(0, 4, 8, True)]
+    assert plan.chunks == (Span(0, 4, 8, True),)
 
 
 def test_a_tick_moves_as_much_as_it_has_time_for():
@@ -445,7 +449,7 @@ def test_the_slot_at_fault_ends_alone():
     s.begin()
     out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
     assert ends(out) == {"bad": InternalError}
-    assert [q.request_id for q in out[-1].plan.rows] == ["good"]
+    assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
 
 
 def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
@@ -455,7 +459,7 @@ def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
     s.do(Cancelled, "bad")
     out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
     assert ends(out) == {}, "it ended once"
-    assert [q.request_id for q in out[-1].plan.rows] == ["good"]
+    assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
 
 
 def test_a_full_cache_that_nobody_is_left_for_preempts_nobody():
@@ -483,9 +487,7 @@ def test_a_row_that_cannot_be_drawn_ends_alone():
     s.begin()
     out = s.do(Sampled, [-1, 7], failed={0: InternalError("all logits are -inf")})
     assert ends(out) == {"bad": InternalError}
-    assert [sequence.request_id for one in out if isinstance(one, Emit) for sequence, _, _ in one.fresh] == [
-        "good"
-    ]
+    assert [request_id for one in out if isinstance(one, Emit) for request_id, *_ in one.tokens] == ["good"]
 
 
 def test_a_common_prefix_is_copied_from_a_running_sequence():
@@ -494,8 +496,8 @@ def test_a_common_prefix_is_copied_from_a_running_sequence():
     s.tick()
     s.submit(request("b", n_prompt=8))
     plan, out = s.begin()
-    assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, None)]
-    assert plan.chunks == [Span(1, 6, 2, True)]
+    assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, "b")]
+    assert plan.chunks == (Span(1, 6, 2, True),)
     assert s.scheduler.sequence("b").n_cached == 6
 
 
@@ -513,7 +515,7 @@ def test_prompts_that_begin_alike_wait_for_the_first_and_are_copied_then():
     s.submit(sharing("a", 100, 1, 2), sharing("b", 100, 3, 4), sharing("c", 100, 5, 6))
     s.submit(sharing("d", 15, 7, 8))  # shares too little to wait for
     _, out = s.begin()
-    assert placed(out) == [Assign(0, None), Assign(1, None)]
+    assert placed(out) == [Assign(0, "a"), Assign(1, "d")]
     assert s.scheduler.slots.by_slot[1].request_id == "d"
     s.do(Sampled, [])
     s.do(TickEnded)
@@ -612,7 +614,7 @@ def test_whom_an_error_kept_from_ending_ends_with_the_next_answer():
         s.do(Cancelled, "a")
     out = s.do(Failed, InternalError("broken"))
     assert ends(out) == dict.fromkeys(["a", "b", "waits"], InternalError)
-    assert s.scheduler.counts.n_left_queue == s.scheduler.counts.n_ended == 3
+    assert s.scheduler.counts.left.n == s.scheduler.counts.n_ended == 3
 
 
 def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
@@ -630,7 +632,8 @@ def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
     assert story.whole
     again = Setup().scheduler
     told = replay(story.events[:-1], again)
-    assert told[-1] == "Compute(streams a, chunks 1:4+2)"
+    assert told == story.answers[:-1]
+    assert tell(told[-1][0]) == "Compute(streams 0, chunks 1:4+2)"
     sabotage(again)
     with pytest.raises(InvariantError) as repeated:
         again.handle(story.events[-1])
@@ -673,12 +676,15 @@ def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
     assert [one for one in out if isinstance(one, Swap)] == [Swap(1, 0, 2)], "the shortest moves"
     plan, out = s.begin()
     assert [one for one in out if isinstance(one, Swap)] == [], "nobody came or left"
-    assert [(one.request_id, one.slot_id, one.seq_id) for one in plan.streams] == [("a", 0, 1), ("c", 2, 2)]
+    assert [(one.request_id, one.slot_id, one.seq_id) for one in map(s.in_slot, plan.streams)] == [
+        ("a", 0, 1),
+        ("c", 2, 2),
+    ]
     s.do(Sampled, [7, 7])
     s.do(Emitted, [])
     s.submit(request("d"))
     plan, _ = s.begin()
-    assert [(one.request_id, one.slot_id, one.seq_id) for one in plan.sequences] == [
+    assert [(one.request_id, one.slot_id, one.seq_id) for one in map(s.in_slot, plan.rows)] == [
         ("d", 1, 0), ("a", 0, 1), ("c", 2, 2)
     ]  # fmt: skip
 

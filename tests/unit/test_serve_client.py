@@ -18,7 +18,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # Ray Serve's own models use pydantic's old ways when they are imported; nothing of Ray is started here.
     import ray.serve  # noqa: F401
 
-from cobali_ray.actors import client, engine_server, remote_wire, wire
+from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.processes import began_at
@@ -86,10 +86,9 @@ class Handle(LocalHandle):
 class Setup:
     def __init__(self, **settings):
         values = {
-            "model": "builtin:scripted",
             "n_slots": 2,
             "n_ctx": 4096,
-            "scripted_tick_s": 0.0005,
+            "model": "builtin:scripted:0.0005",
         } | settings
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
@@ -175,7 +174,7 @@ async def test_an_answer_ends_where_its_slot_does(make):
 
 
 async def test_a_refusal_is_raised_before_any_event(make):
-    s = await make(n_slots=1, max_queue=0, scripted_tick_s=0.01)
+    s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
     running = s.generate("running", max_tokens=2000)
     await anext(running)
     with pytest.raises(QueueFullError) as caught:
@@ -197,7 +196,7 @@ async def test_closing_the_generator_frees_the_slot(make):
 
 
 async def test_cancelling_the_reader_frees_the_slot_also_before_the_first_event(make):
-    s = await make(scripted_tick_s=0.01)
+    s = await make(model="builtin:scripted:0.01")
     for n_steps in range(6):
         reader = asyncio.ensure_future(s.collect(f"r{n_steps}", max_tokens=4000))
         for _ in range(n_steps):
@@ -223,7 +222,7 @@ async def test_an_engine_sees_the_gpus_that_it_is_told(make, monkeypatch, gpus, 
 
 async def test_death_in_mid_stream_is_a_pause(make):
     alone = await (await make()).collect("alone", max_tokens=300)
-    s = await make(scripted_tick_s=0.005)  # a reader that is late still meets it in mid stream
+    s = await make(model="builtin:scripted:0.005")  # a reader that is late still meets it in mid stream
     told, n_kills = [], 0
     async with asyncio.timeout(WAIT_S):
         async for events in s.generate(max_tokens=300):
@@ -259,7 +258,7 @@ async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
         async for events in s.generate(max_tokens=300):
             if not told:
                 s.handle.server = EngineServer(s.settings)
-                old._loop.stop()
+                old._host.model.loop.stop()
                 s.handle.kill()
             told += events
     old.__del__()
@@ -272,7 +271,7 @@ async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     events = s.generate(max_tokens=4000)
     await anext(events)
     assert not await s.handle.server.drain(0.0)  # told by whichever ingress
-    s.handle.server._loop.stop()
+    s.handle.server._host.model.loop.stop()
     async with asyncio.timeout(WAIT_S):
         rest = [event async for batch in events for event in batch]
     assert isinstance(rest[-1].error, DrainingError)
@@ -354,14 +353,14 @@ async def test_an_event_that_does_not_get_out_ends_its_own_request_and_the_engin
     assert len(sent) == n_said + 1, "nothing is said after a gap"
     await s.idle()
     await s.counted(length=1, cancelled=1)
-    assert not s.handle.server._lost
+    assert not s.handle.server._requests._lost
 
 
 async def test_an_end_that_does_not_get_out_is_told_over_the_control_call(make):
     s = await make()
     s.handle.server._pusher.send = lambda batch: {e.request_id for _, e in batch if isinstance(e, End)}
     assert isinstance(await s.error(max_tokens=2), EventsLostError)
-    assert not s.handle.server._lost
+    assert not s.handle.server._requests._lost
 
 
 @pytest.mark.parametrize("over_grpc", [False, True])
@@ -400,7 +399,7 @@ async def test_an_engine_that_answers_with_a_bug_is_not_dead(make, name, over_gr
 
 async def test_a_prompt_that_cannot_be_shown_changes_no_answer(make, monkeypatch):
     s = await make(log_prompts=True)
-    monkeypatch.setattr(s.handle.server._feeder._words, "detokenize", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(s.handle.server._host.model.feeder._words, "detokenize", lambda *_, **__: 1 / 0)
     assert (await s.collect())[-1].finish_reason == "length"
 
 
@@ -451,7 +450,7 @@ async def test_drain_waits_for_what_runs(make):
 
 
 async def test_drain_says_when_time_ran_out(make):
-    s = await make(scripted_tick_s=0.01)
+    s = await make(model="builtin:scripted:0.01")
     running = s.generate(max_tokens=4000)
     await anext(running)
     assert not await s.client.drain(0.0)
@@ -462,14 +461,14 @@ async def test_health_follows_the_loop(make):
     s = await make()
     server = s.handle.server
     server.check_health()
-    server._loop._busy_since_s = server._clock.now() - 1000
+    server._host.model.loop._busy_since_s = server._clock.now() - 1000
     with pytest.raises(InternalError, match="hangs"):
         server.check_health()
-    server._loop._busy_since_s = None
-    server._loop._failure = RuntimeError("on fire")
+    server._host.model.loop._busy_since_s = None
+    server._host.model.loop._failure = RuntimeError("on fire")
     with pytest.raises(InternalError, match="on fire"):
         server.check_health()
-    server._loop._failure = None
+    server._host.model.loop._failure = None
 
 
 async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):
@@ -753,10 +752,10 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
     await s.model.load()
     await s.collect()
     await s.idle()
-    s.handle.server._used_s -= 900
+    s.handle.server._host._used_s -= 900
     await s.handle.server.attend({}, None)
     assert (await s.client.state()).status is EngineStatus.READY
-    s.handle.server._used_s -= 101
+    s.handle.server._host._used_s -= 101
     async with asyncio.timeout(WAIT_S):
         while (await s.client.state()).status is not EngineStatus.UNLOADED:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -768,10 +767,10 @@ async def test_an_idle_model_is_let_go_after_its_time(make, monkeypatch):
 async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, most, free, error):
     s = await make(load="on_demand")
     beside = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=11))
-    monkeypatch.setattr(engine_server, "needed_bytes", lambda *_: 100)
-    monkeypatch.setattr(engine_server, "files_beside", lambda *_: [beside])
-    monkeypatch.setattr(engine_server.memory, "most_bytes", lambda: most)
-    monkeypatch.setattr(engine_server.memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(model_host, "needed_bytes", lambda *_: 100)
+    monkeypatch.setattr(model_host, "files_beside", lambda *_: [beside])
+    monkeypatch.setattr(model_host.memory, "most_bytes", lambda: most)
+    monkeypatch.setattr(model_host.memory, "available_bytes", lambda: free)
     if error is None:
         await s.model.load()
         return
@@ -783,14 +782,14 @@ async def test_memory_is_checked_before_a_model_is_loaded(make, monkeypatch, mos
 
 async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make, monkeypatch):
     s = await make(load="on_demand")
-    real = engine_server.open_engine
-    monkeypatch.setattr(engine_server, "open_engine", lambda *_, **__: 1 / 0)
+    real = loaded_model.open_engine
+    monkeypatch.setattr(loaded_model, "open_engine", lambda *_, **__: 1 / 0)
     with pytest.raises(InternalError, match="division"):
         await s.model.load()
     state = await s.client.state()
     assert (state.status, state.detail) == (EngineStatus.FAILED, "division by zero")
     s.handle.server.check_health()
-    monkeypatch.setattr(engine_server, "open_engine", real)
+    monkeypatch.setattr(loaded_model, "open_engine", real)
     await s.model.load()
     assert (await s.collect())[-1].finish_reason == "length"
 
@@ -798,7 +797,7 @@ async def test_a_model_that_does_not_open_has_failed_and_may_be_tried_again(make
 async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, monkeypatch):
     s = await make(load="on_demand")
     first = (await s.handle.server.attend({}, None)).model
-    monkeypatch.setattr(engine_server, "_identity", lambda *_: "a newer file")
+    monkeypatch.setattr(loaded_model, "identity_of", lambda *_: "a newer file")
     assert (await s.handle.server.attend({}, None)).model == first
     await s.model.load()
     assert (await s.handle.server.attend({}, None)).model == "a newer file"
@@ -806,8 +805,8 @@ async def test_what_an_engine_answers_with_is_the_file_that_it_has_loaded(make, 
 
 async def test_two_who_ask_at_once_load_it_once(make, monkeypatch):
     s = await make(load="on_demand")
-    opened, real = [], engine_server.open_engine
-    monkeypatch.setattr(engine_server, "open_engine", lambda *a, **k: opened.append(1) or real(*a, **k))
+    opened, real = [], loaded_model.open_engine
+    monkeypatch.setattr(loaded_model, "open_engine", lambda *a, **k: opened.append(1) or real(*a, **k))
     await asyncio.gather(*(s.handle.server.load() for _ in range(3)))
     assert len(opened) == 1
 
@@ -860,7 +859,7 @@ async def test_vectors_travel_the_whole_way(make):
 
 
 async def test_a_reader_of_vectors_who_leaves_ends_the_request(make):
-    setup = await make(pooling="last", scripted_tick_s=0.01)
+    setup = await make(pooling="last", model="builtin:scripted:0.01")
     answer = setup.model.generate(texts(*[500] * 2000))
     async with asyncio.timeout(WAIT_S):
         await anext(answer)

@@ -5,32 +5,60 @@ import json
 import math
 import pickle
 import re
+from dataclasses import asdict
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.cli import app
 from cobali_ray.core.request import SamplingParams
+from cobali_ray.engine import opening
 from cobali_ray.errors import ConfigError, QueueFullError
-from cobali_ray.settings import NOT_SETTINGS, EngineSettings, read_settings
+from cobali_ray.settings import NOT_SETTINGS, PLACES, EngineSettings, read_settings
+from cobali_ray.settings.engine import GROUPS
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def limits_of(**values):
     settings = read_settings(values)
-    return settings.limits(n_ctx_slot=settings.n_ctx, n_cells=settings.n_slots_used * settings.n_ctx)
+    n_ctx = settings.llama.n_ctx
+    return settings.limits.on(n_ctx, n_cells=settings.limits.n_slots * n_ctx)
 
 
 def test_the_environment_wins_over_the_file(monkeypatch):
     monkeypatch.setenv("COBALI_N_SLOTS", "3")
     monkeypatch.setenv("COBALI_API_KEYS", "one, two")
-    assert read_settings({"n_slots": 8}).n_slots == 3
-    assert EngineSettings.model_validate({"n_slots": 8}).n_slots == 3, "as Serve reads serve_config.yaml"
-    assert read_settings({}).api_keys == ("one", "two")
+    assert read_settings({"n_slots": 8}).limits.n_slots == 3
+    assert read_settings({}).api.api_keys == ("one", "two")
+    assert EngineSettings(n_slots=8).limits.n_slots == 8, "what is made in code is what it says"
+
+
+def test_each_setting_has_one_name_and_one_place():
+    settings = EngineSettings()
+    assert settings.values().keys() == PLACES.keys()
+    assert len(PLACES) == sum(map(len, (asdict(getattr(settings, group)) for group in GROUPS))) + sum(
+        name not in GROUPS for name in EngineSettings.model_fields
+    ), "no two groups have a setting of one name"
+    assert {name for name in PLACES if name not in settings.model_dump()} == {"api_keys", "otlp_endpoint"}
+
+
+def test_other_values_are_put_into_their_groups():
+    settings = EngineSettings(n_slots=2, api_keys=["k"]).replaced(n_slots=3, n_ctx=64, model_id="m")
+    assert EngineSettings(**settings.values()) == settings
+    assert (settings.limits.n_slots, settings.llama.n_ctx, settings.names) == (3, 64, ("m",))
+    assert settings.api.api_keys == ("k",)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_group_is_written_in_a_file(group):
+    with pytest.raises(ConfigError, match="there is no such setting"):
+        read_settings({group: {}})
 
 
 @pytest.mark.parametrize("value", [("a", "b"), ["a", "b"], "a,b", "a, b,"])
@@ -41,7 +69,7 @@ def test_names_may_be_a_list_or_a_comma_list(value):
 @pytest.mark.parametrize("name", ["flash_attn", "device_sampling"])
 @pytest.mark.parametrize("word", ["on", "off", "auto"])
 def test_bare_words_of_yaml_are_no_booleans(name, word):
-    assert getattr(read_settings(yaml.safe_load(f"{name}: {word}")), name) == word
+    assert read_settings(yaml.safe_load(f"{name}: {word}")).values()[name] == word
 
 
 @pytest.mark.parametrize(
@@ -52,8 +80,6 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"n_slots": 0}, "n_slots", "got 0", id="too-small"),
         pytest.param({"n_slots": 257}, "n_slots", "got 257", id="too-many"),
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
-        pytest.param({"mode": "batch"}, "mode", "continuous", id="no-such-mode"),
-        pytest.param({"prefill_order": "lifo"}, "prefill_order", "packed", id="no-such-order"),
         pytest.param({"selector": "gpu"}, "selector", "cuda", id="no-such-selector"),
         pytest.param({"replicas": 2, "min_replicas": 3}, "min_replicas", "replicas: 2", id="least-of-most"),
         pytest.param(
@@ -85,7 +111,10 @@ def test_a_bad_setting_is_named(values, setting, words):
 
 
 FLOATS = sorted(
-    name for name, field in EngineSettings.model_fields.items() if "float" in str(field.annotation)
+    name
+    for kind in (EngineSettings, *GROUPS.values())
+    for name, hint in get_type_hints(kind).items()
+    if name in PLACES and "float" in str(hint)
 )
 
 
@@ -196,9 +225,7 @@ def test_every_variable_of_the_repository_is_read_by_somebody(monkeypatch):
     for name in NOT_SETTINGS:
         monkeypatch.setenv(name, "x")
     read_settings({})
-    assert {name.removeprefix("COBALI_").lower() for name in named - NOT_SETTINGS} <= {
-        *EngineSettings.model_fields
-    }
+    assert {name.removeprefix("COBALI_").lower() for name in named - NOT_SETTINGS} <= {*PLACES}
 
 
 MEASURING = {"bench", "run.py", "trace", "terminal"}
@@ -223,14 +250,14 @@ def test_an_error_names_only_settings_that_there_are():
     paths = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in MEASURING]
     named = {name for path in paths for name in names_in(ast.parse(path.read_text()))}
     assert {"n_ctx", "strict", "max_body_bytes", "model"} <= named
-    unknown = named - {*EngineSettings.model_fields, *OTHER_NAMES}
+    unknown = named - {*PLACES, *OTHER_NAMES}
     assert not {name for name in unknown if not name.startswith("--")}
 
 
 @pytest.mark.parametrize("what", ["requests", "tokens", "bytes of request bodies"])
 def test_a_full_queue_names_a_setting(what):
     (name,) = re.findall(r"setting (\w+)", str(QueueFullError(what, 1, 1.0)))
-    assert name in EngineSettings.model_fields
+    assert name in PLACES
 
 
 def test_no_option_takes_somebody_else_s_key_from_the_environment():
@@ -273,15 +300,14 @@ def test_a_bad_value_in_the_environment_is_named(monkeypatch):
     ],
 )
 def test_the_cache_is_unified_where_it_is_overcommitted(values, unified):
-    assert read_settings(values).unified is unified
+    assert read_settings(values).llama.unified is unified
 
 
 @pytest.mark.parametrize(
     ("values", "n_slots", "chunk", "budget"),
     [
         pytest.param({}, 16, 512, 528, id="a-chunk-beside-a-token-for-every-slot"),
-        pytest.param({"mode": "sequential"}, 1, 4096, 4096, id="one-slot-whole-prompts"),
-        pytest.param({"mode": "sequential", "token_budget": 4}, 1, 4096, 4096, id="budget-is-not-asked"),
+        pytest.param({"n_slots": 1, "prefill_chunk": 0}, 1, 4096, 4096, id="one-slot-whole-prompts"),
         pytest.param({"prefill_chunk": 0}, 16, 4096, 4112, id="whole-prompts"),
         pytest.param({"token_budget": 64}, 16, 512, 64, id="own-budget"),
         pytest.param({"n_slots": 1, "n_ctx": 16}, 1, 512, 16, id="never-more-than-the-cache-holds"),
@@ -293,15 +319,18 @@ def test_modes_become_limits(values, n_slots, chunk, budget):
 
 
 def test_host_memory_is_counted_in_whole_cells():
-    settings = read_settings({"host_cache_mib": 1})
-    limits = settings.limits(n_ctx_slot=100, n_cells=1600, cell_bytes=1000, host_bytes=1_000_999)
-    assert (limits.n_host_cells, limits.cell_bytes) == (1000, 1000)
-    assert settings.limits(n_ctx_slot=100, n_cells=1600, host_bytes=1 << 30).n_host_cells == 0
+    backend = ScriptedBackend()
+    limits = opening.limits_of(backend, read_settings({"host_cache_mib": 1}))
+    assert limits.cell_bytes == backend.measure_cell()
+    assert limits.n_host_cells == (1 << 20) // limits.cell_bytes
+    assert opening.limits_of(backend, read_settings({"host_cache_mib": 0})).n_host_cells == 0
 
 
 def test_limits_take_what_the_backend_really_opened():
-    limits = read_settings({"max_queue": 7}).limits(n_ctx_slot=100, n_cells=1600, cuts_tails=False)
-    assert (limits.n_ctx_slot, limits.n_cells, limits.max_queue) == (100, 1600, 7)
+    backend = ScriptedBackend(n_slots=16, n_ctx_slot=100, n_cells=1500)
+    backend.cuts_tails = False
+    limits = opening.limits_of(backend, read_settings({"max_queue": 7, "n_ctx": "auto"}))
+    assert (limits.n_ctx_slot, limits.n_cells, limits.max_queue) == (100, 1500, 7)
     assert limits.min_prefix == 0, "a cache that cannot cut tails reuses nothing"
 
 
@@ -309,17 +338,12 @@ def test_the_repository_s_config_is_valid():
     config = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text())
     (application,) = config["applications"]
     assert application["import_path"] == "cobali_ray.actors.app:build"
-    EngineSettings.model_validate(application["args"])
-
-
-def test_a_misspelt_key_of_the_config_is_named_by_what_serve_calls():
-    with pytest.raises(ValidationError, match="n_slotz"):
-        EngineSettings.model_validate({"n_slotz": 4})
+    read_settings(application["args"])
 
 
 def test_settings_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
-        EngineSettings().n_slots = 4
+        EngineSettings().model = "other"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +356,7 @@ def test_what_no_browser_sends_is_no_origin(origin):
 
 def test_origins_are_read_like_other_lists():
     asked = read_settings({"allowed_origins": "https://chat.example:8443,null,app://x"})
-    assert asked.allowed_origins == ("https://chat.example:8443", "null", "app://x")
+    assert asked.api.allowed_origins == ("https://chat.example:8443", "null", "app://x")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from cobali_ray.actors import serving
 from cobali_ray.cli import serve
 from cobali_ray.errors import CobaliError
-from cobali_ray.settings import EngineSettings
+from cobali_ray.settings import PLACES
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ print(*try_all(), "tried", sep="\\n")
 
 def cases():
     """Return for each case settings as `NAME=VALUE`: every one of them, with others beside it at random."""
-    draw, names = random.Random(SEED), list(EngineSettings.model_fields)
+    draw, names = random.Random(SEED), list(PLACES)
     for i in range(N_CASES):
         chosen = [names[i % len(names)], *draw.sample(names, draw.choice([0, 0, 0, 1, 2]))]
         yield [f"{name}={draw.choice(VALUES)}" for name in dict.fromkeys(chosen)]

@@ -151,25 +151,6 @@ def test_other_vllm_values(value, name, labels, expected):
     assert value(f"vllm:{name}", **WHO, **labels) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("prompt_tokens_total", 128),
-        ("prompt_tokens_cached_total", 30),
-        ("prompt_seconds_total", 0.09),
-        ("tokens_predicted_total", 12),
-        ("tokens_predicted_seconds_total", 0.24),
-        ("n_decode_total", 4),
-        ("n_tokens_max", 90),
-        ("requests_processing", 4),
-        ("requests_deferred", 2),
-        ("n_busy_slots_per_decode", 4),
-    ],
-)
-def test_llamacpp_values(value, name, expected):
-    assert value(f"llamacpp:{name}") == pytest.approx(expected)
-
-
 def test_a_scrape_before_the_first_tick_has_every_family(text):
     names = {family.name for family in text_string_to_metric_families(make_collector().exposition())}
     assert names == {family.name for family in text_string_to_metric_families(text)}
@@ -196,7 +177,7 @@ def test_every_sample_says_whose_it_is():
     families = text_string_to_metric_families(render(make_collector(engine_id="7").snapshot(), presence))
     samples = [sample for family in families for sample in family.samples]
     assert {sample.labels["engine"] for sample in samples} == {"7"}
-    assert {sample.name.split("_")[0].split(":")[0] for sample in samples} == {"cobali", "vllm", "llamacpp"}
+    assert {sample.name.split("_")[0].split(":")[0] for sample in samples} == {"cobali", "vllm"}
 
 
 def test_several_engines_stand_together_under_each_name():

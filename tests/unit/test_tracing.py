@@ -15,11 +15,10 @@ from structlog.testing import capture_logs
 from test_serve_client import WAIT_S, Setup
 
 from cobali_ray.api.app import build_api
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.core.events import End, RequestStats
 from cobali_ray.core.request import Request, TraceLink
 from cobali_ray.errors import ConfigError, DeadlineExceededError, RequestCancelledError
-from cobali_ray.settings import read_settings
+from cobali_ray.settings import ApiSettings, read_settings
 from cobali_ray.telemetry.tracing import _W3C as W3C
 from cobali_ray.telemetry.tracing import Tracing
 
@@ -343,7 +342,7 @@ async def test_a_tracer_that_fails_changes_no_answer(receiver, monkeypatch, part
                 answers = [await http.post("/v1/completions", json=body) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 200]
         await stack.setup.idle()
-        assert not server._done, "no control call stays open"
+        assert not server._requests, "no control call stays open"
         monkeypatch.undo()
     failed = [line for line in logs if line["event"] == "telemetry_failed"]
     assert len(failed) == 1 + (part == "end"), "once in each process"
@@ -394,7 +393,7 @@ from cobali_ray.actors.tracing import open_tracing
 from cobali_ray.settings import EngineSettings
 import cobali_ray.api.app
 settings = EngineSettings(model="builtin:scripted")
-assert open_tracing(settings.otlp_endpoint, "engine") is None
+assert open_tracing(settings.server.otlp_endpoint, "engine") is None
 assert EngineServer(settings)._tracer is None
 unwanted = ("cobali_ray.telemetry.tracing", "opentelemetry.exporter.otlp")
 print([name for name in sys.modules if name.startswith(unwanted)])

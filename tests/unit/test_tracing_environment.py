@@ -50,18 +50,18 @@ def spoken(caplog):
 @pytest.mark.parametrize("word", ["true", " TRUE "])
 def test_a_disabled_sdk_means_no_tracing(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
-    assert open_tracing(SETTINGS.otlp_endpoint, "ingress") is None
+    assert open_tracing(SETTINGS.server.otlp_endpoint, "ingress") is None
     assert EngineTracer.open(SETTINGS, "0") is None
 
 
 def test_without_the_exporter_nothing_starts_that_was_to_trace(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, when imported
-        from cobali_ray.actors.app import build
+        from cobali_ray.actors.app import join
     monkeypatch.setattr(extras, "find_spec", {"opentelemetry.sdk": object()}.get)
     require_tracing(EngineSettings())
     with pytest.raises(MissingExtraError, match=r"\[otel\]"):
-        build(SETTINGS)
+        join(SETTINGS)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     require_tracing(SETTINGS)
 
@@ -69,7 +69,7 @@ def test_without_the_exporter_nothing_starts_that_was_to_trace(monkeypatch):
 @pytest.mark.parametrize("word", ["false", "", "1"])
 def test_anything_else_is_no_disabled_sdk(monkeypatch, word):
     monkeypatch.setenv("OTEL_SDK_DISABLED", word)
-    tracing = open_tracing(SETTINGS.otlp_endpoint, "ingress")
+    tracing = open_tracing(SETTINGS.server.otlp_endpoint, "ingress")
     link = tracing.begin("POST", "/v1/completions", {}).link("chat", "tiny")
     assert link.traceparent.startswith("00-")
     tracing.close()

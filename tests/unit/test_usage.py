@@ -17,7 +17,7 @@ from cobali_ray.telemetry.exposition import Counts, render_all
 from cobali_ray.telemetry.usage import Usage, usage_of
 
 WAIT = "input()"
-ASK = "import json; from cobali_ray.actors.usage import beside; print(json.dumps(beside()))"
+ASK = "import json; from cobali_ray.telemetry.usage import beside; print(json.dumps(beside()))"
 SERVE = f"""
 import subprocess, sys
 python = {sys.executable!r}

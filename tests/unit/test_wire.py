@@ -45,7 +45,13 @@ BROKEN = [
     (["a", b"rows", 5], "a"),
     (["a", [None, ["NoSuch"], list(STATS), None]], "a"),
 ]
-VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True}
+VALUES = {
+    "str": "what",
+    "int": 7,
+    "float": 2.5,
+    "bool": True,
+    "str | tuple[str | int, ...]": ("messages", 0),
+}
 
 
 def over(events):

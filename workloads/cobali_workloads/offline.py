@@ -12,7 +12,13 @@ from cobali_ray.core.events import Delta, End, RequestStats, Word
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.engine.opening import Policy
 from cobali_ray.errors import PromptTooLongError
+
+SEQUENTIAL = {"n_slots": 1, "prefill_chunk": 0, "token_budget": None, "kv_cells": None}
+"""Settings for one request at a time, whose prompt is computed whole: the baseline."""
+ARRIVAL = Policy(prefill_order="fcfs")
+"""Prompts in the order of their arrival, as in the original."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import EngineSettings, read_settings
-from cobali_workloads.load.prompts_file import read_prompts, read_text
-from cobali_workloads.offline import RunReport, run_offline
+from cobali_ray.settings import EngineSettings, read_settings, read_text
+from cobali_workloads.load.prompts import read_prompts
+from cobali_workloads.offline import ARRIVAL, SEQUENTIAL, RunReport, run_offline
 
 SHARES = (0.5, 0.9, 0.99)
 LATENCIES = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
@@ -48,14 +48,12 @@ class RunOptions:
         if n_ctx < 16:
             raise ConfigError("--ctx", f"{self.ctx} cells / {self.max_slots} slots = {n_ctx} tokens each")
         values: dict[str, Any] = {
-            "mode": "sequential" if sequential else "continuous",
             "n_slots": self.max_slots,
             "n_ctx": n_ctx,
             "prefill_chunk": self.prefill_chunk,
             "itl_target_ms": "off",
-            "prefill_order": "fcfs",
         }
-        return read_settings(values | self.settings)
+        return read_settings(values | self.settings | (SEQUENTIAL if sequential else {}))
 
 
 def run_command(options: RunOptions, console: Console, *, show: bool = False) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def _run(
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(name, total=len(requests))
-            make = partial(engine_on, backend, settings)
+            make = partial(engine_on, backend, settings, policy=ARRIVAL)
             return run_offline(make, requests, on_end=lambda _: bar.advance(task))
     finally:
         backend.close()

@@ -1,7 +1,7 @@
 """A body of Anthropic's API -> the chat that it means. Pure.
 
 The places of what is said change on the way (results of tools become messages, turns of one role become one),
-so the names in errors are written back (`Names`).
+so the paths in errors are led back (`Names`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from cobali_ray.api.anthropic.body import CountBody, CustomTool, MessagesBody, OneMessage
-from cobali_ray.api.body import model_of
+from cobali_ray.api.body import MISSING, model_of
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.api.tools import MAX_TOOLS
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 NEUTRAL_FIELDS = frozenset(
     {
@@ -46,7 +46,7 @@ REMINDER: Final = "<system-reminder>\n{text}\n</system-reminder>"
 """How the model is told what a system message between turns says; Claude Code's own words for it."""
 
 Block: TypeAlias = dict[str, Any]
-Placed: TypeAlias = tuple[Block, str]
+Placed: TypeAlias = tuple[Block, Path]
 """A part of a chat's message, and its place in the body."""
 
 
@@ -77,39 +77,38 @@ def chat_of(body: CountBody) -> tuple[ChatBody, Names]:
 class Names:
     """What Anthropic's API calls the fields of a chat."""
 
-    def __init__(self, places: list[list[str]]) -> None:
+    def __init__(self, places: list[list[Path]]) -> None:
         self._places = places
 
-    def __call__(self, text: str) -> str:
-        """Write a text in these names."""
-        text = _MESSAGE.sub(self._place, text)
-        for pattern, name in _OTHERS:
-            text = pattern.sub(name, text)
-        return text
+    def __call__(self, path: Path) -> str:
+        """Return the name of a field that is given by its path in the chat."""
+        return dotted(self._own(path))
 
-    def _place(self, found: re.Match[str]) -> str:
-        message, part = found["message"], found["part"]
-        try:
-            places = self._places[int(message)]
-            return places[0] if part is None else places[int(part)]
-        except IndexError:
-            return found[0]
+    def _own(self, path: Path) -> Path:
+        match path:
+            case "messages", int(message), "content", int(part), *rest if message < len(self._places):
+                places = self._places[message]
+                return (*places[min(part, len(places) - 1)], *(["source"] if "image_url" in rest else rest))
+            case "messages", int(message), *_ if message < len(self._places):
+                return self._places[message][0]
+            case "tools", int(tool), "function", "parameters", *rest:
+                return ("tools", tool, "input_schema", *rest)
+            case "tools", int(tool), "function", *rest:
+                return ("tools", tool, *rest)
+            case "tool_choice", "function", *rest:
+                return ("tool_choice", *rest)
+            case "response_format", "json_schema", *rest:
+                return ("output_config", "format", *rest)
+            case str(name), *rest:
+                return (*_NAMES.get(name, (name,)), *rest)
+        return path
 
 
-_MESSAGE = re.compile(r"messages\[(?P<message>\d+)\](?:\.content)?(?:\[(?P<part>\d+)\])?")
-_OTHERS = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"\.image_url(?:\.url)?\b", ".source"),
-        (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
-        (r"(tools\[\d+\])\.function", r"\1"),
-        (r"\btool_choice\.function\.name", "tool_choice.name"),
-        (r"\bresponse_format\.json_schema\.schema", "output_config.format.schema"),
-        (r"\breasoning_budget\b", "thinking.budget_tokens"),
-        (r"\breasoning_effort\b", "output_config.effort"),
-        (r"^stop$|\bstop strings\b", "stop_sequences"),
-    )
-)
+_NAMES: Final[Mapping[str, Path]] = {
+    "reasoning_budget": ("thinking", "budget_tokens"),
+    "reasoning_effort": ("output_config", "effort"),
+    "stop": ("stop_sequences",),
+}
 
 
 class Turns:
@@ -123,26 +122,26 @@ class Turns:
 
     def __init__(self, body: CountBody) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.places: list[list[str]] = []
+        self.places: list[list[Path]] = []
         """Of each message, those of its parts."""
-        self._system = [] if body.system is None else _texts(body.system, "system")
+        self._system = [] if body.system is None else _texts(body.system, ("system",))
         self._results: list[tuple[dict[str, Any], list[Placed]]] = []
         self._said: list[Placed] = []
         for index, raw in enumerate(body.messages):
-            self._take(model_of(OneMessage, raw, f"messages[{index}]"), f"messages[{index}].content")
+            self._take(model_of(OneMessage, raw, ("messages", index)), ("messages", index, "content"))
         self._flush()
         if not self.messages:
-            raise InvalidParameterError("messages", "messages have no content")
+            raise InvalidParameterError("messages", "have no content")
         last = self.messages[-1]
         if "tool_calls" in last:
             place = self.places[-1][0]
-            raise InvalidParameterError(place, f"{place}: a tool_use needs its tool_result after it")
+            raise InvalidParameterError(place, ": a tool_use needs its tool_result after it")
         self.goes_on = last["role"] == "assistant" and bool(last["content"])
         """Whether the answer goes on from the last message."""
 
-    def _take(self, message: OneMessage, where: str) -> None:
+    def _take(self, message: OneMessage, where: Path) -> None:
         if message.content is None:
-            raise InvalidParameterError(where, f"{where} must not be null")
+            raise InvalidParameterError(where, "must not be null")
         if message.role == "assistant":
             self._flush()
             self._answered(message.content, where)
@@ -154,7 +153,7 @@ class Turns:
         else:
             self._system += _texts(message.content, where)
 
-    def _heard(self, content: str | list[Block], where: str) -> None:
+    def _heard(self, content: str | list[Block], where: Path) -> None:
         for block, place in _placed(content, where):
             kind = block.get("type")
             if kind == "text":
@@ -168,7 +167,7 @@ class Turns:
         if not content:
             self._said.append((_text(""), where))
 
-    def _answered(self, content: str | list[Block], where: str) -> None:
+    def _answered(self, content: str | list[Block], where: Path) -> None:
         texts: list[str] = []
         reasoning: list[str] = []
         calls: list[dict[str, Any]] = []
@@ -205,7 +204,7 @@ class Turns:
             self._add({"role": "user", "content": _joined(self._said)}, [place for _, place in self._said])
         self._results, self._said = [], []
 
-    def _add(self, message: dict[str, Any], places: list[str]) -> None:
+    def _add(self, message: dict[str, Any], places: list[Path]) -> None:
         self.messages.append(message)
         self.places.append(places)
 
@@ -223,14 +222,14 @@ def _joined(parts: list[Placed]) -> str | list[Block]:
     return "\n".join(block["text"] for block in blocks)
 
 
-def _placed(content: str | list[Block], where: str) -> Iterator[Placed]:
+def _placed(content: str | list[Block], where: Path) -> Iterator[Placed]:
     if isinstance(content, str):
         yield _text(content), where
     else:
-        yield from ((block, f"{where}[{index}]") for index, block in enumerate(content))
+        yield from ((block, (*where, index)) for index, block in enumerate(content))
 
 
-def _texts(content: str | list[Block], where: str) -> list[Placed]:
+def _texts(content: str | list[Block], where: Path) -> list[Placed]:
     found = []
     for block, place in _placed(content, where):
         if (kind := block.get("type")) != "text":
@@ -239,15 +238,15 @@ def _texts(content: str | list[Block], where: str) -> list[Placed]:
     return found
 
 
-def _unknown(kind: Any, place: str, known: str) -> UnsupportedParameterError:
-    message = f"{place}: blocks of type {str(kind)[:32]!r} are not supported, only {known}"
-    return UnsupportedParameterError(f"{place}.type", message)
+def _unknown(kind: Any, place: Path, known: str) -> UnsupportedParameterError:
+    message = f": blocks of type {str(kind)[:32]!r} are not supported, only {known}"
+    return UnsupportedParameterError((*place, "type"), place, message)
 
 
-def _string(block: Block, name: str, place: str) -> str:
+def _string(block: Block, name: str, place: Path) -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise InvalidParameterError(f"{place}.{name}", f"{place}.{name} must be a string")
+        raise InvalidParameterError((*place, name), "must be a string")
     return value
 
 
@@ -255,33 +254,31 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _image(block: Block, place: str) -> Block:
+def _image(block: Block, place: Path) -> Block:
     """Return an image as OpenAI's chats have it."""
     source = block.get("source")
     if not isinstance(source, dict):
-        raise InvalidParameterError(f"{place}.source", f"{place}.source must be an object")
+        raise InvalidParameterError((*place, "source"), "must be an object")
     kind = source.get("type")
     if kind == "url":
-        url = _string(source, "url", f"{place}.source")
+        url = _string(source, "url", (*place, "source"))
     elif kind == "base64":
-        media_type, data = (_string(source, name, f"{place}.source") for name in ("media_type", "data"))
+        media_type, data = (_string(source, name, (*place, "source")) for name in ("media_type", "data"))
         url = f"data:{media_type};base64,{data}"
     else:
         raise UnsupportedParameterError(
-            f"{place}.source.type", f"{place}: images of type {str(kind)[:32]!r} are not supported"
+            (*place, "source", "type"), place, f": images of type {str(kind)[:32]!r} are not supported"
         )
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _result(block: Block, place: str) -> tuple[dict[str, Any], list[Placed]]:
+def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
     """Return a tool's message without its content, and the parts of that."""
     call_id, content = _string(block, "tool_use_id", place), block.get("content")
     if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in _list(content)):
-        raise InvalidParameterError(
-            f"{place}.content", f"{place}.content must be a string or a list of blocks"
-        )
+        raise InvalidParameterError((*place, "content"), "must be a string or a list of blocks")
     parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
-    for part, where in _placed(content or "", f"{place}.content"):
+    for part, where in _placed(content or "", (*place, "content")):
         if (kind := part.get("type")) == "image":
             parts.append((_image(part, where), where))
         elif kind == "text":
@@ -295,23 +292,21 @@ def _list(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _call(block: Block, place: str) -> dict[str, Any]:
+def _call(block: Block, place: Path) -> dict[str, Any]:
     name, call_id, given = _string(block, "name", place), _string(block, "id", place), block.get("input", {})
     if not name or not isinstance(given, dict):
-        raise InvalidParameterError(place, f"{place}: a tool_use needs a name, and an object as its input")
+        raise InvalidParameterError(place, ": a tool_use needs a name, and an object as its input")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": given}}
 
 
 def _tools(given: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if len(given) > MAX_TOOLS:
-        raise InvalidParameterError("tools", f"tools must have at most {MAX_TOOLS} entries, got {len(given)}")
+        raise InvalidParameterError("tools", f"must have at most {MAX_TOOLS} entries, got {len(given)}")
     for index, raw in enumerate(given):
-        where, kind = f"tools[{index}]", raw.get("type")
+        where, kind = ("tools", index), raw.get("type")
         if kind not in {None, "custom"}:
-            message = (
-                f"{where}: tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
-            )
-            raise UnsupportedParameterError(f"{where}.type", message)
+            message = f": tools of type {str(kind)[:32]!r} are not run by this server, only custom ones"
+            raise UnsupportedParameterError((*where, "type"), where, message)
         tool = model_of(CustomTool, raw, where)
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         yield {"type": "function", "function": function | {"strict": tool.strict}}
@@ -323,7 +318,7 @@ def _choice(body: CountBody) -> dict[str, Any]:
         return {}
     if choice.type == "tool":
         if choice.name is None:
-            raise InvalidParameterError("tool_choice.name", "missing required parameter: tool_choice.name")
+            raise InvalidParameterError(("tool_choice", "name"), MISSING)
         told: Any = {"type": "function", "function": {"name": choice.name}}
     else:
         told = "required" if choice.type == "any" else choice.type

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import ConfigDict, Field, PlainValidator
 
-from cobali_ray.api.body import model_of
+from cobali_ray.api.body import MISSING, model_of
 from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
@@ -28,6 +28,7 @@ from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import (
     InvalidParameterError,
     NoInfillError,
+    Path,
     PromptTooLongError,
     TooManyTokensError,
     UnsupportedParameterError,
@@ -167,23 +168,23 @@ def completion_of(body: NativeBody, words: Words, card: ModelCard, gone: Gone) -
     """Return the completion that a body asks for. Raises BadRequestError."""
     n_predict = body.n_predict
     if n_predict is not None and n_predict < -2:
-        raise InvalidParameterError("n_predict", f"n_predict must be at least -2, got {n_predict}")
+        raise InvalidParameterError("n_predict", f"must be at least -2, got {n_predict}")
     if body.id_slot not in (None, -1):
-        raise UnsupportedParameterError("id_slot", "id_slot must be -1: the scheduler chooses the slot")
+        raise UnsupportedParameterError("id_slot", "must be -1: the scheduler chooses the slot")
     n_probs = body.n_probs or 0
     if n_probs and body.post_sampling_probs:
         raise UnsupportedParameterError(
-            "post_sampling_probs", "post_sampling_probs is not supported: n_probs returns the model's own"
+            "post_sampling_probs", "is not supported: n_probs returns the model's own"
         )
     if not 0 <= n_probs <= MAX_TOP_LOGPROBS:
-        raise InvalidParameterError("n_probs", f"n_probs must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
+        raise InvalidParameterError("n_probs", f"must be in [0, {MAX_TOP_LOGPROBS}], got {n_probs}")
     reader = _Reader(words, card, gone, n_predict if n_predict and n_predict > 0 else 1)
     parts = reader.infill(body) if isinstance(body, InfillBody) else reader.prompts(body.prompt)
     asked, param = (body.n, "n") if body.n_cmpl is None else (body.n_cmpl, "n_cmpl")
     n = 1 if asked is None else asked
     if not 1 <= n * len(parts) <= MAX_CHOICES:
         param = param if n != 1 else "prompt"
-        raise InvalidParameterError(param, f"{param}: 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
+        raise InvalidParameterError(param, f": 1 to {MAX_CHOICES} answers, got {n * len(parts)}")
     prompts = tuple(part if isinstance(part, str) else words.detokenize(part, gone=gone) for part in parts)
     values: dict[str, Any] = {name: getattr(body, name) for name in GenerationBody.model_fields}
     if body.samplers is not None:
@@ -213,7 +214,7 @@ def _only(samplers: list[str]) -> dict[str, Any]:
     known = [name for name in named if name in SAMPLERS]
     if known != sorted(set(known), key=SAMPLERS.index):
         raise UnsupportedParameterError(
-            "samplers", f"samplers must be in this order, each at most once: {', '.join(SAMPLERS)}"
+            "samplers", f"must be in this order, each at most once: {', '.join(SAMPLERS)}"
         )
     off: dict[str, Any] = {}
     for name in SAMPLERS:
@@ -226,9 +227,9 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
     """Return the request for vectors that a body makes, and what it calls the texts."""
     texts, param = (body.content, "content") if body.input is None else (body.input, "input")
     if texts is None or (body.input is not None and body.content is not None):
-        raise InvalidParameterError("content", "exactly one of content and input is needed")
+        raise InvalidParameterError("content", ": exactly one of content and input is needed")
     if body.embd_normalize not in (None, 2):
-        raise UnsupportedParameterError("embd_normalize", "embd_normalize must be 2: vectors have length 1")
+        raise UnsupportedParameterError("embd_normalize", "must be 2: vectors have length 1")
     return EmbeddingBody.model_construct(model=body.model, input=texts), param
 
 
@@ -241,13 +242,13 @@ class _Reader:
     def prompts(self, value: Any) -> list[Part]:
         """Return each prompt, as text or as tokens."""
         if value is None:
-            raise InvalidParameterError("prompt", "missing required parameter: prompt")
+            raise InvalidParameterError("prompt", MISSING)
         many = isinstance(value, list) and not any(type(one) is int for one in value)
         if not many:
-            return [self._prompt(value, "prompt")]
+            return [self._prompt(value, ("prompt",))]
         if not 0 < len(value) <= MAX_CHOICES:
-            raise InvalidParameterError("prompt", f"prompt must hold 1 to {MAX_CHOICES} prompts")
-        return [self._prompt(one, f"prompt[{index}]") for index, one in enumerate(value)]
+            raise InvalidParameterError("prompt", f"must hold 1 to {MAX_CHOICES} prompts")
+        return [self._prompt(one, ("prompt", index)) for index, one in enumerate(value)]
 
     def infill(self, body: InfillBody) -> list[Part]:
         """Return the one prompt of an infill. Raises NoInfillError."""
@@ -256,9 +257,9 @@ class _Reader:
             raise NoInfillError(self._card.model_id)
         line = body.prompt if body.prompt is not None else ""
         if not isinstance(line, str):
-            raise InvalidParameterError("prompt", "prompt must be a string")
+            raise InvalidParameterError("prompt", "must be a string")
         extra = [
-            model_of(InfillExtra, one, f"input_extra[{index}]")
+            model_of(InfillExtra, one, ("input_extra", index))
             for index, one in enumerate(body.input_extra or [])
         ]
         room = self._card.n_ctx_slot - self._n_predict
@@ -283,16 +284,16 @@ class _Reader:
             return None
         pairs = list(value.items()) if isinstance(value, dict) else value
         if not isinstance(pairs, list) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
-            raise InvalidParameterError("logit_bias", "logit_bias must be an object or a list of pairs")
+            raise InvalidParameterError("logit_bias", "must be an object or a list of pairs")
         if len(pairs) > MAX_BIASES:
             raise InvalidParameterError(
-                "logit_bias", f"logit_bias must have at most {MAX_BIASES} entries, got {len(pairs)}"
+                "logit_bias", f"must have at most {MAX_BIASES} entries, got {len(pairs)}"
             )
         found: dict[str, float] = {}
         for key, given in pairs:
             bias = NEVER if given is False else given
             if isinstance(bias, bool) or not isinstance(bias, int | float):
-                raise InvalidParameterError("logit_bias", "logit_bias: a bias must be a number or false")
+                raise InvalidParameterError("logit_bias", ": a bias must be a number or false")
             if isinstance(key, str) and not key.isdigit():
                 ids = self._words.tokenize(key, add_special=False, parse_special=False, n_most=MAX_BIASES)
             else:
@@ -300,18 +301,16 @@ class _Reader:
             found |= {str(one): float(bias) for one in ids}
         return found
 
-    def _prompt(self, value: Any, where: str) -> Part:
+    def _prompt(self, value: Any, where: Path) -> Part:
         if isinstance(value, dict):
             if value.get("multimodal_data"):
-                raise UnsupportedParameterError(
-                    f"{where}.multimodal_data", f"{where}.multimodal_data is not supported on this route"
-                )
+                raise UnsupportedParameterError((*where, "multimodal_data"), "is not supported on this route")
             value = value.get("prompt_string")
-            where = f"{where}.prompt_string"
+            where = (*where, "prompt_string")
         if isinstance(value, str):
             return value
         if not isinstance(value, list) or not value:
-            raise InvalidParameterError(where, f"{where} must be a string or a list of strings and token ids")
+            raise InvalidParameterError(where, "must be a string or a list of strings and token ids")
         tokens: list[int] = []
         for index, one in enumerate(value):
             if isinstance(one, str):
@@ -319,9 +318,7 @@ class _Reader:
             elif type(one) is int:
                 tokens.append(one)
             else:
-                raise InvalidParameterError(
-                    f"{where}[{index}]", f"{where}[{index}]: neither text nor a token id"
-                )
+                raise InvalidParameterError((*where, index), ": neither text nor a token id")
             self._bound(len(tokens))
         return tokens
 

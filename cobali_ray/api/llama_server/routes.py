@@ -28,9 +28,9 @@ from cobali_ray.api.llama_server.body import (
 from cobali_ray.api.openapi import READING, TELLING, errors, generation_responses, get, takes
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import ChatBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import Request
+from cobali_ray.settings import ApiSettings
 
 _OF_MODEL: dict[str, Any] = {
     "parameters": [{"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}]

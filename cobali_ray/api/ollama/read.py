@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from cobali_ray.api.body import model_of
 from cobali_ray.api.fields import judge
 from cobali_ray.api.ollama.body import AskedBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage, Options
 from cobali_ray.api.schema import ChatBody, CompletionBody
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 NEUTRAL_FIELDS = frozenset({"shift", "truncate"})
 """Nothing is shifted or cut here: what is too long is refused."""
@@ -64,7 +63,7 @@ def raw_of(body: OllamaGenerateBody) -> CompletionBody:
     """Return the completion that a raw prompt is. Raises UnsupportedParameterError."""
     for name in ("system", "images", "context"):
         if getattr(body, name):
-            raise UnsupportedParameterError(name, f"{name} is not supported with raw")
+            raise UnsupportedParameterError(name, "is not supported with raw")
     n_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return model_of(CompletionBody, {"prompt": body.prompt, "logprobs": n_logprobs} | _shared(body))
 
@@ -77,29 +76,23 @@ def ignored_of(body: AskedBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, 
         options.model_extra,
         NEUTRAL_OPTIONS,
         REFUSED_OPTIONS,
-        where="options.",
+        where=("options",),
         named_as="options.",
         strict=strict,
     )
     return (*found, "options.num_ctx") if (options.num_ctx or 0) > n_ctx_slot else found
 
 
-def named(text: str) -> str:
-    """Write the names of a chat's fields in a text as Ollama's API has them."""
-    for pattern, name in _NAMES:
-        text = pattern.sub(name, text)
-    return text
-
-
-_NAMES = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"(messages\[\d+\])\.content\[\d+\](?:\.image_url)?(?:\.url)?", r"\1.images"),
-        (r"\bresponse_format\.json_schema\.schema", "format"),
-        (r"^(?=(?:stop|seed|temperature|top_[kp]|(?:min|typical)_p|(?:repeat|presence|frequency)_penalty)\b)",
-         "options."),
-    )
-)  # fmt: skip
+def named(path: Path) -> str:
+    """Return what Ollama's API calls a field of a chat."""
+    match path:
+        case "messages", int(index), "content", int(), *_:
+            path = ("messages", index, "images")
+        case "response_format", "json_schema", "schema", *rest:
+            path = ("format", *rest)
+        case str(name), *_ if name in Options.model_fields:
+            path = ("options", *path)
+    return dotted(path)
 
 
 def _messages(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,7 +100,7 @@ def _messages(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     open_calls: list[tuple[str, str]] = []
     """Ids and names of calls without a result: results may name neither."""
     for index, raw in enumerate(given):
-        one = model_of(OllamaMessage, raw, f"messages[{index}]")
+        one = model_of(OllamaMessage, raw, ("messages", index))
         message: dict[str, Any] = {"role": one.role, "content": _content(one.content, one.images)}
         if one.thinking:
             message["reasoning_content"] = one.thinking
@@ -189,5 +182,5 @@ def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
     if asked in {None, ""}:
         return None
     if asked != "json":
-        raise InvalidParameterError("format", f"format must be json or a schema, got {asked[:32]!r}")
+        raise InvalidParameterError("format", f"must be json or a schema, got {asked[:32]!r}")
     return {"type": "json_object"}

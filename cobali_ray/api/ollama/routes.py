@@ -16,7 +16,7 @@ from fastapi import Request as HttpRequest
 
 from cobali_ray import __version__
 from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.body import parse
+from cobali_ray.api.body import MISSING, parse
 from cobali_ray.api.embeddings import Embeddings, Wanted
 from cobali_ray.api.fields import judge
 from cobali_ray.api.fleet import Fleet, Model
@@ -46,10 +46,10 @@ from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_o
 from cobali_ray.api.openapi import READING, errors, get, takes, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import EmbeddingBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.stats import ModelCard
 from cobali_ray.errors import InvalidParameterError, LoadingError, NotOfferedError, UnknownModelError
+from cobali_ray.settings import ApiSettings
 
 SPEAKS = "0.13.0"
 """The version of Ollama whose API this is: some clients look for a least one."""
@@ -221,14 +221,14 @@ class Ollama:
     def _read_texts(self, account: Account, raw: bytes) -> Wanted:
         body, name = self._embed_body(account, raw)
         if body.input is None:
-            raise InvalidParameterError("input", "missing required parameter: input")
+            raise InvalidParameterError("input", MISSING)
         wanted = EmbeddingBody.model_construct(model=name, input=body.input, dimensions=body.dimensions)
         return Wanted(wanted, many_vectors)
 
     def _read_text(self, account: Account, raw: bytes) -> Wanted:
         body, name = self._embed_body(account, raw)
         if body.prompt is None:
-            raise InvalidParameterError("prompt", "missing required parameter: prompt")
+            raise InvalidParameterError("prompt", MISSING)
         return Wanted(EmbeddingBody.model_construct(model=name, input=body.prompt), one_vector, "prompt")
 
     def _embed_body(self, account: Account, raw: bytes) -> tuple[OllamaEmbedBody, str | None]:

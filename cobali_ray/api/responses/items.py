@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cobali_ray.api.body import ShapeT, model_of
+from cobali_ray.api.body import MISSING, ShapeT, model_of
 from cobali_ray.api.fields import judge
 from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
 from cobali_ray.api.responses.tools import custom_arguments, told_name
 from cobali_ray.api.schema import MAX_CALLS
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 
 NEUTRAL: Final = frozenset({"caller", "created_by", "parsed_arguments", "phase"})
 """Fields of items by which no answer differs."""
@@ -27,7 +27,7 @@ class Heard(NamedTuple):
     """The messages of one input."""
 
     messages: list[dict[str, Any]]
-    places: list[str]
+    places: list[Path]
     """Where in the body the content of each of them stands."""
     ignored: tuple[str, ...]
 
@@ -36,18 +36,16 @@ def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, st
     """Return what the model is to read. Raises InvalidParameterError and UnsupportedParameterError."""
     chat = _Chat()
     if instructions is not None:
-        chat.add({"role": "system", "content": instructions}, "instructions")
+        chat.add({"role": "system", "content": instructions}, ("instructions",))
     if isinstance(items, str):
-        chat.add({"role": "user", "content": items}, "input")
+        chat.add({"role": "user", "content": items}, ("input",))
         items = ()
     ignored: dict[str, None] = {}
     for index, raw in enumerate(items):
-        where = f"input[{index}]"
+        where: Path = ("input", index)
         item = _item(raw, where)
         extra = item.model_extra
-        ignored |= dict.fromkeys(
-            judge(extra, NEUTRAL, {}, where=f"{where}.", named_as="input[].", strict=strict)
-        )
+        ignored |= dict.fromkeys(judge(extra, NEUTRAL, {}, where=where, named_as="input[].", strict=strict))
         chat.take(item, where)
     chat.end_turn()
     return Heard(chat.messages, chat.places, tuple(ignored))
@@ -56,7 +54,7 @@ def heard(items: str | Sequence[dict[str, Any]], instructions: str | None, *, st
 Item = MessageItem | CallItem | OutputItem | ReasoningItem
 
 
-def _item(raw: dict[str, Any], where: str) -> Item:
+def _item(raw: dict[str, Any], where: Path) -> Item:
     match raw.get("type"):
         case None | "message":
             return model_of(MessageItem, raw, where)
@@ -73,13 +71,13 @@ def _item(raw: dict[str, Any], where: str) -> Item:
     known = ", ".join((*KINDS, "reasoning"))
     why = "nothing is stored here: send the item itself" if kind == "item_reference" else f"only {known}"
     raise UnsupportedParameterError(
-        f"{where}.type", f"{where}: items of type {str(kind)[:32]!r} are not supported, {why}"
+        (*where, "type"), where, f": items of type {str(kind)[:32]!r} are not supported, {why}"
     )
 
 
-def _with(item: ShapeT, name: str, where: str) -> ShapeT:
+def _with(item: ShapeT, name: str, where: Path) -> ShapeT:
     if getattr(item, name) is None:
-        raise InvalidParameterError(f"{where}.{name}", f"missing required parameter: {where}.{name}")
+        raise InvalidParameterError((*where, name), MISSING)
     return item
 
 
@@ -88,11 +86,11 @@ class _Chat:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.places: list[str] = []
+        self.places: list[Path] = []
         self._turn: dict[str, Any] | None = None
         """The model's turn that further items may belong to."""
 
-    def add(self, message: dict[str, Any], place: str) -> None:
+    def add(self, message: dict[str, Any], place: Path) -> None:
         """Add a message that is no turn of the model."""
         self.end_turn()
         last = self.messages[-1] if len(self.messages) == 1 else None
@@ -105,7 +103,7 @@ class _Chat:
         self.messages.append(message)
         self.places.append(place)
 
-    def take(self, item: Item, where: str) -> None:
+    def take(self, item: Item, where: Path) -> None:
         """Add an item."""
         match item:
             case ReasoningItem():
@@ -113,20 +111,20 @@ class _Chat:
             case CallItem():
                 self._call(item, where)
             case OutputItem():
-                content = _parts(item.output, f"{where}.output")
+                content = _parts(item.output, (*where, "output"))
                 result = {"role": "tool", "tool_call_id": item.call_id, "content": content}
-                self.add(result, f"{where}.output")
+                self.add(result, (*where, "output"))
             case MessageItem(role="assistant"):
-                self._say(_text(item.content, f"{where}.content"), where)
+                self._say(_text(item.content, (*where, "content")), where)
             case MessageItem():
                 if item.role not in ROLES:
                     known = ", ".join(ROLES)
                     raise InvalidParameterError(
-                        f"{where}.role", f"{where}.role must be one of {known}, got {item.role[:32]!r}"
+                        (*where, "role"), f"must be one of {known}, got {item.role[:32]!r}"
                     )
                 read = _text if item.role in SYSTEM else _parts
-                content = read(item.content, f"{where}.content")
-                self.add({"role": item.role, "content": content}, f"{where}.content")
+                content = read(item.content, (*where, "content"))
+                self.add({"role": item.role, "content": content}, (*where, "content"))
 
     def end_turn(self) -> None:
         """Begin nothing new, but let no item go to the turn before."""
@@ -135,50 +133,50 @@ class _Chat:
             self.places.pop()
         self._turn = None
 
-    def _open(self, where: str, *taken: str) -> dict[str, Any]:
+    def _open(self, where: Path, *taken: str) -> dict[str, Any]:
         """Return the turn that an item belongs to: a new one, if the last has one of `taken` already."""
         if self._turn is None or self._turn.keys() & set(taken):
             self.end_turn()
             self._turn = {"role": "assistant"}
             self.messages.append(self._turn)
-            self.places.append(f"{where}.content")
+            self.places.append((*where, "content"))
         return self._turn
 
-    def _think(self, text: str, where: str) -> None:
+    def _think(self, text: str, where: Path) -> None:
         turn = self._open(where, "content", "tool_calls")
         if text:
             before = turn.get("reasoning_content")
             turn["reasoning_content"] = f"{before}\n{text}" if before else text
 
-    def _say(self, text: str, where: str) -> None:
+    def _say(self, text: str, where: Path) -> None:
         self._open(where, "content", "tool_calls")["content"] = text
 
-    def _call(self, item: CallItem, where: str) -> None:
+    def _call(self, item: CallItem, where: Path) -> None:
         calls = self._open(where).setdefault("tool_calls", [])
         if len(calls) == MAX_CALLS:
-            raise InvalidParameterError(where, f"{where}: a turn has at most {MAX_CALLS} calls")
+            raise InvalidParameterError(where, f": a turn has at most {MAX_CALLS} calls")
         arguments = item.arguments if item.type == "function_call" else custom_arguments(item.input or "")
         function = {"name": told_name(item.name, item.namespace), "arguments": arguments}
         calls.append({"id": item.call_id, "type": "function", "function": function})
 
 
-def _reasoning(item: ReasoningItem, where: str) -> str:
+def _reasoning(item: ReasoningItem, where: Path) -> str:
     """Return what was reasoned, or where that is not told, what it came to."""
     for name, parts in (("content", item.content), ("summary", item.summary)):
         if parts:
-            return "\n".join(_strings(parts, f"{where}.{name}"))
+            return "\n".join(_strings(parts, (*where, name)))
     return ""
 
 
-def _strings(parts: Iterable[dict[str, Any]], where: str) -> Iterable[str]:
+def _strings(parts: Iterable[dict[str, Any]], where: Path) -> Iterable[str]:
     for index, part in enumerate(parts):
         text = part.get("text")
         if not isinstance(text, str):
-            raise InvalidParameterError(f"{where}[{index}].text", f"{where}[{index}].text must be a string")
+            raise InvalidParameterError((*where, index, "text"), "must be a string")
         yield text
 
 
-def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
+def _text(content: str | list[dict[str, Any]] | None, where: Path) -> str:
     """Return the text of a content that can be nothing else."""
     found = _parts(content, where)
     if isinstance(found, str):
@@ -186,29 +184,29 @@ def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
     for index, part in enumerate(found):
         if part["type"] != "text":
             raise UnsupportedParameterError(
-                f"{where}[{index}].type", f"{where}[{index}]: only text is supported here"
+                (*where, index, "type"), (*where, index), ": only text is supported here"
             )
     return "\n".join(part["text"] for part in found)
 
 
-def _parts(content: str | list[dict[str, Any]] | None, where: str) -> str | list[dict[str, Any]]:
+def _parts(content: str | list[dict[str, Any]] | None, where: Path) -> str | list[dict[str, Any]]:
     """Return a content as a chat has it, which knows what parts the model can read."""
     if content is None:
-        raise InvalidParameterError(where, f"{where} must not be null")
+        raise InvalidParameterError(where, "must not be null")
     if isinstance(content, str):
         return content
-    return [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    return [_part(part, (*where, index)) for index, part in enumerate(content)]
 
 
-def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
+def _part(part: dict[str, Any], where: Path) -> dict[str, Any]:
     kind = part.get("type")
     if isinstance(kind, str) and (name := TEXTS.get(kind)) is not None:
         if not isinstance(part.get(name), str):
-            raise InvalidParameterError(f"{where}.{name}", f"{where}.{name} must be a string")
+            raise InvalidParameterError((*where, name), "must be a string")
         return {"type": "text", "text": part[name]}
     if kind == "input_image" and isinstance(url := part.get("image_url"), str):
         image = {"url": url, "detail": part.get("detail")}
         return {"type": "image_url", "image_url": {key: value for key, value in image.items() if value}}
     raise UnsupportedParameterError(
-        f"{where}.type", f"{where}: parts of type {str(kind)[:32]!r} are not supported"
+        (*where, "type"), where, f": parts of type {str(kind)[:32]!r} are not supported"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from cobali_ray.api.responses.items import heard
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.api.responses.tools import Callee, choice_of, offered
 from cobali_ray.api.schema import ChatBody, SampledBody
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError, dotted
 
 EARLIER: Final = "the earlier items in input"
 NEUTRAL: Final = NEUTRAL_FIELDS | {"access_programs", "client_metadata", "stream_options"}
@@ -45,22 +44,15 @@ INSTEAD: Final[Mapping[str, str]] = {
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
-NAMES: Final = {
-    "max_completion_tokens": "max_output_tokens",
-    "max_tokens": "max_output_tokens",
-    "prompt": "input",
-    "reasoning_effort": "reasoning.effort",
-    "response_format": "text.format",
-    "response_format.json_schema": "text.format",
-    "tool_choice.allowed_tools": "tool_choice",
+NAMES: Final[Mapping[str, Path]] = {
+    "max_completion_tokens": ("max_output_tokens",),
+    "max_tokens": ("max_output_tokens",),
+    "messages": ("input",),
+    "prompt": ("input",),
+    "reasoning_effort": ("reasoning", "effort"),
+    "response_format": ("text", "format"),
 }
 """What chats call by another name."""
-CHAT_NAMES: Final = re.compile(
-    r"(?<![\w.])(?:messages(?:\[(?P<message>\d{1,6})\](?:\.content)?)?"
-    r"|tools\[(?P<tool>\d{1,6})\](?:\.function)?"
-    r"|response_format\.json_schema|tool_choice\.allowed_tools"
-    r"|max_completion_tokens|max_tokens|prompt|reasoning_effort|response_format)(?!\w)"
-)
 FUNCTION: Final = {"parameters": None, "strict": False}
 """What OpenAI's schema of a response wants every function to have."""
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -92,8 +84,8 @@ class Asked(NamedTuple):
 
     chat: ChatBody
     written: Written
-    named: Callable[[str], str]
-    """Writes the names of the chat's fields in a text as this API has them."""
+    named: Callable[[Path], str]
+    """What this API calls a field of the chat."""
     ignored: tuple[str, ...]
 
 
@@ -106,13 +98,13 @@ def read(body: ResponsesBody, *, strict: bool) -> Asked:
     if text is not None and text.verbosity not in {None, "medium"}:
         if strict:
             raise UnsupportedParameterError(
-                "text.verbosity", "text.verbosity is not supported by this server (setting strict)"
+                ("text", "verbosity"), "is not supported by this server (setting strict)"
             )
         ignored += ("text.verbosity",)
     for index, name in enumerate(body.include or ()):
         if name not in INCLUDED:
-            message = f"include has {name[:64]!r}, which is none of {', '.join(sorted(INCLUDED))}"
-            raise InvalidParameterError(f"include[{index}]", message)
+            message = f"{name[:64]!r} is none of {', '.join(sorted(INCLUDED))}"
+            raise InvalidParameterError(("include", index), message)
     items = heard(body.input, body.instructions, strict=strict)
     tools = offered(body.tools or [], strict=strict)
     chat = ChatBody.model_construct(
@@ -132,14 +124,24 @@ def read(body: ResponsesBody, *, strict: bool) -> Asked:
     return Asked(chat, Written(_echo(body, tools.left), tools.callees), named, ignored)
 
 
-def _named(text: str, *, messages: Sequence[str], tools: Sequence[str]) -> str:
-    def ours(found: re.Match[str]) -> str:
-        for name, places in (("message", messages), ("tool", tools)):
-            if (index := found[name]) is not None:
-                return places[int(index)] if int(index) < len(places) else found[0]
-        return "input" if found[0] == "messages" else NAMES[found[0]]
-
-    return CHAT_NAMES.sub(ours, text)
+def _named(path: Path, *, messages: Sequence[Path], tools: Sequence[Path]) -> str:
+    """Return what this API calls a field of a chat, where `messages` and `tools` come from these places."""
+    match path:
+        case "messages", int(index), "content", *rest if index < len(messages):
+            path = (*messages[index], *rest)
+        case "messages", int(index), *rest if index < len(messages):
+            path = (*messages[index], *rest)
+        case "tools", int(index), "function", *rest if index < len(tools):
+            path = (*tools[index], *rest)
+        case "tools", int(index), *rest if index < len(tools):
+            path = (*tools[index], *rest)
+        case "response_format", "json_schema", *rest:
+            path = ("text", "format", *rest)
+        case "tool_choice", "allowed_tools", *rest:
+            path = ("tool_choice", *rest)
+        case str(name), *rest:
+            path = (*NAMES.get(name, (name,)), *rest)
+    return dotted(path)
 
 
 def _format(given: dict[str, Any]) -> dict[str, Any]:
@@ -181,4 +183,4 @@ def _encoded(name: str, value: Any) -> orjson.Fragment:
     try:
         return orjson.Fragment(orjson.dumps(value))
     except TypeError:
-        raise InvalidParameterError(name, f"{name} is nested too deeply") from None
+        raise InvalidParameterError(name, "is nested too deeply") from None

@@ -15,9 +15,9 @@ from cobali_ray.api.replies import json_response
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseAnswer, ResponseFrames
 from cobali_ray.api.responses.read import read
 from cobali_ray.api.responses.schema import ResponsesBody
-from cobali_ray.api.settings import ApiSettings
 from cobali_ray.backend.port import Gone
 from cobali_ray.errors import NotStoredError
+from cobali_ray.settings import ApiSettings
 
 ONE = "/v1/responses/{response_id}"
 KEPT = (("GET", ONE), ("DELETE", ONE), ("GET", f"{ONE}/input_items"), ("POST", f"{ONE}/cancel"))

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from cobali_ray.api.body import model_of
 from cobali_ray.api.responses.schema import CustomTool, FunctionTool, Namespace
-from cobali_ray.errors import InvalidParameterError, UnsupportedParameterError
+from cobali_ray.errors import InvalidParameterError, Path, UnsupportedParameterError
 
 CALLED = ("function", "custom")
 CUSTOM_INPUT = "input"
@@ -30,7 +30,7 @@ class Offered(NamedTuple):
 
     functions: tuple[dict[str, Any], ...]
     """As a chat has them."""
-    places: tuple[str, ...]
+    places: tuple[Path, ...]
     """Where in the body each of them stands."""
     callees: Mapping[str, Callee]
     """By the names that the model knows."""
@@ -51,17 +51,18 @@ def offered(tools: list[dict[str, Any]], *, strict: bool) -> Offered:
     take up, and agents list them whoever the server is: they are left out and named, unless there is nothing
     else or the server is `strict`.
     """
-    functions, places, callees = list[dict[str, Any]](), list[str](), dict[str, Callee]()
+    functions, places, callees = list[dict[str, Any]](), list[Path](), dict[str, Callee]()
     left, ignored = list[Any](), list[str]()
     hosted: UnsupportedParameterError | None = None
     for index, raw in enumerate(tools):
-        where, kind = f"tools[{index}]", raw.get("type")
+        where, kind = ("tools", index), raw.get("type")
         if not isinstance(kind, str):
-            raise InvalidParameterError(f"{where}.type", f"{where}.type must be a string")
+            raise InvalidParameterError((*where, "type"), "must be a string")
         if kind not in {"function", "custom", "namespace"}:
             refusal = UnsupportedParameterError(
-                f"{where}.type",
-                f"{where}: no tools of type {kind[:32]!r} here, only function, custom and namespace",
+                (*where, "type"),
+                where,
+                f": no tools of type {kind[:32]!r} here, only function, custom and namespace",
             )
             if strict:
                 raise refusal
@@ -80,18 +81,18 @@ def offered(tools: list[dict[str, Any]], *, strict: bool) -> Offered:
     return Offered(tuple(functions), tuple(places), callees, tuple(left), tuple(ignored))
 
 
-def _flat(raw: dict[str, Any], where: str) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+def _flat(raw: dict[str, Any], where: Path) -> Iterator[tuple[Path, str | None, dict[str, Any]]]:
     """Yield a tool, or those of a namespace, each with its place."""
     if raw["type"] != "namespace":
         yield where, None, raw
         return
     space = model_of(Namespace, raw, where)
     for index, tool in enumerate(space.tools):
-        yield f"{where}.tools[{index}]", space.name, tool
+        yield (*where, "tools", index), space.name, tool
 
 
 def _function(
-    raw: dict[str, Any], namespace: str | None, where: str, *, strict: bool
+    raw: dict[str, Any], namespace: str | None, where: Path, *, strict: bool
 ) -> tuple[dict[str, Any], Callee, list[str]]:
     """Return one tool as a function of a chat, who it is, and what of it is ignored."""
     if raw.get("type") == "custom":
@@ -107,14 +108,14 @@ def _function(
 
 
 def _custom(
-    tool: CustomTool, namespace: str | None, where: str, *, strict: bool
+    tool: CustomTool, namespace: str | None, where: Path, *, strict: bool
 ) -> tuple[dict[str, Any], Callee, list[str]]:
     """Return a function of one text. The model hears of the tool's grammar, and is not held to it."""
     about, ignored = [tool.description] if tool.description else [], list[str]()
     if tool.format is not None and tool.format.type == "grammar":
         if strict:
             raise UnsupportedParameterError(
-                f"{where}.format", f"{where}.format: inputs are not constrained by a grammar (setting strict)"
+                (*where, "format"), ": inputs are not constrained by a grammar (setting strict)"
             )
         about.append(f"Its input follows this {tool.format.syntax} grammar:\n{tool.format.definition}")
         ignored.append("tools[].format")
@@ -151,30 +152,30 @@ def choice_of(choice: str | dict[str, Any] | None, found: Offered) -> str | dict
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") != "allowed_tools":
-        return _called(choice, found, "tool_choice")
+        return _called(choice, found, ("tool_choice",))
     tools = choice.get("tools")
     if not isinstance(tools, list):
-        raise InvalidParameterError("tool_choice.tools", "tool_choice.tools must be a list")
+        raise InvalidParameterError(("tool_choice", "tools"), "must be a list")
     ours = [
         (i, tool) for i, tool in enumerate(tools) if not isinstance(tool, dict) or tool.get("type") in CALLED
     ]
-    called = [_called(tool, found, f"tool_choice.tools[{i}]") for i, tool in ours]
+    called = [_called(tool, found, ("tool_choice", "tools", i)) for i, tool in ours]
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": called}}
 
 
-def _called(tool: Any, found: Offered, where: str) -> dict[str, Any]:
+def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind not in CALLED:
         raise UnsupportedParameterError(
-            f"{where}.type", f"{where}: {str(kind)[:32]!r} is not supported, only function and custom"
+            (*where, "type"), where, f": {str(kind)[:32]!r} is not supported, only function and custom"
         )
     name, namespace = tool.get("name"), tool.get("namespace")
     if not isinstance(name, str) or not isinstance(namespace, str | None):
-        raise InvalidParameterError(f"{where}.name", f"{where}.name must be a string")
+        raise InvalidParameterError((*where, "name"), "must be a string")
     told = told_name(name, namespace)
     callee = found.callees.get(told)
     if callee is None or callee.kind != kind:
-        raise InvalidParameterError(where, f"{where} names {told[:64]!r}, which is not a {kind} tool")
+        raise InvalidParameterError(where, f"names {told[:64]!r}, which is not a {kind} tool")
     return {"type": "function", "function": {"name": told}}
 
 

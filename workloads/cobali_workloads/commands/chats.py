@@ -38,7 +38,7 @@ def chats(
     ] = 64,
     slots: Annotated[int, typer.Option(min=1, help="Slots.")] = 16,
     ctx: Annotated[int, typer.Option(min=2048, help="Most tokens of one conversation.")] = 4096,
-    model: Annotated[str, typer.Option(help="The model; the scripted one takes no time.")] = SCRIPTED,
+    model: Annotated[str, typer.Option(help="The model; the scripted one takes no time.")] = f"{SCRIPTED}:0",
     seed: Annotated[int, typer.Option(help="Seed of texts, lengths and times.")] = 0,
     out: Out = OUT,
 ) -> None:
@@ -75,7 +75,6 @@ def _settings(model: str, n_slots: int, n_ctx: int, n_cells: int, host_mib: int)
             "n_ctx": n_ctx,
             "kv_cells": kv_cells,
             "host_cache_mib": host_mib,
-            "scripted_tick_s": 0.0,
         }
     )
 

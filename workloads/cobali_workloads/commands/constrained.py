@@ -63,7 +63,7 @@ def constrained(
     n_ctx = 2 * ticks + 64
     more = {"n_threads": threads} if threads else {}
     with opened(model, n_slots=slots, n_ctx=n_ctx, **more) as (backend, settings):
-        bound = Bound(backend, engine_on(backend, settings, lambda _: None).grammars, slots)
+        bound = Bound(backend, engine_on(backend, settings, lambda _: None).samplers.grammars, slots)
         drawn = run_rounds(
             {case.name: partial(draw, bound, case) for case in CASES}, n_rounds=rounds, n_warmup=n_warmup
         )

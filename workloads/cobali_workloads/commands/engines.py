@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import track
 
+from cobali_ray.engine.opening import SCRIPTED
 from cobali_ray.errors import ConfigError
 from cobali_ray.signals import ended_in_order
 from cobali_workloads.commands.options import OUT, Out, numbers, spell
@@ -45,8 +46,7 @@ def engines(
     found: dict[int, list[Figures]] = {}
     for n in sizes:
         values = {
-            "model": "builtin:scripted", "replicas": n, "n_slots": slots, "scripted_tick_s": tick_s,
-            "log_level": "warning",
+            "model": f"{SCRIPTED}:{tick_s}", "replicas": n, "n_slots": slots, "log_level": "warning",
         }  # fmt: skip
         with (
             tempfile.TemporaryDirectory() as folder,

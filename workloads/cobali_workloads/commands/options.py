@@ -12,8 +12,8 @@ import typer
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
-from cobali_ray.settings import EngineSettings, read_settings
-from cobali_workloads.load.prompts_file import read_prompts, read_text
+from cobali_ray.settings import EngineSettings, read_settings, read_text
+from cobali_workloads.load.prompts import read_prompts
 
 OUT = Path("bench-results")
 URL = "http://127.0.0.1:8000"
@@ -21,7 +21,7 @@ Model = Annotated[str, typer.Option(help="GGUF path, hf://..., or builtin:NAME."
 NRounds = Annotated[int, typer.Option(min=1, help="Rounds that count; contenders take turns in each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Run just enough to show that it works.")]
 Out = Annotated[Path, typer.Option(help="Folder for JSON, Markdown and plots.")]
-DEFAULT_MODEL: str = EngineSettings.model_fields["model"].default
+DEFAULT_MODEL: str = EngineSettings().model
 
 
 def check_model(reference: str) -> None:

@@ -42,7 +42,7 @@ def pace(
     if quick:
         prompt_tokens, n_prompts, rounds, sizes = QUICK_PROMPT, 1, 1, sizes[-1:]
     n_slots, n_ctx = streams + 1, prompt_tokens + 512
-    with opened(model, n_slots=n_slots, n_ctx=n_ctx, prefill_chunk=512, prefill_order="shortest") as (
+    with opened(model, n_slots=n_slots, n_ctx=n_ctx, prefill_chunk=512) as (
         backend,
         settings,
     ):

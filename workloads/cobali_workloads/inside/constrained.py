@@ -241,7 +241,7 @@ def large_grammar() -> Grammar:
 
 def another(grammar: Grammar, number: int) -> Grammar:
     """Return one that is no other number's, without a check, which is the ingress's work."""
-    return Grammar(grammar.text.replace(_NUMBER, str(number)), grammar.param)
+    return Grammar(grammar.text.replace(_NUMBER, str(number)), grammar.field)
 
 
 @dataclass(slots=True)
@@ -324,7 +324,7 @@ class Streams:
 
     def _build(self, sink: Sink) -> tuple[Engine, Streams]:
         engine = open_engine(self._settings, sink)
-        compile_grammar = engine.matcher
+        compile_grammar = engine.samplers.matcher
 
         def timed(request: Request) -> Matcher | None:  # in the thread that compiles
             began = time.perf_counter()
@@ -333,7 +333,7 @@ class Streams:
             finally:
                 self._compiled_s.put(time.perf_counter() - began)
 
-        engine.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
+        engine.samplers.matcher = timed  # type: ignore[method-assign]  # to look on, nothing else
         return engine, self
 
     def _take(self, batch: list[tuple[str, Word]]) -> None:

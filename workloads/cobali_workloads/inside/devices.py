@@ -14,9 +14,8 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
-from cobali_ray.core.limits import EngineLimits, Grain
+from cobali_ray.core.limits import EngineLimits, Grain, LimitSettings
 from cobali_ray.core.runs import CELL_STEP
-from cobali_ray.settings import EngineSettings
 
 N_SLOTS, N_CTX = 16, 6144
 N_UBATCH = 512
@@ -61,11 +60,10 @@ class Device:
     @cached_property
     def limits(self) -> EngineLimits:
         """Return the bounds of an engine on it with the product's own settings."""
-        settings = EngineSettings(model="builtin:scripted", n_slots=N_SLOTS, n_ctx=N_CTX)
         pass_s = self._rows_s[1] + self.cut_ms / 1000
         grain = Grain(pass_cells=int(pass_s * 1e9 / self.read_ns), beside=1) if self.split else Grain()
-        return settings.limits(
-            n_ctx_slot=N_CTX, n_cells=N_SLOTS * N_CTX, copies=True, shares=not self.split, dense=self.split,
+        return LimitSettings(n_slots=N_SLOTS).on(
+            N_CTX, n_cells=N_SLOTS * N_CTX, copies=True, shares=not self.split, dense=self.split,
             grain=grain,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from cobali_ray.backend.pieces import Pieces
 from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.core.events import Delta, End, RequestStats
-from cobali_ray.core.instructions import Compute, Emitted, Sampled, Submitted, TickBegun, TickEnded
+from cobali_ray.core.instructions import Compute, Emit, Emitted, Sampled, Submitted, TickBegun, TickEnded
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY, Request, SamplingParams
@@ -96,11 +97,13 @@ def scheduling_steps() -> Iterator[Step]:
 
 def _publishing_steps() -> Iterator[Step]:
     request = Request(request_id="chatcmpl-0", prompt=(1,), max_tokens=1 << 20)
-    sequences = [Sequence(request, arrived_s=0.0) for _ in range(16)]
-    emitter = Emitter(Pieces(lambda _: b" word", str, frozenset()))
-    yield Step(
-        "emit 16 tokens", lambda: [emitter.emit(s, 5, None) for s in sequences], 1, "48 with detokenising"
-    )
+    life = Sequence(request, arrived_s=0.0).stats(0.0)
+    emitter = Emitter(Pieces(lambda _: b" word", str, frozenset()), lambda _: life)
+    names = [f"chatcmpl-{i}" for i in range(16)]
+    for name in names:
+        emitter.open(replace(request, request_id=name))
+    emit = Emit(tuple([(name, 5, row, None) for row, name in enumerate(names)]))
+    yield Step("emit 16 tokens", lambda: emitter.emit(emit, {}), 1, "48 with detokenising")
     deltas = [Delta(f"chatcmpl-{i:032d}", " word", (5,)) for i in range(16)]
     yield Step("encode 16 deltas for the wire", lambda: encode(ONLY_ENGINE, deltas))
     collector, tick, end = busy_collector()

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from cobali_ray.backend.port import Backend
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.runs import Run, greedy_requests, opened, run_once
+from cobali_workloads.offline import ARRIVAL, SEQUENTIAL
 from cobali_workloads.report.rounds import Figures, Rounds, run_rounds
 
-STATIC = {"itl_target_ms": "off", "prefill_order": "fcfs"}
-"""As the original: chunks of one size, in the order of arrival."""
+STATIC = {"itl_target_ms": "off"}
+"""As the original: chunks of one size, with `ARRIVAL` in the order of arrival."""
 
 
 class Published(NamedTuple):
@@ -59,7 +60,7 @@ def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: 
     n_ctx = ctx // load.n_slots
     budget = min(max(CHUNKS.values()) + load.n_slots, ctx)
     with (
-        opened(model, **STATIC, mode="sequential", n_ctx=n_ctx) as (alone, alone_settings),
+        opened(model, **STATIC, **SEQUENTIAL, n_ctx=n_ctx) as (alone, alone_settings),
         opened(model, **STATIC, n_slots=load.n_slots, n_ctx=n_ctx, token_budget=budget) as (shared, settings),
     ):
         prompts = [shared.words.tokenize(text) for text in load.texts]
@@ -67,12 +68,12 @@ def measure_modes(model: str, load: Load, *, ctx: int, n_rounds: int, n_warmup: 
         runs: dict[str, list[Run]] = {}
 
         def run(name: str, backend: Backend, settings: EngineSettings) -> Figures:
-            runs.setdefault(name, []).append(run_once(backend, settings, requests))
+            runs.setdefault(name, []).append(run_once(backend, settings, requests, ARRIVAL))
             return runs[name][-1].figures()
 
         contenders = {"SEQ": partial(run, "SEQ", alone, alone_settings)}
         for name, chunk in CHUNKS.items():
-            asked = settings.model_copy(update={"prefill_chunk": chunk})
+            asked = settings.replaced(prefill_chunk=chunk)
             contenders[name] = partial(run, name, shared, asked)
         rounds = run_rounds(contenders, n_rounds=n_rounds, n_warmup=n_warmup)
     return Measured(rounds, _counted(runs, n_warmup), [len(prompt) for prompt in prompts])
@@ -99,10 +100,8 @@ def measure_chunks(
     with opened(model, **STATIC, n_slots=load.n_slots, n_ctx=n_ctx, token_budget=most) as (backend, settings):
 
         def run(chunk: int) -> Figures:
-            bounds = settings.model_copy(
-                update={"prefill_chunk": chunk, "token_budget": min(chunk + load.n_slots, most)}
-            )
-            runs.setdefault(str(chunk), []).append(run_once(backend, bounds, requests))
+            bounds = settings.replaced(prefill_chunk=chunk, token_budget=min(chunk + load.n_slots, most))
+            runs.setdefault(str(chunk), []).append(run_once(backend, bounds, requests, ARRIVAL))
             return runs[str(chunk)][-1].figures()
 
         contenders = {str(chunk): partial(run, chunk) for chunk in chunks}

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, Stream
+from cobali_ray.core.pace import Pacer, Prefill, Stream
 from cobali_ray.core.plan import Plan, Prompt, Span, plan_chunks
 from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.core.sequence import Sequence as Running
+from cobali_ray.core.slots import Slots
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.engine.calibration import MOST_S, passes
 from cobali_ray.errors import InvariantError
@@ -52,7 +53,7 @@ class Machine:
         self.busy_s = (inf, inf)
         """From when until when everything takes twice as long."""
 
-    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
         """See `Passes`."""
         del shape
         factor = exp(self._rng.gauss(0.0, NOISE))
@@ -60,14 +61,14 @@ class Machine:
             factor *= self._rng.uniform(*BURST)
         if self.busy_s[0] <= now_s < self.busy_s[1]:
             factor *= 2
-        return self.device.seconds(batch_of(plan)) * factor
+        return self.device.seconds(batch_of(plan, slots)) * factor
 
 
-def batch_of(plan: Plan) -> list[Part]:
+def batch_of(plan: Plan, slots: Slots) -> list[Part]:
     """Return what a plan has llama.cpp compute, in the order of the batch."""
     if plan.spans is None:
-        return [Part(s.seq_id, s.n_computed, 1, 1) for s in plan.streams]
-    return [Part(s.seq_id, *span[1:]) for span, s in zip(plan.spans, plan.sequences, strict=True)]
+        return [Part(slots.seq_ids[i], len(slots.tokens(i)) - 1, 1, 1) for i in plan.streams]
+    return [Part(slots.seq_ids[span.slot_id], *span[1:]) for span in plan.spans]
 
 
 def opening(device: Device, limits: EngineLimits) -> Iterator[tuple[Shape, float]]:
@@ -92,10 +93,11 @@ class Unpaced(Pacer):
     def plan(
         self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> list[Span]:  # fmt: skip
+    ) -> Prefill:  # fmt: skip
         """See `Pacer`."""
         del within_s
-        return plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
+        chunks = plan_chunks(prompts, limits, limits.token_budget - len(streams)) if prompts else []
+        return Prefill(tuple(chunks))
 
     def learn(self, shape: Shape, seconds: float) -> float:
         """See `Pacer`."""
@@ -117,7 +119,7 @@ class Bounded(Unpaced):
     def plan(
         self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
         within_s: float = inf,
-    ) -> list[Span]:  # fmt: skip
+    ) -> Prefill:  # fmt: skip
         """See `Pacer`."""
         if not streams:
             return super().plan(streams, prompts, limits, within_s=within_s)
@@ -130,7 +132,7 @@ class Bounded(Unpaced):
             if planned and (spans == planned or self._device.seconds(batch) > self._most_s):
                 break
             planned = spans
-        return planned
+        return Prefill(tuple(planned))
 
 
 def select_prefill_first(by_slot: Sequence[Running | None], budget: int) -> list[Running]:

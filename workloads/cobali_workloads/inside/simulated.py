@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.pace import Pacer
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.asks import chain_of, linked
@@ -49,7 +50,7 @@ def play(
 ) -> Played:
     """Play a load on equal engines, each with the pacer that the settings ask for; it knows the times."""
     settings = settings or EngineSettings()
-    pacers = [settings.pacer(times.limits.grain) for _ in range(n_engines)]
+    pacers = [Pacer(settings.itl_target_s, times.limits.grain) for _ in range(n_engines)]
     for pacer in pacers:
         pacer.model.table = times.table
     engines = {f"{i}": SimulatedEngine(Dice(times, seed + i), pacer) for i, pacer in enumerate(pacers)}

@@ -80,7 +80,8 @@ class Scene:
             request = Request(
                 request_id=str(i), prompt=tuple(prompt), max_tokens=len(answer), sampling=_GREEDY
             )
-            _say(engine.submit(request).row, answer)
+            engine.submit(request)
+            _say(engine.samplers.of(request.request_id), answer)
             n_output += len(answer)
         while engine.has_work:
             if (tick := engine.tick()) is not None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ConfigError
-from cobali_workloads.load.prompts_file import read_prompts, read_text
+from cobali_ray.settings import read_text
+from cobali_workloads.load.prompts import read_prompts
 from cobali_workloads.load.shape import (
     Fixed,
     Intruder,

@@ -1,10 +1,13 @@
-"""Prompt text of a wanted length in tokens, built from words, with beginnings that no two share."""
+"""Prompts: those of a file, and text of a wanted length in tokens, with beginnings that no two share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+
+from cobali_ray.errors import ConfigError
 
 _TEXT = (
     "able about above across after again air all also among animal answer area ask away back ball base "
@@ -15,6 +18,15 @@ _TEXT = (
     "final find fine fire fish "
 )
 WORDS = tuple(_TEXT.split())
+_BLANK_LINE = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+def read_prompts(text: str) -> list[str]:
+    """Split a prompts file at its blank lines; a prompt may have several lines. None at all: ConfigError."""
+    prompts = [p.strip() for p in _BLANK_LINE.split(text.replace("\r\n", "\n")) if p.strip()]
+    if not prompts:
+        raise ConfigError("prompts", "there is none in the file")
+    return prompts
 
 
 @dataclass(frozen=True, slots=True)

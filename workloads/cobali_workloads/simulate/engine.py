@@ -14,6 +14,7 @@ from cobali_ray.core.plan import Plan
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler, Select, select_decoding
 from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.slots import Slots
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.errors import InvariantError
 from cobali_workloads.simulate.ticks import PER_BYTE_S
@@ -34,8 +35,8 @@ class Passes(Protocol):
         """Return the bounds of the engine that computes them."""
         ...
 
-    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
-        """Return how long one that begins now takes."""
+    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
+        """Return how long one that begins now takes; `slots` says who is where."""
         ...
 
 
@@ -46,6 +47,8 @@ class SimulatedEngine:
         self.scheduler = Scheduler(passes.limits, pacer=pacer, select=select)
         self._passes, self._entered = passes, Entered()
         self._plan: Plan | None = None
+        self._answers: dict[str, Seq[int]] = {}
+        """Of open requests."""
         self._ends: list[End] = []
         self.n_ticks = 0
 
@@ -55,7 +58,8 @@ class SimulatedEngine:
         request = fit(request, limits.n_most)
         admit(request, self._entered.occupancy(self.scheduler), limits)
         self._entered.note(request)
-        self._tell(told.Submitted(request, now_s, answer))
+        self._answers[request.request_id] = answer
+        self._tell(told.Submitted(request, now_s))
 
     def begin(self, now_s: float) -> float | None:
         """Begin a tick; return how long it takes. None: there is nothing to compute."""
@@ -63,21 +67,25 @@ class SimulatedEngine:
         moved_s = self._tell(told.TickBegun(now_s))
         if self._plan is None:
             return None
-        return moved_s + self._passes.seconds(self._plan, self.scheduler.counts.shape, now_s + moved_s)
+        return moved_s + self._passes.seconds(
+            self._plan, self.scheduler.slots, self.scheduler.counts.shape, now_s + moved_s
+        )
 
     def end(self, now_s: float) -> Said:
         """End the tick."""
         if (plan := self._plan) is None:
             raise InvariantError("no tick was begun")
-        # Each row's sequence carries its answer.
-        tokens = [s.row[s.n_output] for s in plan.rows]
+        rows = [s for i in plan.rows if (s := self.scheduler.slots.by_slot[i]) is not None]
+        tokens = [self._answers[s.request_id][s.n_output] for s in rows]
         self._tell(told.Sampled(tokens, {}, now_s))
         if plan.rows:
             self._tell(told.Emitted((), now_s))
         self._tell(told.TickEnded(now_s))
         self.n_ticks += 1
         ends, self._ends = self._ends, []
-        return Said(plan.rows, ends)
+        for end in ends:
+            del self._answers[end.request_id]
+        return Said(rows, ends)
 
     def _tell(self, event: told.Event) -> float:
         """Tell the scheduler what happened; return how long moving the cells that it names takes."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import Plan
 from cobali_ray.core.runs import Row, cells_of, runs_of
+from cobali_ray.core.slots import Slots
 from cobali_ray.core.ticktime import KNOTS, Shape, TickTimeModel
 from cobali_ray.errors import ConfigError
 
@@ -111,9 +112,9 @@ class Dice:
         scatter = self._scatter["prefill" if shape.chunks else "decode"]
         return self._model.predict(shape) * scatter[int(self._rng.random() * len(scatter))]
 
-    def seconds(self, plan: Plan, shape: Shape, now_s: float) -> float:
+    def seconds(self, plan: Plan, slots: Slots, shape: Shape, now_s: float) -> float:
         """See `Passes`: all is in the shape."""
-        del plan, now_s
+        del plan, slots, now_s
         return self.roll(shape)
 
 

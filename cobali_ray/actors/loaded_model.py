@@ -1,0 +1,164 @@
+"""LoadedModel: a model in memory, with all that was opened for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from cobali_ray import __version__
+from cobali_ray.actors.ticks import TickFeeder
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.stats import ModelCard
+from cobali_ray.engine.engine import Engine, Sink
+from cobali_ray.engine.loop import EngineLoop, Observer
+from cobali_ray.engine.opening import model_hash, open_engine, projector_path, runs_on
+from cobali_ray.engine.slot_files import SlotFiles
+from cobali_ray.settings import EngineSettings
+from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.log import TickLog
+from cobali_ray.telemetry.observer import Telemetry
+
+_log = structlog.get_logger(__name__)
+
+CLOSE_S = 30.0
+"""How long a model may take to be let go."""
+
+
+class ModelFacts(NamedTuple):
+    """What others are told of a model."""
+
+    identity: str
+    """What tells its files from others."""
+    card: ModelCard | None = None
+    """None: it was never opened."""
+    runs: Mapping[str, object] | None = None
+    """What a person who starts it wants to know."""
+
+
+class LoadedModel:
+    """An engine's tick loop, what is counted and told of it, and the files of its slots."""
+
+    facts: ModelFacts
+    telemetry: Telemetry
+    feeder: TickFeeder
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        path: Path | None,
+        clock: Clock,
+        publish: Sink,
+        *,
+        engine_id: str,
+        node: str,
+    ) -> None:
+        """Load the model and begin to tick. Blocks; raises what loading raises."""
+        self._settings, self._path, self._clock = settings, path, clock
+        self._engine_id, self._node = engine_id, node
+        self.loop = EngineLoop(
+            self._open,
+            clock,
+            publish,
+            stall_timeout_s=settings.processes.stall_timeout_s,
+            max_predicted_ttft_s=settings.limits.max_predicted_ttft_s,
+        )
+        self.loop.start()
+        self.loop.wait_open()
+        self.slot_files = SlotFiles(
+            self.loop, clock, settings.kept.slot_save_path, lambda: model_hash(settings, path)
+        )
+
+    def close(self) -> None:
+        """Give its memory back. Blocks."""
+        self.loop.stop(timeout_s=CLOSE_S)
+
+    def _open(self, sink: Sink) -> tuple[Engine, Observer]:
+        settings, path = self._settings, self._path
+        # Other files may lie there than when the process began.
+        identity = identity_of(path, projector_path(settings))
+        engine = open_engine(settings, sink, clock=self._clock, path=path)
+        limits = engine.limits
+        runs = {
+            "n_ctx": limits.n_ctx_slot, "n_slots": limits.n_slots, "runs_on": runs_on(settings, path),
+        }  # fmt: skip
+        card = _card(engine, settings, path)
+        self.facts = ModelFacts(identity, card, runs)
+        collector = self._collector(engine)
+        file = settings.log_ticks
+        self.telemetry = Telemetry(collector, TickLog(file, self._engine_id) if file else None)
+        self.feeder = self._feed(engine, collector)
+        _log.info(
+            "engine_open",
+            model=card.model_id,
+            n_slots=limits.n_slots,
+            n_ctx=limits.n_ctx_slot,
+            n_cells=limits.n_cells,
+            token_budget=limits.token_budget,
+            prefill_chunk=limits.prefill_chunk,
+            selector=settings.selector,
+        )
+        return engine, self.telemetry
+
+    def _collector(self, engine: Engine) -> Collector:
+        limits = engine.limits
+        return Collector(
+            engine_id=self._engine_id,
+            model_name=self._settings.names[0],
+            node=self._node,
+            n_slots=limits.n_slots,
+            n_cells=limits.n_cells,
+            token_budget=limits.token_budget,
+            n_ctx_slot=limits.n_ctx_slot,
+            n_host_cells=limits.n_host_cells,
+            cell_bytes=limits.cell_bytes,
+            disk_bytes=self._settings.kept.disk_bytes,
+            max_queue=limits.max_queue,
+            max_queue_tokens=limits.max_queue_tokens,
+            opened_at_s=time.time(),
+            now=self._clock.now,
+        )
+
+    def _feed(self, engine: Engine, collector: Collector) -> TickFeeder:
+        limits, target_s = engine.limits, self._settings.itl_target_s
+        return TickFeeder(
+            collector,
+            self._clock,
+            limits={
+                "model": self._settings.names[0],
+                "n_slots": limits.n_slots,
+                "n_cells": limits.n_cells,
+                "n_ctx_slot": limits.n_ctx_slot,
+                "token_budget": limits.token_budget,
+                "overlaps": engine.backend.overlaps,
+                "limits": asdict(limits),
+            },
+            itl_target_s=0.0 if target_s == "auto" else target_s,
+            words=engine.backend.words if self._settings.log_prompts else None,
+        )
+
+
+def _card(engine: Engine, settings: EngineSettings, path: Path | None) -> ModelCard:
+    backend = engine.backend
+    return ModelCard(
+        model_id=settings.names[0],
+        n_vocab=backend.n_vocab,
+        n_ctx_slot=engine.limits.n_most,
+        created_s=int(path.stat().st_mtime) if path else 0,
+        description=f"{settings.model} on cobali_ray {__version__}",
+        sampling=settings.sampling(backend.sampling),
+        generates=backend.generates,
+        embedding=None if backend.embedder is None else backend.embedder.kind,
+        images=backend.projector is not None,
+        adapters=backend.adapters,
+    )
+
+
+def identity_of(*paths: Path | None) -> str:
+    """Return what tells a model's files from others, without reading them."""
+    stats = [(path.name, path.stat()) for path in paths if path is not None]
+    return ", ".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats) or "scripted"

@@ -1,0 +1,124 @@
+"""ModelHost: loads this process's model, gives its memory back, and knows which of both is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cobali_ray.actors.loaded_model import LoadedModel, ModelFacts, identity_of
+from cobali_ray.backend import memory
+from cobali_ray.core.clock import Clock
+from cobali_ray.core.stats import EngineState, EngineStatus
+from cobali_ray.engine.context import needed_bytes
+from cobali_ray.engine.opening import files_beside
+from cobali_ray.errors import CobaliError, InternalError, ModelBusyError, ModelTooLargeError, NoRoomError
+from cobali_ray.settings import EngineSettings
+
+_log = structlog.get_logger(__name__)
+
+
+class ModelHost:
+    """One model, in memory or not; loading and unloading take turns."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        path: Path | None,
+        clock: Clock,
+        open_model: Callable[[], LoadedModel],
+        n_open: Callable[[], int],
+    ) -> None:
+        """`open_model` blocks while it loads; `n_open` counts the requests that hold on to the model."""
+        self._settings, self._path, self._clock = settings, path, clock
+        self._open_model, self._n_open = open_model, n_open
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._turn, self._moves = asyncio.Lock(), set[asyncio.Task[CobaliError | None]]()
+        self._state = EngineState(status=EngineStatus.UNLOADED)
+        self._used_s = clock.now()
+        self.model: LoadedModel | None = None
+        self.facts = ModelFacts(identity_of(path))
+        """Of the model that was opened last."""
+        if settings.processes.load == "eager":
+            self._open()
+
+    def state(self) -> EngineState:
+        """Say how the model is doing."""
+        return self._state if self.model is None else self.model.loop.state()
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing was asked of it."""
+        return 0.0 if self._n_open() else self._clock.now() - self._used_s
+
+    def touch(self) -> None:
+        """Note that it was used now."""
+        self._used_s = self._clock.now()
+
+    async def load(self) -> CobaliError | None:
+        """Load the model, unless it is there; return why it cannot be. Goes on if whoever asked has left."""
+        return await asyncio.shield(self._in_turn(self._load()))
+
+    async def unload(self) -> CobaliError | None:
+        """Give the model's memory back, unless requests are open."""
+        return await asyncio.shield(self._in_turn(self._unload()))
+
+    def unload_if_idle(self) -> None:
+        """Begin to give its memory back if it was idle for `keep_alive_s`."""
+        most_s = self._settings.processes.keep_alive_s
+        if most_s is not None and self.model is not None and self.idle_s > most_s:
+            _log.info("let_go", idle_s=round(self.idle_s, 1))
+            self._in_turn(self._unload())
+
+    def _in_turn(self, move: Coroutine[Any, Any, CobaliError | None]) -> asyncio.Task[CobaliError | None]:
+        async def wait() -> CobaliError | None:
+            async with self._turn:
+                return await move
+
+        task = asyncio.ensure_future(wait())
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+        return task
+
+    async def _load(self) -> CobaliError | None:
+        if self.model is not None:
+            return None
+        self._state = EngineState(status=EngineStatus.LOADING, detail="loading the model")
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._pool, self._check_room)
+            await loop.run_in_executor(self._pool, self._open)
+        except (NoRoomError, ModelTooLargeError) as refusal:
+            self._state = EngineState(status=EngineStatus.UNLOADED, detail=str(refusal))
+            return refusal
+        except Exception as error:
+            self._state = EngineState(status=EngineStatus.FAILED, detail=str(error))
+            return error if isinstance(error, CobaliError) else InternalError(repr(error))
+        return None
+
+    def _open(self) -> None:
+        model = self._open_model()
+        self.facts, self.model, self._used_s = model.facts, model, self._clock.now()
+
+    def _check_room(self) -> None:
+        """Refuse a model that Linux would kill for. What a GPU holds is llama.cpp's to find out."""
+        n_bytes, most = needed_bytes(self._settings, self._path), memory.most_bytes()
+        n_bytes += sum(path.stat().st_size for path in files_beside(self._settings, self._path))
+        if most is not None and n_bytes > most:
+            raise ModelTooLargeError(n_bytes, most)
+        free = memory.available_bytes()
+        if free is not None and n_bytes > free:
+            raise NoRoomError(n_bytes, free)
+
+    async def _unload(self) -> CobaliError | None:
+        if self.model is None:
+            return None
+        if n_open := self._n_open():
+            return ModelBusyError(n_open)
+        model, self.model, self._state = self.model, None, EngineState(status=EngineStatus.UNLOADED)
+        await asyncio.get_running_loop().run_in_executor(self._pool, model.close)
+        return None

@@ -1,0 +1,69 @@
+"""Batches: what a plan computes, as the backend takes it."""
+
+from __future__ import annotations
+
+from array import array
+
+from cobali_ray.backend.batch import TickBatch
+from cobali_ray.backend.logprobs import PromptRows
+from cobali_ray.core.plan import Plan
+from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.spans import TickSpans
+from cobali_ray.engine.images import RowsOf
+
+
+class Batches:
+    """Fills the one batch of an engine, with the rows of images in the places that stand for them."""
+
+    def __init__(self, scheduler: Scheduler, n_batch: int) -> None:
+        self._scheduler, self._batch = scheduler, TickBatch(n_batch)
+        self.rows: dict[str, RowsOf] = {}
+        """Of the images of open requests."""
+
+    def filled(self, plan: Plan) -> TickBatch:
+        """Return the batch with all that a plan computes; it is another plan's with the next call."""
+        slots = self._scheduler.slots
+        if plan.spans is None:
+            self._batch.fill_streams(plan.streams, [slots.tokens(i) for i in plan.streams])
+            return self._batch
+        known = [slots.tokens(span.slot_id) for span in plan.spans]
+        if plan.drafts:
+            drafts = [array("i", plan.draft(span.slot_id)) for span in plan.spans]
+            known = [tokens + draft for tokens, draft in zip(known, drafts, strict=True)]
+        self._batch.fill(plan.spans, known)
+        if plan.chunks and self.rows:
+            self._fill_images(plan)
+        return self._batch
+
+    def _fill_images(self, plan: Plan) -> None:
+        """Have spans computed from the rows of images that stand there."""
+        for number, span in enumerate(plan.spans or ()):
+            if (sequence := self._scheduler.slots.by_slot[span.slot_id]) is None:
+                continue
+            for one in sequence.request.rows:
+                if one.start <= span.start < one.end:
+                    rows = self.rows[sequence.request_id][one.digest, one.part]
+                    start = span.start - one.start
+                    self._batch.embed(number, rows.part(start, start + span.length))
+
+    def spans(self, plan: Plan) -> TickSpans:
+        """Return who computes what in the batch of a plan, for those who look on."""
+        if plan.spans is None:
+            n = self._batch.n_tokens
+            return TickSpans(slot_ids=self._batch.slot[:n].copy(), starts=self._batch.position[:n].copy())
+        return TickSpans(plan.spans, frozenset([chunk.slot_id for chunk in plan.chunks]))
+
+    def prompts(self, plan: Plan) -> list[tuple[Sequence, PromptRows]]:
+        """Return the prompts of a computed plan whose logprobs are wanted, and the rows that are for them."""
+        if not plan.chunks or plan.spans is None:
+            return []
+        found, at = [], 0
+        for slot_id, start, length, n_rows in plan.spans:
+            sequence = self._scheduler.slots.by_slot[slot_id]
+            if n_rows and sequence is not None and sequence.n_unscored is not None:
+                # Behind the last row of a prompt comes what is drawn from it.
+                known = sequence.tokens[start + length - n_rows + 1 : start + length + 1]
+                found.append((sequence, PromptRows(at, known, sequence.request.n_prompt_logprobs or 0)))
+            at += n_rows
+        return found

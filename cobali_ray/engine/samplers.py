@@ -1,0 +1,84 @@
+"""Samplers: what draws the tokens of open requests, with their places in grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cobali_ray.backend.grammar import Grammars, Matcher
+from cobali_ray.backend.pieces import Pieces
+from cobali_ray.backend.port import Backend
+from cobali_ray.backend.sampling import RowSampler
+from cobali_ray.core.reasoning import Reasoning
+from cobali_ray.core.request import Request
+from cobali_ray.errors import AdapterGoneError
+
+
+class Samplers:
+    """One for each open request, found by its id and by the slot that it computes in.
+
+    The tick thread calls everything but `matcher`, which any thread may.
+    """
+
+    def __init__(self, backend: Backend, n_slots: int, entropy: Callable[[], int]) -> None:
+        self._backend, self._entropy = backend, entropy
+        words = backend.words
+        self.pieces = Pieces(
+            backend.piece, lambda token: words.detokenize([token], special=True), backend.end_tokens
+        )
+        self.grammars = Grammars(
+            n_vocab=backend.n_vocab,
+            pieces=self.pieces,
+            tokenize=lambda text: words.tokenize(text, add_special=False, parse_special=False),
+        )
+        self._of: dict[str, RowSampler] = {}
+        self._in_slot: list[RowSampler | None] = [None] * n_slots
+
+    def open(self, request: Request, *, ready: bool) -> None:
+        """Make a request's; its grammar is compiled too if it is to be `ready`.
+
+        Raises AdapterGoneError, or BadRequestError for a grammar.
+        """
+        self.require_adapter(request)
+        row = RowSampler(
+            request.sampling,
+            request.text_tokens if request.rows else request.prompt,
+            end_tokens=self._backend.end_tokens,
+            n_vocab=self._backend.n_vocab,
+            entropy=self._entropy,
+        )
+        row.needs_rows = request.n_prompt_logprobs is not None
+        if (budget := request.reasoning_budget) is not None:
+            row.reasoning = Reasoning(budget, partial(self.pieces.of, shown=request.shown_tokens))
+        row.resume(request.said)
+        if ready:
+            row.matcher = self.matcher(request)
+        self._of[request.request_id] = row
+
+    def of(self, request_id: str) -> RowSampler:
+        """Return what draws the tokens of an open request."""
+        return self._of[request_id]
+
+    def assign(self, request_id: str, slot_id: int) -> None:
+        """Have the rows of a slot drawn for a request, and the backend know of it."""
+        row = self._in_slot[slot_id] = self._of[request_id]
+        self._backend.expect(slot_id, row)
+
+    def in_slots(self, slot_ids: Sequence[int]) -> list[RowSampler]:
+        """Return what draws the rows of these slots."""
+        return [row for slot_id in slot_ids if (row := self._in_slot[slot_id]) is not None]
+
+    def close(self, request_id: str) -> None:
+        """Forget a request's."""
+        self._of.pop(request_id, None)
+
+    def require_adapter(self, request: Request) -> None:
+        """Raise AdapterGoneError where nothing can be computed under a request's adapter."""
+        if request.adapter and request.adapter not in {one.key for one in self._backend.adapters}:
+            raise AdapterGoneError
+
+    def matcher(self, request: Request) -> Matcher | None:
+        """Return where a request's answer stands in its grammar, if it has one."""
+        if request.grammar is None:
+            return None
+        return self.grammars.matcher(request.grammar, request.shown_tokens, request.said)

@@ -1,0 +1,46 @@
+"""Shared settings of all tests."""
+
+import gc
+import os
+import sys
+
+import pytest
+import structlog
+from hypothesis import HealthCheck, settings
+
+from cobali_ray.actors.node import RAY_FLAGS
+
+# Their libraries are in environments of their own: `make clients`.
+collect_ignore = ["tests/clients"]
+
+# What collecting makes stays to the end; the garbage collector need not look through it again and again.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
+# Ray reads them when it is first imported, and not only the tests of tests/ray import it.
+for name, value in RAY_FLAGS.items():
+    os.environ.setdefault(name, value)
+
+
+def hear_everything():
+    """Log all there is to stderr; tests read what goes to stdout."""
+    structlog.reset_defaults()
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+hear_everything()
+
+
+@pytest.fixture(autouse=True)
+def logs_as_at_the_start():
+    """A command that a test runs sets how much is logged; the next test hears everything again."""
+    yield
+    hear_everything()
