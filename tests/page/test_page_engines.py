@@ -7,7 +7,7 @@ import pytest
 from hands import say
 from stack import Site
 
-from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.model_host import ModelHost
 from cobali_ray.errors import ConfigError
 
 pytest.importorskip("playwright")
@@ -91,7 +91,7 @@ def test_a_comparison_shows_the_engine_that_answers_its_first_side(make_page):
 
 def test_a_model_that_is_not_loaded_can_be_chosen_and_its_first_message_loads_it(make_page, monkeypatch):
     may_load = threading.Event()
-    monkeypatch.setattr(EngineServer, "_check_room", lambda _: may_load.wait(60))
+    monkeypatch.setattr(ModelHost, "_check_room", lambda _: may_load.wait(60))
     with Site(engines=("a", "b"), on_demand=("b",)) as site:
         page = make_page(site, "chat", allow=["ERR_"])
         asked = []
@@ -125,7 +125,7 @@ def test_a_model_that_cannot_be_loaded_is_told(make_page, monkeypatch):
     def damaged(_):
         raise ConfigError("model", "mine.gguf is damaged")
 
-    monkeypatch.setattr(EngineServer, "_check_room", damaged)
+    monkeypatch.setattr(ModelHost, "_check_room", damaged)
     with Site(engines=("a", "b"), on_demand=("b",)) as site:
         page = make_page(site, "chat", allow=["ERR_", "500"])
         choose(page, "model-b")
