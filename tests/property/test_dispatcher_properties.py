@@ -36,7 +36,7 @@ from cobali_ray.core.dispatch.messages import (
     Wanted,
 )
 from cobali_ray.core.dispatch.models import ModelPlan
-from cobali_ray.core.dispatch.request import MOST_DEATHS, MOST_MOVES
+from cobali_ray.core.dispatch.request import MOST_DEATHS, MOST_MOVES, Stage
 from cobali_ray.core.events import Computing, Delta, End, RequestStats
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import Attendance, EngineState, EngineStatus, LoadView
@@ -67,8 +67,12 @@ STALL_S = 10.0
 class DispatcherMachine(RuleBasedStateMachine):
     """Engines that die, hang, let go and come back with other files; clients that come and leave."""
 
-    @initialize(n_stay=st.integers(0, 2), max_waiting=st.sampled_from([1, 128]))
-    def open(self, n_stay, max_waiting):
+    @initialize(
+        n_stay=st.integers(0, 2),
+        max_waiting=st.sampled_from([1, 128]),
+        there=st.sampled_from(["abc", "abc", "bc", ""]),
+    )
+    def open(self, n_stay, max_waiting, there):
         wanted = {"max_waiting": max_waiting, "stall_timeout_s": STALL_S, "scale_up_wait_s": 0.01}
         self.dispatcher = Dispatcher(
             [
@@ -82,14 +86,16 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.process = dict.fromkeys(ENGINES, 1)
         self.killed, self.loads, self.unloads, self.surveys = set(), [], [], 0
         self.tickets, self.n_tickets, self.wakes = set(), 0, []
+        for engine_id in there:
+            self.do(Described(engine_id))
+            self.attend(engine_id, anew=False, loaded=True, file="one", up_s=100.0)
 
     def do(self, event):
         for one in self.dispatcher.handle(event, self.now_s):
             match one:
                 case Send(engine_id, client_id, request):
                     self.sent(engine_id, client_id, request)
-                    # Of two waits that end together, the second may show that the engine is gone.
-                    assert self.dispatcher.engines[engine_id].present or isinstance(event, Clock)
+                    assert self.dispatcher.engines[engine_id].present
                 case Cancel(engine_id, request_id):
                     call = self.calls.pop(request_id, None)
                     assert call is None or call[0] == engine_id
@@ -184,8 +190,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(
         engine_id=st.sampled_from("abc"),
         anew=st.sampled_from([False, False, True]),
-        loaded=st.sampled_from([True, True, False]),
-        file=st.sampled_from(["one", "one", "one", "other"]),
+        loaded=st.sampled_from([True, True, True, False]),
+        file=st.sampled_from(["one", "one", "one", "one", "other"]),
         up_s=st.sampled_from([0.5, 100.0]),
     )
     def attend(self, engine_id, anew, loaded, file, up_s):
@@ -241,7 +247,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(data=st.data(), error=st.sampled_from(RETURNS))
     def give_back(self, data, error):
-        request_id = data.draw(st.sampled_from(sorted(self.calls)))
+        self.end_call(data.draw(st.sampled_from(sorted(self.calls))), error)
+
+    def end_call(self, request_id, error):
         engine_id, client_id, *_ = self.calls.pop(request_id)
         one = self.dispatcher._sent.get(request_id)
         if one is not None and isinstance(error, EngineDiedError):
@@ -250,6 +258,26 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.do(Returned(engine_id, request_id, error))
         if one is not None and isinstance(error, InternalError) and not isinstance(error, EngineDiedError):
             assert client_id in self.over, "a bug is no death"
+
+    @precondition(lambda self: getattr(self, "calls", None))
+    @rule(
+        data=st.data(),
+        computes=st.booleans(),
+        loaded=st.sampled_from([True, True, True, False]),
+        file=st.sampled_from(["one", "one", "one", "other"]),
+        n_times=st.integers(1, 4),
+    )
+    def die_and_come_back(self, data, computes, loaded, file, n_times):
+        """An engine ends with a request, and its successor is there at once, again and again."""
+        client_id = self.calls[data.draw(st.sampled_from(sorted(self.calls)))][1]
+        for _ in range(n_times):
+            mine = [name for name, call in self.calls.items() if call[1] == client_id and not call[3]]
+            for request_id in mine:
+                engine_id = self.calls[request_id][0]
+                if computes:
+                    self.do(Told([Computing(request_id, on=True)], "here"))
+                self.end_call(request_id, EngineDiedError())
+                self.attend(engine_id, anew=True, loaded=loaded, file=file, up_s=0.5)
 
     @precondition(lambda self: getattr(self, "former", None))
     @rule(data=st.data())
@@ -310,6 +338,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.dispatcher.check()
             due_s = min([one.due_s for one in self.dispatcher._open.values()], default=math.inf)
             assert due_s == math.inf or min(self.wakes) <= due_s, "somebody wakes it"
+            n_load = sum(one.stage is Stage.LOAD for one in self.dispatcher._open.values())
+            n_waiting = sum(model.n_waiting for model in self.dispatcher.models.values())
+            assert n_waiting == n_load + len(self.tickets), "who waits for a load is known there"
             open_ids = self.asked.keys() - self.over.keys() - self.left
             assert set(self.dispatcher._open) == open_ids
             for call in self.calls.values():
@@ -336,5 +367,5 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert (model.n_open, model.n_waiting) == (0, 0)
 
 
-DispatcherMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+DispatcherMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestDispatcher = DispatcherMachine.TestCase

@@ -288,3 +288,13 @@ def test_an_engine_that_goes_away_while_it_loads_is_waited_for():
     assert site.attend(incarnation_id="e2", loaded=False)[-1] == Load("a"), "its successor loads it"
     (send,) = site.do(Loaded("a"))
     assert send.request.attempt == 1
+
+
+def test_who_had_to_make_room_in_a_queue_goes_elsewhere_and_its_control_call_returns_late():
+    site = Site("a", "b")
+    (first,) = site.ask()
+    (second,) = site.say(End("r", None, QueueFullError("requests", 1, 1.0), STATS))
+    assert {first.engine_id, second.engine_id} == {"a", "b"}
+    assert site.do(Returned(first.engine_id, "r", None)) == []
+    assert site.after(END_GRACE_S) == [], "nobody waits for its last events"
+    assert site.say(Delta("r", "x", (1,))) == [Deliver("r", Delta("r", "x", (1,)))]

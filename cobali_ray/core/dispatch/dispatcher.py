@@ -305,8 +305,10 @@ class Dispatcher:
 
     def _unheard(self, event: Unheard) -> None:
         engine = self.engines[event.engine_id]
-        for one in [o for o in self._sent.values() if o.engine is engine and o.source in event.sources]:
+        gone = [o for o in self._sent.values() if o.engine is engine and o.source in event.sources]
+        for one in gone:
             self._lose_of(one)
+        for one in gone:
             self._cut(one)
 
     # -- engines ----------------------------------------------------------------------------------------
@@ -456,9 +458,12 @@ class Dispatcher:
         self._now_s = max(self._now_s, event.at_s)  # timers may be a moment early
         if event.at_s == self._wake_s:
             self._wake_s = inf
-        for one in [one for one in self._open.values() if one.due_s <= self._now_s]:
+        due = [one for one in self._open.values() if one.due_s <= self._now_s]
+        for one in due:
             if one.stage is Stage.VERDICT:
                 self._lose_of(one)
+        for one in due:
+            if one.stage is Stage.VERDICT:
                 self._cut(one)
             elif one.stage is Stage.LAST_EVENTS:
                 self._end(one, EventsLostError())
