@@ -142,8 +142,11 @@ def drawn_set() -> tuple[Example, ...]:
 
     Of every kind `HELD_PER_KIND`, of the server one for each entry that has a held-out wording.
     """
-    rng, chosen, seen = Random(HELD_SEED), [], set()
+    chosen, seen = [], set()
     for kind, all_of_kind in sources().items():
+        rng = Random(
+            f"{HELD_SEED} {kind}"
+        )  # a kind whose sources change leaves the others' questions as they are
         able = [source for source in all_of_kind if held_out(_split(source), source.wordings)]
         if kind == "server":
             able = _one_of_each_entry(able, rng)

@@ -107,11 +107,9 @@ def test_it_knows_what_was_said_before(ask):
 
 
 @pytest.mark.parametrize(
-    ("every", "room"),
-    [pytest.param(1, 0.0, marks=pytest.mark.whole, id="whole"), pytest.param(4, 0.04, id="a-quarter")],
+    "every", [pytest.param(1, marks=pytest.mark.whole, id="whole"), pytest.param(4, id="a-quarter")]
 )
-def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every, room):
-    """A share over a quarter of the questions may be off by chance, so it has more room."""
+def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every):
     questions = held_out_set()[::every]
     assert len(questions) >= 800 / every
     report = ask([[turn.as_message() for turn in question.prompt] for question in questions], 200)
@@ -121,12 +119,11 @@ def test_it_is_as_good_as_its_card_says_on_wordings_it_never_saw(ask, every, roo
     share = {kind: sum(some) / len(some) for kind, some in right.items()}
     words = [one for kind, some in right.items() if kind != "tools" for one in some]
     # 0.902, 0.798 (tools), 0.906 (agents) and 0.806 (unknown) measured, with room for the longest
-    # page of an agent; a few greedy answers hang on how a processor rounds. Since settings went from the
-    # tables the questions are others than the model was measured with: tools 0.731 until it is trained again.
-    assert sum(words) / len(words) >= 0.89 - room, share
-    assert share["tools"] >= 0.7 - 2 * room
-    assert share["agents"] >= 0.84 - 2 * room
-    assert min(share.values()) >= 0.7 - 2 * room, share
+    # page of an agent; a few greedy answers hang on how a processor rounds.
+    assert sum(words) / len(words) >= 0.89, share
+    assert share["tools"] >= 0.76
+    assert share["agents"] >= 0.84
+    assert min(share.values()) >= 0.75, share
     ended = sum(stats.n_output < 200 for stats in report.requests.values())
     assert ended / len(questions) >= 0.98
 
