@@ -5,7 +5,6 @@ Named tuples, because they are made once per token and travel as plain arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from cobali_ray.errors import CobaliError
@@ -124,9 +123,3 @@ Event: TypeAlias = Delta | Vectors | End
 """What clients are told."""
 Word: TypeAlias = Event | Computing
 """What an engine says."""
-
-
-def first_word(events: Iterable[Word]) -> Event | None:
-    """Return the first of these events that has some of the answer, or ends it; prompts are read before."""
-    told = (event for event in events if not isinstance(event, Computing))
-    return next((event for event in told if not isinstance(event, Delta) or event.tokens), None)
