@@ -32,7 +32,6 @@ class _Answer:
         self.stops = StopScanner(request.stop, include=request.include_stop)
         self.begun = self.plain = False
         """Whether something was sent of it; and whether from now on each token's text is all that is."""
-        """Tokens that are computed again and were sent before."""
         self.held: list[int] = []
         """Output tokens whose text is not certain yet."""
         self.held_logprobs: list[TokenLogprob] = []
