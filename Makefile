@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK := -m "not ray and not model and not gpu"
-# These run on all cores, each file in one process, for what a file opens once; the others wait more than they
-# compute: those of the page beside those of Ray.
+# These run on all cores, each file in one process, for what a file opens once; the others have the machine to
+# themselves.
 SIDE_BY_SIDE := tests/api tests/chat tests/model tests/property tests/unit workloads/tests training/tests
 PAGE := tests/page tests/front
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
@@ -32,8 +32,8 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile $(SIDE_BY_SIDE)
-	@echo "The page and the front end beside Ray: about six minutes, and then what became of each."
-	@$(MAKE) --no-print-directory -j 2 --output-sync test-page test-ray
+	@$(MAKE) --no-print-directory test-page
+	@$(MAKE) --no-print-directory test-ray
 endif
 
 test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
