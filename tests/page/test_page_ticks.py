@@ -6,7 +6,7 @@ import re
 import httpx2
 import pytest
 from axe import violations
-from hands import until
+from hands import drawn, until
 from stack import Site
 
 pytest.importorskip("playwright")
@@ -109,6 +109,8 @@ def test_a_link_leads_to_the_moment_and_its_request(make_page, site):
     lanes.click(position={"x": lanes.bounding_box()["width"] - 60, "y": 10})
     life = page.get_by_role("region", name="Life of a request")
     request = life.get_by_role("heading", level=2).inner_text()
+    page.mouse.move(0, 0)  # what is pointed at is shown before what was clicked
+    drawn(page)
     tick = page.get_by_role("slider", name="Tick").get_attribute("aria-valuenow")
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("status").filter(has_text=re.compile("Link copied|address bar"))).to_have_count(1)
