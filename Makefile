@@ -37,7 +37,7 @@ else
 endif
 
 test-page: install-dev ## the second part of make test: the page in a browser, HAProxy
-	$(BIN)/python -m pytest $(PAGE)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PAGE)
 
 test-ray: install-dev ## the third: what starts Ray, and what other programs say of dashboards/
 	$(BIN)/python -m pytest tests $(SIDE_BY_SIDE:%=--ignore=%) $(PAGE:%=--ignore=%)

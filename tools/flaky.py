@@ -79,9 +79,10 @@ def run_once(file: Path) -> tuple[list[str], int]:
     """Return which tests of a file failed, and how many were skipped."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no"]
+        command = [sys.executable, "-m", "pytest", "-q", "--show-capture=no"]
+        without = ["-p", "no:cacheprovider", "-p", "no:rerunfailures"]
         done = subprocess.run(
-            [*command, f"--junitxml={report}", str(file)],
+            [*command, *without, f"--junitxml={report}", str(file)],
             cwd=ROOT,
             capture_output=True,
             text=True,
