@@ -96,8 +96,7 @@ def serve(
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False),
+        str | None, typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False)
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on. Default: the config's, or 127.0.0.1.")

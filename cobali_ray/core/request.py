@@ -285,8 +285,7 @@ class Request:
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)
             raise InvalidParameterError(
-                "shown_tokens",
-                f"must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}",
+                "shown_tokens", f"must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}"
             )
         if self.grammar is not None:
             self.grammar.check()

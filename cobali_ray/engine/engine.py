@@ -257,12 +257,7 @@ class Engine:
                 detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
             )
         return self._recorder.record(
-            self.scheduler,
-            times,
-            ended_s=ended_s,
-            plan=plan,
-            spans=spans,
-            n_reused=self.backend.n_reused(),
+            self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
         )
 
     def _embed_texts(self, asked: told.Embed) -> float:

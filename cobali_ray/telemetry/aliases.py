@@ -23,20 +23,14 @@ from cobali_ray.telemetry.snapshot import Snapshot
 VLLM_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
     "time_to_first_token_seconds": ("ttft_seconds", bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)),
     "inter_token_latency_seconds": ("itl_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
-    "request_time_per_output_token_seconds": (
-        "tpot_seconds",
-        bounds.from_below(bounds.ITL, bounds.VLLM_ITL),
-    ),
+    "request_time_per_output_token_seconds": ("tpot_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
     "e2e_request_latency_seconds": ("e2e_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
     "request_queue_time_seconds": ("queue_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
     "request_prefill_time_seconds": (
         "prefill_seconds",
         bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
     ),
-    "request_decode_time_seconds": (
-        "decode_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
+    "request_decode_time_seconds": ("decode_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
     "request_inference_time_seconds": (
         "inference_seconds",
         bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
