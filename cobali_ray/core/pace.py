@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from functools import partial
 from math import exp, inf
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import (
-    Prompt,
     Span,
     chunk_of,
     n_scored,
@@ -21,6 +21,7 @@ from cobali_ray.core.plan import (
     within_rows,
 )
 from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 LEAST_CHUNK = 4
@@ -88,17 +89,6 @@ def best_prefill_s(
     return best_s
 
 
-class Stream(Protocol):
-    """What pacing needs of a sequence that decodes."""
-
-    @property
-    def seq_id(self) -> int: ...
-    @property
-    def n_computed(self) -> int: ...
-    @property
-    def rank(self) -> tuple[int, float]: ...
-
-
 class Prefill(NamedTuple):
     """The prefill of a tick, and what bounded it."""
 
@@ -137,8 +127,8 @@ class Pacer:
 
     def plan(
         self,
-        streams: Sequence[Stream],
-        prompts: Sequence[Prompt],
+        streams: Seq[Sequence],
+        prompts: Seq[Sequence],
         limits: EngineLimits,
         *,
         within_s: float = inf,
@@ -229,7 +219,7 @@ class Pacer:
 
     def _chunks(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Seq[Sequence],
         left_s: float,
         flat_s: float,
         most: int,
@@ -279,7 +269,7 @@ class Pacer:
                 break
         return chunks, tried > 0
 
-    def _step_to_try(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+    def _step_to_try(self, prompt: Sequence, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
         """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
         step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
         if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
@@ -325,7 +315,7 @@ def _round_s(decode_s: float) -> float:
 
 
 def _decoding(
-    streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int
+    streams: Seq[Sequence], prompts: Seq[Sequence], limits: EngineLimits, budget: int
 ) -> tuple[int, tuple[int, ...]]:
     """Return the cells that the streams' attention will pay for beside the first prompt's chunk, and runs."""
     pass_cells = limits.grain.pass_cells

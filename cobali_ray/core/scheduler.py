@@ -22,6 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from cobali_ray.core import instructions as told
 from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
@@ -30,36 +31,6 @@ from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
 from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
 from cobali_ray.core.goodput import MOST_STREAMS, Drafts, Speculation
-from cobali_ray.core.instructions import (
-    Assign,
-    Cancelled,
-    Clear,
-    Compute,
-    Drawn,
-    Embed,
-    Embedded,
-    Emit,
-    Emitted,
-    Emptied,
-    Event,
-    Failed,
-    Filled,
-    Finish,
-    Instruction,
-    Listed,
-    Loaded,
-    Moved,
-    Parting,
-    Ready,
-    Refused,
-    Sampled,
-    Submitted,
-    TickBegun,
-    TickEnded,
-    Truncate,
-    Unrestored,
-    Written,
-)
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer, Prefill
@@ -121,18 +92,10 @@ class Scheduler:
         speculation: Speculation | None = None,
         embedding: EmbeddingKind | None = None,
         check_every: int = CHECK_EVERY,
-        story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
         self._pacer, self._speculation = pacer or Pacer(None), speculation
-        self.story = story or Story()
-        self.story.begin(
-            limits=limits,
-            end_tokens=end_tokens,
-            pacer=self._pacer,
-            speculation=speculation,
-            embedding=embedding,
-        )
+        self.story = Story()
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
         self.slots = self.tiers.slots
@@ -155,11 +118,11 @@ class Scheduler:
         self._spare_s = inf
         """How long they may take."""
         self._pass: Plan | None = None
-        self._emit: Emit | None = None
+        self._emit: told.Emit | None = None
         """Tokens whose text is not out yet."""
         self._releasing: list[tuple[Sequence, bool]] = []
         """Who ended while the pass computes for it, and whether its cells may be kept."""
-        self._out: list[Instruction] = []
+        self._out: list[told.Instruction] = []
         self._began_s = 0.0
         self._shared = False
         """Whether the streams' gap has been used by something else already."""
@@ -169,27 +132,27 @@ class Scheduler:
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Submitted: self._submitted,
-            Ready: self._ready,
-            Cancelled: self._cancelled,
-            TickBegun: self._tick_begun,
-            Embedded: self._embedded,
-            Refused: self._refused,
-            Sampled: self._sampled,
-            Emitted: self._emitted,
-            Moved: self.tiers.moved,
-            Unrestored: self._unrestored,
-            Filled: self.tiers.fill,
-            Emptied: self.tiers.empty,
-            Listed: self.tiers.listed,
-            Written: self.tiers.written,
-            Loaded: self.tiers.loaded,
-            Parting: self.tiers.part,
-            TickEnded: self._tick_ended,
-            Failed: self._failed,
+            told.Submitted: self._submitted,
+            told.Ready: self._ready,
+            told.Cancelled: self._cancelled,
+            told.TickBegun: self._tick_begun,
+            told.Embedded: self._embedded,
+            told.Refused: self._refused,
+            told.Sampled: self._sampled,
+            told.Emitted: self._emitted,
+            told.Moved: self.tiers.moved,
+            told.Unrestored: self._unrestored,
+            told.Filled: self.tiers.fill,
+            told.Emptied: self.tiers.empty,
+            told.Listed: self.tiers.listed,
+            told.Written: self.tiers.written,
+            told.Loaded: self.tiers.loaded,
+            told.Parting: self.tiers.part,
+            told.TickEnded: self._tick_ended,
+            told.Failed: self._failed,
         }
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: told.Event) -> list[told.Instruction]:
         """Take one event; return what is to be done, in order.
 
         Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
@@ -209,7 +172,7 @@ class Scheduler:
         self.story.add(event, out)
         return out
 
-    def _tell(self, instruction: Instruction) -> None:
+    def _tell(self, instruction: told.Instruction) -> None:
         self._out.append(instruction)
 
     # -- asked from outside ---------------------------------------------------------------------------
@@ -295,7 +258,7 @@ class Scheduler:
 
     # -- requests come and go -------------------------------------------------------------------------
 
-    def _submitted(self, event: Submitted) -> None:
+    def _submitted(self, event: told.Submitted) -> None:
         request, arrived_s = event.request, event.now_s if event.arrived_s is None else event.arrived_s
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
@@ -352,20 +315,20 @@ class Scheduler:
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
             self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
 
-    def _ready(self, event: Ready) -> None:
+    def _ready(self, event: told.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
             sequence.arrived()
 
-    def _cancelled(self, event: Cancelled) -> None:
+    def _cancelled(self, event: told.Cancelled) -> None:
         if one := self._open.get(event.request_id):
             self._end(one, event.now_s, RequestCancelledError())
 
-    def _failed(self, event: Failed) -> None:
+    def _failed(self, event: told.Failed) -> None:
         if event.request_id is not None:
             if one := self._open.get(event.request_id):
                 self._end(one, event.now_s, event.error)
             return
-        self._out[:] = [told for told in self._out if isinstance(told, Finish)]
+        self._out[:] = [one for one in self._out if isinstance(one, told.Finish)]
         for one in self._open.values():  # the books may be what is broken: nothing is asked of them
             if isinstance(one, Sequence):
                 one.leave_slot(event.now_s, one.n_computed)
@@ -381,7 +344,7 @@ class Scheduler:
         self._embedding = ()
         self._releasing.clear()
         self._sorted = self.head_waits = False
-        self._out.append(Clear())
+        self._out.append(told.Clear())
 
     def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         if isinstance(one, Sequence):
@@ -422,7 +385,7 @@ class Scheduler:
                 self.counts.left.add(one.line, 1, one.n_prompt)
             stop = one.stop if reason == "stop" else None
         self._out.append(
-            Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
+            told.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
 
     def _computes_for(self, sequence: Sequence) -> bool:
@@ -437,11 +400,11 @@ class Scheduler:
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self._sorted = False
         if not n_keep:
-            self._out.append(Truncate(slot_id, 0))
+            self._out.append(told.Truncate(slot_id, 0))
 
     # -- a tick begins --------------------------------------------------------------------------------
 
-    def _tick_begun(self, event: TickBegun) -> None:
+    def _tick_begun(self, event: told.TickBegun) -> None:
         if self._pass is not None or self._embedding:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
@@ -471,10 +434,10 @@ class Scheduler:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
         begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
-        self._out.append(Embed(pieces, begun))
+        self._out.append(told.Embed(pieces, begun))
         return True
 
-    def _embedded(self, event: Embedded) -> None:
+    def _embedded(self, event: told.Embedded) -> None:
         pieces, self._embedding, now_s = self._embedding, (), event.now_s
         if self.texts is None or not pieces:
             raise InvariantError("no texts are under way")
@@ -514,7 +477,7 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(Assign(place.slot_id, sequence.request_id))
+            self._out.append(told.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MOST_PARKED  # who waited so long keeps its slot
@@ -576,7 +539,7 @@ class Scheduler:
             if self._speculation is not None:
                 self._speculation.begin(asked.drafts)
             self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
-            self._out.append(Compute(asked.plan))
+            self._out.append(told.Compute(asked.plan))
 
     def _next_pass(self, now_s: float) -> _NextPass:
         """Return what would be computed now. It may be asked again: nothing is decided by asking."""
@@ -665,7 +628,7 @@ class Scheduler:
             raise InvariantError("no pass is under way")
         return plan
 
-    def _refused(self, event: Refused) -> None:
+    def _refused(self, event: told.Refused) -> None:
         self._take_pass()
         culprit = None if event.slot_id is None else self.slots.by_slot[event.slot_id]
         self._let_go(event.now_s)
@@ -681,13 +644,13 @@ class Scheduler:
             self._end(culprit, event.now_s, InternalError(str(event.error)))
         self._plan(event.now_s)
 
-    def _unrestored(self, event: Unrestored) -> None:
+    def _unrestored(self, event: told.Unrestored) -> None:
         """Have computed what could not be brought back."""
         self._take_pass()
         self.tiers.unrestored(event)
         self._plan(event.now_s)
 
-    def _sampled(self, event: Sampled) -> None:
+    def _sampled(self, event: told.Sampled) -> None:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
@@ -705,7 +668,7 @@ class Scheduler:
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
-        fresh: list[Drawn] = []
+        fresh: list[told.Drawn] = []
         last: Sequence | None = None
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
@@ -733,7 +696,7 @@ class Scheduler:
         self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
-            self._emit = Emit(tuple(fresh))
+            self._emit = told.Emit(tuple(fresh))
             self._out.append(self._emit)
 
     def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
@@ -744,7 +707,7 @@ class Scheduler:
             n_kept = n if sequence.status is Status.RUNNING else 1
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
-                self._out.append(Truncate(sequence.slot_id, sequence.n_computed + n_kept))
+                self._out.append(told.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
             if n_draft:
                 self.counts.n_drafted += n_draft
                 self.counts.n_accepted += n_kept - 1
@@ -781,7 +744,7 @@ class Scheduler:
             sequence.change(Change.RELEASE)
         self._releasing.clear()
 
-    def _emitted(self, event: Emitted) -> None:
+    def _emitted(self, event: told.Emitted) -> None:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
@@ -795,7 +758,7 @@ class Scheduler:
             if ending and isinstance(sequence := self._open.get(request_id), Sequence):
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
-    def _tick_ended(self, event: TickEnded) -> None:
+    def _tick_ended(self, event: told.TickEnded) -> None:
         seconds = event.now_s - self._began_s - self.tiers.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.counts.n_drafted:

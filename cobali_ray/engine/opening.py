@@ -7,9 +7,8 @@ import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -23,7 +22,6 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable
@@ -188,30 +186,18 @@ def chat_template(settings: EngineSettings) -> str | None:
     return source
 
 
-class Policy(NamedTuple):
-    """What is no setting, because only experiments have it otherwise than the server."""
-
-    prefill_order: PrefillOrder = "shortest"
-    story: Story | None = None
-    """What notes what the scheduler is told; None: the last events."""
-
-
-SERVERS = Policy()
-
-
 def open_engine(
     settings: EngineSettings,
     sink: Sink,
     *,
     clock: Clock | None = None,
     path: Path | None = None,
-    policy: Policy = SERVERS,
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
     path = path or model_path(settings)
     backend = open_backend(settings, path)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path, policy=policy)
+        return engine_on(backend, settings, sink, clock=clock, path=path)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -224,15 +210,16 @@ def engine_on(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
-    policy: Policy = SERVERS,
+    prefill_order: PrefillOrder = "shortest",
 ) -> Engine:
-    """Return a new engine on a loaded model, with what the settings name and this policy.
+    """Return a new engine on a loaded model, with what the settings name.
 
-    `path` is the model's file: nothing is kept on disk of a model whose file is not known.
+    `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
+    have another `prefill_order`.
     """
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
-    limits = replace(limits_of(backend, settings), prefill_order=policy.prefill_order)
+    limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
     pacer = Pacer(settings.itl_target_s, backend.grain)
     if path is not None and backend.generates:
@@ -246,7 +233,6 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=Speculation() if settings.speculation == "auto" else None,
-        story=policy.story,
     )
 
 
@@ -293,7 +279,9 @@ def _measurements(settings: EngineSettings) -> Path:
     return (settings.cache_dir or default_cache_dir()) / "measurements"
 
 
-def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
+def limits_of(
+    backend: Backend, settings: EngineSettings, prefill_order: PrefillOrder = "shortest"
+) -> EngineLimits:
     """Return the scheduler's bounds: what was asked for, as far as the backend has it.
 
     Asked before anything is computed, because the cells of a token are measured.
@@ -306,7 +294,7 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
         backend.n_ctx_slot if n_ctx == "auto" else n_ctx,
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
-        prefill_order=SERVERS.prefill_order,
+        prefill_order=prefill_order,
         min_prefix=asked.min_prefix if backend.cuts_tails else 0,
         copies=backend.copies,
         shares=backend.shares,

@@ -12,7 +12,7 @@ from cobali_ray.backend.port import Backend
 from cobali_ray.backend.sampling import RowSampler
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import GREEDY
-from cobali_ray.engine.opening import MonotonicClock, Policy
+from cobali_ray.engine.opening import MonotonicClock
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.runs import empty, greedy_requests, run_once
 
@@ -113,7 +113,7 @@ class Prefill:
     def engine(self, prompts: Prompts, order: Literal["fcfs", "packed"]) -> BatchRun:
         """Submit the batch to an engine with this `prefill_order`; nothing is padded."""
         requests = greedy_requests(prompts, max_tokens=1, ignore_eos=True)
-        run = run_once(self._backend, self._settings, requests, Policy(order))
+        run = run_once(self._backend, self._settings, requests, order)
         return BatchRun(
             seconds=run.report.wall_s,
             ttfts_s=[s.ttft_s for s in run.report.requests.values() if s.ttft_s is not None],
