@@ -230,8 +230,9 @@ class Engine:
             times.planned = self._clock.now()
         if plan is None:
             self._publish()
-            embedded = self.scheduler.counts.texts
-            return self._recorder.record_texts(self.scheduler, begun_s) if embedded.n_tokens else None
+            if not self.scheduler.counts.texts.n_tokens:
+                return None
+            return self._recorder.record_texts(self.scheduler, begun_s, self.backend.n_reused())
         spans = self._batches.spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()

@@ -65,7 +65,7 @@ class Observer(Protocol):
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
     def on_refusal(self, reason: str) -> None: ...
-    def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None: ...
+    def on_idle(self, n_cells: int) -> None: ...
 
 
 Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
@@ -329,7 +329,7 @@ class EngineLoop:
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(lambda observer: _saw_idle(observer, engine.slots.n_used_idle()))
+                self._watch(lambda observer: observer.on_idle(engine.slots.n_used_idle()))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed
@@ -414,7 +414,3 @@ def _complain(event: str) -> None:
     """Log the exception at hand; a log that cannot be written must not end the tick thread."""
     with suppress(OSError, ValueError):
         _log.exception(event)
-
-
-def _saw_idle(observer: Observer, n_cells_idle: int) -> None:
-    observer.on_idle(n_queued=0, n_cells_used=n_cells_idle, n_cells_idle=n_cells_idle)

@@ -67,11 +67,11 @@ def shown(view: HistogramView, theirs: tuple[float, ...] | None) -> HistogramVie
 
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield the `vllm:*` families."""
-    who, labels, levels = (snapshot.model_name,), ("model_name",), snapshot.levels
+    who, labels, last = (snapshot.model_name,), ("model_name",), snapshot.last
     for name, value in (
-        ("num_requests_running", levels.n_running),
-        ("num_requests_waiting", levels.n_queued),
-        ("kv_cache_usage_perc", levels.kv_usage),
+        ("num_requests_running", last.n_running),
+        ("num_requests_waiting", last.n_queued),
+        ("kv_cache_usage_perc", last.kv_usage),
     ):
         gauge = GaugeMetricFamily(f"vllm:{name}", f"Alias: {name}.", labels=labels)
         gauge.add_metric(who, value)
@@ -81,7 +81,7 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         "Alias: waiting requests; all wait for capacity.",
         labels=(*labels, "reason"),
     )
-    waiting.add_metric((*who, "capacity"), levels.n_queued)
+    waiting.add_metric((*who, "capacity"), last.n_queued)
     waiting.add_metric((*who, "deferred"), 0)
     yield waiting
     for name, ours in VLLM_COUNTERS.items():

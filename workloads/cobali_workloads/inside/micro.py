@@ -168,9 +168,8 @@ def _ticks_of(n: int) -> Callable[[], None]:
 
 def busy_collector() -> tuple[Collector, TickStats, End]:
     """Return a collector with a history, and a tick of 128 streams and an end like those it has seen."""
-    collector = Collector(
-        model_name="bench", n_slots=N_STREAMS, n_cells=1 << 18, token_budget=2048, n_ctx_slot=8192
-    )
+    limits = EngineLimits(n_slots=N_STREAMS, n_cells=1 << 18, token_budget=2048, n_ctx_slot=8192)
+    collector = Collector(limits, model_name="bench")
     rng = np.random.default_rng(0)
     for tick_id in range(1000):
         tick = sample_tick(tick_id, rng.lognormal(-4.5, 0.8, N_STREAMS))

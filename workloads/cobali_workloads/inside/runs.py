@@ -108,13 +108,7 @@ class Publishing:
     """What a server does with events and ticks, only that nothing is sent: counted, encoded for the wire."""
 
     def __init__(self, limits: EngineLimits) -> None:
-        self._collector = Collector(
-            model_name="bench",
-            n_slots=limits.n_slots,
-            n_cells=limits.n_cells,
-            token_budget=limits.token_budget,
-            n_ctx_slot=limits.n_ctx_slot,
-        )
+        self._collector = Collector(limits, model_name="bench")
         self.on_tick = self._collector.on_tick
         self.n_output = 0
 
