@@ -53,17 +53,9 @@ class Block:
     """A few tokens behind those of its parent."""
 
     __slots__ = (
-        "block_id",
-        "children",
-        "end",
-        "key",
-        "n_uses",
-        "name",
-        "parent",
-        "start",
-        "tails",
+        "block_id", "children", "end", "key", "n_uses", "name", "parent", "start", "tails",
         "worth_until",
-    )
+    )  # fmt: skip
 
     def __init__(self, block_id: int, parent: Block | None, key: bytes, start: int, end: int) -> None:
         self.block_id, self.parent, self.key = block_id, parent, key

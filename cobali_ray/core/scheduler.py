@@ -94,7 +94,7 @@ class Scheduler:
         check_every: int = CHECK_EVERY,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
-        self._pacer, self._speculation = pacer or Pacer(None), speculation
+        self.pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = Story()
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
@@ -144,8 +144,8 @@ class Scheduler:
             told.Unrestored: self._unrestored,
             told.Filled: self.tiers.fill,
             told.Emptied: self.tiers.empty,
-            told.Listed: self.tiers.listed,
-            told.Written: self.tiers.written,
+            told.Listed: lambda event: self.tiers.disk.listed(*event),
+            told.Written: lambda event: self.tiers.disk.written(*event),
             told.Loaded: self.tiers.loaded,
             told.Parting: self.tiers.part,
             told.TickEnded: self._tick_ended,
@@ -204,16 +204,6 @@ class Scheduler:
         return min(times, default=None)
 
     @property
-    def target_s(self) -> float:
-        """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
-        return self._pacer.target_s
-
-    @property
-    def unmet_s(self) -> float:
-        """What decoding alone takes where that is longer than the ITL target that was asked for, else 0."""
-        return self._pacer.unmet_s
-
-    @property
     def drain_rps(self) -> float:
         """Requests that leave the queue per second; 0: too little is known.
 
@@ -225,7 +215,7 @@ class Scheduler:
 
     def prefill_s(self, request: Request) -> float:
         """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
-        model = self._pacer.model
+        model = self.pacer.model
         if not model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
@@ -243,7 +233,7 @@ class Scheduler:
         """Return what prompt tokens take beside the streams that run now; see `Pacer.prefill_pace`."""
         self._sort()
         context = sum([s.n_computed for s in self._streams])
-        return self._pacer.prefill_pace(len(self._streams), context, self.limits)
+        return self.pacer.prefill_pace(len(self._streams), context, self.limits)
 
     def life(self, request_id: str) -> RequestStats:
         """Return an open request's life so far, up to its last token."""
@@ -427,8 +417,8 @@ class Scheduler:
         self._sort()
         self._spare_s = inf
         if self._streams:
-            decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
-            self._spare_s = self._pacer.most_s(decode_s) - decode_s
+            decode_s = self.pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
+            self._spare_s = self.pacer.most_s(decode_s) - decode_s
         self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
         if not pieces:
             return False
@@ -460,7 +450,7 @@ class Scheduler:
     def _go_on(self, now_s: float) -> None:
         """Begin what a tick is for tokens."""
         self._assign(now_s)
-        if self.tiers.close_gaps(self._pacer.model.runs_s):
+        if self.tiers.close_gaps(self.pacer.model.runs_s):
             self._sorted = False
         self._plan(now_s)
 
@@ -535,7 +525,7 @@ class Scheduler:
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
         if asked.plan.n_tokens:
             self._pass, self.counts.shape = asked.plan, asked.shape
-            self._pacer.begin(asked.prefill)
+            self.pacer.begin(asked.prefill)
             if self._speculation is not None:
                 self._speculation.begin(asked.drafts)
             self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
@@ -548,11 +538,11 @@ class Scheduler:
         adapter, within_s = next(iter(self._adapters), ""), inf
         streams, prompts = self._streams, self._prompts
         if n_adapters > 1:
-            adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
+            adapter, within_s = self._turns.next(self.slots.running, now_s, self.pacer)
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
         texts_first = self._shared and bool(streams)  # they had what the streams can spare
-        prefill = self._pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
+        prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
         chunks: Seq[Span] = prefill.chunks
         if chunks and any(s.request.rows for s in prompts):
             chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
@@ -580,12 +570,12 @@ class Scheduler:
 
     def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: Shape) -> Drafts | None:
         """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
-        model = self._pacer.model
+        model = self.pacer.model
         if not streams or not model.knows_decode:
             return None
         plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
         room = min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams)))
-        return speculation.choose(streams, plain_s=plain_s, most_s=self._pacer.most_s(plain_s), room=room)
+        return speculation.choose(streams, plain_s=plain_s, most_s=self.pacer.most_s(plain_s), room=room)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""
@@ -759,12 +749,12 @@ class Scheduler:
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
     def _tick_ended(self, event: told.TickEnded) -> None:
-        seconds = event.now_s - self._began_s - self.tiers.spent_s
+        seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.counts.n_drafted:
             self.counts.predicted_s = expected_s
         else:
-            self.counts.predicted_s = self._pacer.learn(self.counts.shape, seconds)
+            self.counts.predicted_s = self.pacer.learn(self.counts.shape, seconds)
 
     # -- the books ------------------------------------------------------------------------------------
 

@@ -31,16 +31,11 @@ class Tiers:
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
         self.disk = DiskTier(limits.host_block)
-        self._moves = Moves(limits.cell_bytes)
-
-    @property
-    def spent_s(self) -> float:
-        """Time of this tick that moving cells took."""
-        return self._moves.spent_s
+        self.moves = Moves(limits.cell_bytes)
 
     def begin_tick(self, now_s: float) -> None:
         """Begin a tick; who waited long enough for the disk goes on without it."""
-        self._moves.begin()
+        self.moves.begin()
         for sequence in self.disk.overdue(now_s):
             sequence.arrived()
 
@@ -67,7 +62,7 @@ class Tiers:
         n_on_host = whole_prefix(min(blocks[-1].end, most), sequence.request.rows) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
-        if place.from_host and not self._moves.affords(n_keep):
+        if place.from_host and not self.moves.affords(n_keep):
             return None
         if place.from_host:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
@@ -95,14 +90,14 @@ class Tiers:
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
         """Have busy sequence ids be neighbours where that pays; say whether any changed."""
-        swaps = self.slots.close_gaps(runs_s, 2 * self._moves.s_per_token)  # out of a slot and back
+        swaps = self.slots.close_gaps(runs_s, 2 * self.moves.s_per_token)  # out of a slot and back
         for slot_id, other_id, n_cells in swaps:
             self._tell(told.Swap(slot_id, other_id, n_cells))
         return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
-        if n < self._limits.host_block or not self.host.n_cells or not self._moves.affords(n):
+        if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
             return
         if salt is None:
             return
@@ -111,7 +106,7 @@ class Tiers:
             self._tell(told.Forget(tuple(gone)))
         if new:
             self._tell(told.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new])))
-            self._moves.plan(n)  # the whole slot is read
+            self.moves.plan(n)  # the whole slot is read
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
 
@@ -128,12 +123,12 @@ class Tiers:
             self._tell(told.Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
             if self.disk.open:
                 self._store(kept)
-            self._moves.plan(n_keep)
+            self.moves.plan(n_keep)
         return n_keep
 
     def moved(self, event: told.Moved) -> None:
         """Take how long moving took, and forget what could not be saved."""
-        self._moves.learn(event.n_tokens, event.seconds)
+        self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
             self._tell(told.Forget(tuple(gone)))
 
@@ -217,16 +212,8 @@ class Tiers:
         del event
         if self.disk.open:
             for slot_id, tokens, n, salt in self.slots.holdings():
-                self._moves.begin()
+                self.moves.begin()
                 self.save(slot_id, tokens, n, salt)
-
-    def listed(self, event: told.Listed) -> None:
-        """Take what the disk has."""
-        self.disk.listed(event.names, event.n_bytes)
-
-    def written(self, event: told.Written) -> None:
-        """Take what was written."""
-        self.disk.written(*event)
 
     def _store(self, blocks: Seq[Block]) -> None:
         """Have blocks written, or noted as needed where they are already."""

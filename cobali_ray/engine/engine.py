@@ -246,12 +246,12 @@ class Engine:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
         self._tell(told.TickEnded(ended_s))
-        if self.scheduler.unmet_s and not self._told_unmet:
+        if self.scheduler.pacer.unmet_s and not self._told_unmet:
             self._told_unmet = True
             _log.warning(
                 "itl_target_unmet",
                 setting="itl_target_ms",
-                decode_ms=round(1000 * self.scheduler.unmet_s, 1),
+                decode_ms=round(1000 * self.scheduler.pacer.unmet_s, 1),
                 detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
             )
         return self._recorder.record(

@@ -99,7 +99,8 @@ class EngineLoop:
         self._draining = False
         self._last_word: CobaliError = DrainingError()
         """What requests end with that are open when it stops."""
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """What killed the loop, if anything did."""
         self._n_failures = 0
         self._entered = Entered()
         self._busy_since_s: float | None = None
@@ -118,8 +119,8 @@ class EngineLoop:
     def wait_open(self) -> None:
         """Block until the engine is built. Raises what its building raised."""
         self._opened.wait()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def submit(self, request: Request | EmbeddingRequest) -> None:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
@@ -165,7 +166,7 @@ class EngineLoop:
         Raises LoadingError without an engine, and DrainingError.
         """
         engine = self._engine
-        if engine is None or self._failure is not None:
+        if engine is None or self.failure is not None:
             raise LoadingError
         try:
             return self._readers.submit(engine.images.expand, request)
@@ -202,7 +203,7 @@ class EngineLoop:
         """Return the engine, if it takes requests."""
         if self._draining:
             raise DrainingError
-        if self._engine is None or self._failure is not None:
+        if self._engine is None or self.failure is not None:
             raise LoadingError
         return self._engine
 
@@ -275,16 +276,11 @@ class EngineLoop:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    @property
-    def failure(self) -> Exception | None:
-        """What killed the loop, if anything did."""
-        return self._failure
-
     def state(self) -> EngineState:
         """Say how the engine is doing; truthful also while a tick hangs."""
         engine = self._engine
-        if engine is None or self._failure is not None:
-            return EngineState(status=EngineStatus.LOADING, detail=str(self._failure or "loading the model"))
+        if engine is None or self.failure is not None:
+            return EngineState(status=EngineStatus.LOADING, detail=str(self.failure or "loading the model"))
         busy_since = self._busy_since_s
         age = 0.0 if busy_since is None else self._clock.now() - busy_since
         status = EngineStatus.READY
@@ -307,7 +303,7 @@ class EngineLoop:
         try:
             engine, observer = self._build(self._publish)
         except Exception as error:
-            self._failure = error
+            self.failure = error
             _complain("engine_failed_to_start")
             self._opened.set()
             return
@@ -315,14 +311,14 @@ class EngineLoop:
         engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
         self._compilers.submit("", engine.samplers.grammars.warm)
-        while self._failure is None and self._read_mail(engine):
+        while self.failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
         """Act on all mail; block only when there is nothing to tick. False: stop, or the engine failed."""
         mailbox = self._mailbox
-        while self._failure is None:
+        while self.failure is None:
             if engine.has_work:
                 if mailbox.empty():
                     return True
@@ -357,7 +353,7 @@ class EngineLoop:
             self._n_failures += 1
             self._fail_all(engine, error)
             if self._n_failures >= _MAX_FAILURES:
-                self._failure = error
+                self.failure = error
             return None
 
     def _fail_all(self, engine: Engine, error: Exception) -> None:
@@ -366,7 +362,7 @@ class EngineLoop:
             engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
         except Exception as worse:
             _complain("fail_all_failed")
-            self._failure = worse
+            self.failure = worse
 
     def _watch(self, look: Callable[[Observer], None]) -> None:
         """Let the observer look on; one that fails is dropped, because telemetry never steers."""
@@ -381,13 +377,13 @@ class EngineLoop:
     def _end_all(self, engine: Engine) -> None:
         """End what is open and what still arrives until `stop` was called; then free the model."""
         self._draining = True
-        stopped = self._failure is None
+        stopped = self.failure is None
         if stopped:
             self._guard(engine, Engine.part)
         while True:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
-                self._fail_all(engine, self._failure or self._last_word)
+                self._fail_all(engine, self.failure or self._last_word)
             if stopped and self._mailbox.empty():
                 break
             mail = self._mailbox.get()

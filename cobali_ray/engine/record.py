@@ -61,7 +61,7 @@ class Recorder:
             n_drafted=counts.n_drafted,
             n_accepted=counts.n_accepted,
             predicted_s=counts.predicted_s,
-            target_s=scheduler.target_s,
+            target_s=scheduler.pacer.target_s,
             chunks=chunks,
             gaps_s=counts.gaps,
             spans=spans,

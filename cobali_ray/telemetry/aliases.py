@@ -17,24 +17,20 @@ from prometheus_client.metrics_core import Metric
 
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.families import buckets
-from cobali_ray.telemetry.histogram import HistogramView
 from cobali_ray.telemetry.snapshot import Snapshot
 
+_TTFT = bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)
+_ITL = bounds.from_below(bounds.ITL, bounds.VLLM_ITL)
+_REQUEST = bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)
 VLLM_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
-    "time_to_first_token_seconds": ("ttft_seconds", bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)),
-    "inter_token_latency_seconds": ("itl_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
-    "request_time_per_output_token_seconds": ("tpot_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
-    "e2e_request_latency_seconds": ("e2e_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
-    "request_queue_time_seconds": ("queue_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
-    "request_prefill_time_seconds": (
-        "prefill_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
-    "request_decode_time_seconds": ("decode_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
-    "request_inference_time_seconds": (
-        "inference_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
+    "time_to_first_token_seconds": ("ttft_seconds", _TTFT),
+    "inter_token_latency_seconds": ("itl_seconds", _ITL),
+    "request_time_per_output_token_seconds": ("tpot_seconds", _ITL),
+    "e2e_request_latency_seconds": ("e2e_seconds", _REQUEST),
+    "request_queue_time_seconds": ("queue_seconds", _REQUEST),
+    "request_prefill_time_seconds": ("prefill_seconds", _REQUEST),
+    "request_decode_time_seconds": ("decode_seconds", _REQUEST),
+    "request_inference_time_seconds": ("inference_seconds", _REQUEST),
     "iteration_tokens_total": ("tick_batch_tokens", bounds.VLLM_TICK_TOKENS),
     "request_prompt_tokens": ("request_prompt_tokens", None),
     "request_generation_tokens": ("request_output_tokens", None),
@@ -58,11 +54,6 @@ FINISHED_REASONS = {
     "error": ("bad_request", "refused", "error"),
 }
 ADMISSION_REASONS = ("queue_full_requests", "queue_full_tokens", "draining", "loading")
-
-
-def shown(view: HistogramView, theirs: tuple[float, ...] | None) -> HistogramView:
-    """Return the histogram in the bounds of the alias; None keeps ours."""
-    return view if theirs is None else view.resampled(theirs)
 
 
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -101,7 +92,8 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         rejected.add_metric((*who, reason), snapshot.refusals[reason])
     yield rejected
     for name, (ours, theirs) in VLLM_HISTOGRAMS.items():
-        view = shown(snapshot.histogram(ours), theirs)
+        view = snapshot.histogram(ours)
+        view = view if theirs is None else view.resampled(theirs)
         family = HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", labels=labels)
         family.add_metric(who, buckets(view), view.sum)
         yield family

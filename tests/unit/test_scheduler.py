@@ -422,7 +422,7 @@ def test_without_prefix_reuse_nothing_is_moved():
 def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
     s = Tiered(s_per_token=0.05)
     learnt = []
-    s.scheduler._pacer.learn = lambda _shape, seconds: learnt.append(seconds) or 0.0
+    s.scheduler.pacer.learn = lambda _shape, seconds: learnt.append(seconds) or 0.0
     s.submit(numbers("a", 0), numbers("b", 100))
     s.tick()
     s.tick()
@@ -666,7 +666,7 @@ def test_the_pacer_learns_from_whole_ticks():
 
 def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
     s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1.0 * len(rows)
+    s.scheduler.pacer.model.runs_s = lambda rows: 1.0 * len(rows)
     s.submit(*[request(name, n_prompt=n, max_tokens=20) for name, n in (("a", 2), ("b", 2), ("c", 4))])
     s.tick()
     s.do(Cancelled, "b")
@@ -689,7 +689,7 @@ def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
 
 def test_gaps_stay_where_a_pass_costs_less_than_the_copy():
     s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
+    s.scheduler.pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
     s.submit(*[request(name, max_tokens=20) for name in "abc"])
     s.tick()
     s.tick()
