@@ -15,5 +15,4 @@ class Account:
         self.n_open = self.n_waiting = 0
 
     def charge(self, n_tokens: float) -> None:
-        """Count service."""
         self.served += n_tokens / self.weight

@@ -32,11 +32,9 @@ class LeastSquares:
         self._right = [0.0] * n
 
     def predict(self, x: Sequence[float]) -> float:
-        """Return the fitted value."""
         return sum([w * v for w, v in zip(self.weights, x, strict=True)])
 
     def learn(self, x: Sequence[float], y: float) -> None:
-        """Take one observation."""
         residual = y - self.predict(x)
         if self.n_seen >= _N_TRUST:
             most = _OUTLIER * self._spread

@@ -194,7 +194,6 @@ class Scheduler:
 
     @property
     def n_open(self) -> int:
-        """Requests that have not ended."""
         return len(self._open)
 
     @property
@@ -556,7 +555,6 @@ class Scheduler:
         return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
 
     def _shape(self, plan: Plan, streams: Seq[Sequence]) -> Shape:
-        """Return what the time of a plan depends on."""
         context = plan.context
         if context is None:
             alone = len(streams) == len(self.slots.running)

@@ -52,11 +52,9 @@ class OpenRequest:
 
     @property
     def line(self) -> tuple[int, str]:
-        """Its class and its tenant."""
         return self.priority, self.account.tenant
 
     def change(self, change: Change) -> None:
-        """Move along the lifecycle table."""
         self.status = advance(self.status, change)
 
 
@@ -125,7 +123,6 @@ class Sequence(OpenRequest):
 
     @property
     def n_output(self) -> int:
-        """Output tokens so far."""
         return len(self.tokens) - self.n_prompt - self.n_unsaid
 
     @property
@@ -135,7 +132,6 @@ class Sequence(OpenRequest):
 
     @property
     def n_pending(self) -> int:
-        """Tokens still to be computed."""
         return len(self.tokens) - self.n_computed
 
     @property

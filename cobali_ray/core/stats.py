@@ -93,7 +93,6 @@ class TickStats:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens computed in the tick."""
         return self.n_decode + self.n_prefill + self.n_drafted
 
     @property

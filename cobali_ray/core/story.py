@@ -20,12 +20,10 @@ class Story:
         self._n_events = 0
 
     def add(self, event: told.Event, instructions: Seq[told.Instruction]) -> None:
-        """Note an event and its answer."""
         self.entries.append((event, instructions))
         self._n_events += 1
 
     def text(self) -> str:
-        """Return the entries, one line each."""
         first = self._n_events - len(self.entries)
         lines = [f"{i}: {tell(e)} -> {_all(out)}" for i, (e, out) in enumerate(self.entries, first)]
         return "\n".join(["the story:", *lines])

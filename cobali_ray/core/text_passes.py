@@ -51,7 +51,6 @@ class EmbeddingJob(OpenRequest):
 
     @property
     def n_waiting_tokens(self) -> int:
-        """Tokens that it waits for."""
         return self.n_tokens
 
     def stats(self, now_s: float) -> RequestStats:
@@ -94,7 +93,6 @@ class TextPasses:
         return self.times.token_s(self.kind.n_together)
 
     def clear(self) -> None:
-        """Forget who waits."""
         self.queue, self.n_texts, self._long = WaitingQueue(), 0, None
 
     def takes_turn(self, *, prompts_wait: bool) -> bool:
@@ -103,12 +101,10 @@ class TextPasses:
         return self._had_turn
 
     def add(self, job: EmbeddingJob, now_s: float) -> None:
-        """Have a request wait for its turns."""
         self.queue.push(job, now_s)
         self.n_texts += job.n_texts
 
     def remove(self, job: EmbeddingJob) -> None:
-        """Forget a request that has ended."""
         self.queue.remove(job)
         self.n_texts -= job.n_texts
         if self._long is not None and self._long[0] is job:

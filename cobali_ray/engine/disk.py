@@ -45,7 +45,6 @@ class Disk:
     """One engine's files. `find` opens them: slow, as the model's file may have to be hashed for it."""
 
     def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
-        """`block`: tokens of one."""
         self._find, self._clock, self._block = find, clock, block
         self._files: BlockFiles | None = None
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -91,7 +90,6 @@ class Disk:
                 yield self._news.get_nowait()
 
     def load(self, one: told.Load) -> None:
-        """Read blocks."""
         self._read(lambda: self._load(one))
 
     def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:

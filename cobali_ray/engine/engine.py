@@ -114,16 +114,13 @@ class Engine:
 
     @property
     def limits(self) -> EngineLimits:
-        """The bounds it keeps."""
         return self.scheduler.limits
 
     @property
     def slots(self) -> Slots:
-        """The books, to look at."""
         return self.scheduler.slots
 
     def now(self) -> float:
-        """Return the time on its clock."""
         return self._clock.now()
 
     def start_disk(self, wake: Callable[[], None]) -> None:
@@ -146,7 +143,6 @@ class Engine:
             self._disk.close()
 
     def close(self) -> None:
-        """Free the backend."""
         self.backend.close()
 
     def submit(self, request: Request, *, ready: bool = True, arrived_s: float | None = None) -> Sequence:
@@ -208,11 +204,9 @@ class Engine:
             self._flush()
 
     def load(self) -> LoadView:
-        """Say how busy it is."""
         return load_of(self.scheduler)
 
     def cache_view(self) -> CacheView:
-        """Return what is held."""
         view, disk = view_of(self.scheduler), self._disk
         if disk is None:
             return view

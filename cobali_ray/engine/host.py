@@ -70,7 +70,6 @@ class HostMemory:
         self._read = cells
 
     def _save(self, one: told.Save) -> None:
-        """Take cells in."""
         began_s = self._clock.now()
         try:
             saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
@@ -82,7 +81,6 @@ class HostMemory:
         self._took(one.blocks[-1][2], began_s)
 
     def _restore(self, one: told.Restore) -> None:
-        """Bring cells back to a slot."""
         began_s = self._clock.now()
         try:
             cells = [self._cells[block_id] for block_id in one.block_ids]

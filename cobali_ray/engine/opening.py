@@ -50,7 +50,6 @@ class MonotonicClock:
     """The machine's monotonic clock, which every process on it shares."""
 
     def now(self) -> float:
-        """Return seconds since an arbitrary moment."""
         return time.monotonic()
 
 

@@ -41,7 +41,6 @@ class Recorder:
         spans: TickSpans,
         n_reused: int,
     ) -> TickStats:
-        """Return the tick's record."""
         counts, n_prefilling = scheduler.counts, scheduler.n_prefilling
         chunks = [chunk.length for chunk in plan.chunks]
         return TickStats(

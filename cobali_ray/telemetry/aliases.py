@@ -57,7 +57,6 @@ ADMISSION_REASONS = ("queue_full_requests", "queue_full_tokens", "draining", "lo
 
 
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the `vllm:*` families."""
     who, labels, last = (snapshot.model_name,), ("model_name",), snapshot.last
     for name, value in (
         ("num_requests_running", last.n_running),

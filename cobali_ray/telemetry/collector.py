@@ -179,7 +179,6 @@ class Collector:
             self._pauses.begin()
 
     def on_end(self, end: End) -> None:
-        """Take the end event of one request."""
         stats = end.stats
         with self._writing:
             self._requests[outcome_of(end)] += 1

@@ -25,7 +25,6 @@ class HistogramView:
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return sum(self.counts)
 
     def cumulative(self) -> list[int]:
@@ -54,12 +53,10 @@ class Histogram:
         self._counts, self._sum = [0] * (len(bounds) + 1), 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def observe_many(self, values: Sequence[float] | npt.NDArray[np.float64]) -> None:
-        """Count many values at once."""
         array = np.asarray(values, dtype=np.float64)
         for place, n in enumerate(np.bincount(self._edges.searchsorted(array)).tolist()):
             if n:
@@ -67,5 +64,4 @@ class Histogram:
         self._sum += float(array.sum())
 
     def view(self) -> HistogramView:
-        """Return a copy."""
         return HistogramView(self._bounds, tuple(self._counts), self._sum)

@@ -118,7 +118,6 @@ def _note(event: Event, words: str) -> Text:
 
 
 def _time(event: Event) -> str:
-    """Return the time of day here."""
     try:
         return datetime.fromisoformat(str(event["timestamp"])).astimezone().strftime("%H:%M:%S")
     except (KeyError, ValueError):

@@ -128,7 +128,6 @@ class TickLog:
         self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
-        """Close the file; again is fine."""
         self._file.close()
 
     def __enter__(self) -> Self:
