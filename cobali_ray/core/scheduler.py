@@ -355,7 +355,7 @@ class Scheduler:
             self.head_waits = self.head_waits and len(self.queue) > 0
         # What went wrong inside may have left cells that nobody should begin with.
         clean = not isinstance(why, InternalError)
-        if status is Status.RUNNING and self._computes_for(sequence):
+        if status is Status.RUNNING and self._pass is not None and self._pass.computes(sequence.slot_id):
             self._releasing.append((sequence, clean))
             sequence.change(Change.END_IN_FLIGHT)
         else:
@@ -376,9 +376,6 @@ class Scheduler:
         self._out.append(
             told.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
-
-    def _computes_for(self, sequence: Sequence) -> bool:
-        return self._pass is not None and self._pass.computes(sequence.slot_id)
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id

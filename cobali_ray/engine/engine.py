@@ -271,7 +271,10 @@ class Engine:
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
-                self._forget(one.end.request_id)
+                request_id = one.end.request_id
+                self._batches.rows.pop(request_id, None)
+                self.samplers.close(request_id)
+                self._emitter.close(request_id)
             elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
@@ -288,12 +291,6 @@ class Engine:
         self._host.carry_out(instructions)
         if (moved := self._host.moved()) is not None:
             self._tell(moved)
-
-    def _forget(self, request_id: str) -> None:
-        """Let go of what was kept for a request that has ended."""
-        self._batches.rows.pop(request_id, None)
-        self.samplers.close(request_id)
-        self._emitter.close(request_id)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""

@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import methodcaller
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -154,11 +155,12 @@ class EngineLoop:
             admit_texts(request, occupancy, engine.limits, scheduler.texts.wait_s)
         self._entered.note(request)
         arrived_s = self._clock.now()
-        self._mailbox.put(lambda engine: self._enter_to_embed(engine, request, arrived_s))
 
-    def _enter_to_embed(self, engine: Engine, request: EmbeddingRequest, arrived_s: float) -> None:
-        engine.embed(request, arrived_s)
-        self._watch(lambda observer: observer.on_embed(request))
+        def enter(engine: Engine) -> None:
+            engine.embed(request, arrived_s)
+            self._watch(lambda observer: observer.on_embed(request))
+
+        self._mailbox.put(enter)
 
     def expand(self, request: Request) -> Future[Request]:
         """Find out, in a thread, what a request's images come to; the result may raise BadRequestError.
@@ -396,13 +398,10 @@ class EngineLoop:
             pool.shutdown(cancel_futures=True)  # they use the projector
         engine.close()
 
-    def _saw_end(self, end: End) -> None:
-        self._watch(lambda observer: observer.on_end(end))
-
     def _publish(self, batch: list[tuple[str, Word]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
-                self._saw_end(event)
+                self._watch(methodcaller("on_end", event))
         self._sink(batch)
 
 

@@ -70,21 +70,16 @@ def check_machine(settings: EngineSettings) -> None:
     """Check what settings name on this machine: folders, files to write, CPUs. Raises ConfigError."""
     if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
         raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
-    for name, folder in (
-        ("disk_cache_dir", settings.kept.disk_cache_dir),
-        ("slot_save_path", settings.kept.slot_save_path),
-    ):
-        if folder is not None:
+    for name in ("disk_cache_dir", "slot_save_path"):
+        if (folder := getattr(settings.kept, name)) is not None:
             _make_folder(name, folder)
     if settings.log_ticks is not None:
-        try:  # a pipe that nobody reads is no reason to wait
-            os.close(
-                os.open(settings.log_ticks, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
-            )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # nobody may read a pipe yet
+        try:
+            os.close(os.open(settings.log_ticks, flags, 0o600))
         except OSError as error:
-            raise ConfigError(
-                "log_ticks", f"{settings.log_ticks} cannot be written: {error.strerror}"
-            ) from None
+            why = f"{settings.log_ticks} cannot be written: {error.strerror}"
+            raise ConfigError("log_ticks", why) from None
     if settings.processes.cores is not None:
         with ThreadPoolExecutor(1) as pool:  # tried by a thread that is gone afterwards
             pool.submit(pin, settings.processes.cores).result()
@@ -179,9 +174,8 @@ def chat_template(settings: EngineSettings) -> str | None:
         return None
     source = read_text("chat_template", settings.chat_template)
     if unreadable := ChatTemplate(source).unreadable:
-        raise ConfigError(
-            "chat_template", f"{settings.chat_template} is not a valid Jinja template: {unreadable}"
-        )
+        why = f"{settings.chat_template} is not a valid Jinja template: {unreadable}"
+        raise ConfigError("chat_template", why)
     return source
 
 
@@ -250,18 +244,14 @@ def _disk(
     if folder is None or (path is None and scripted_tick_s(settings.model) is None):
         return None
     if not limits.n_host_cells:
-        _log.warning(
-            "no_disk_cache",
-            setting="disk_cache_dir",
-            detail="it is filled from host memory, and there is none",
-        )
+        why = "it is filled from host memory, and there is none"
+        _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
         return None
 
     def find() -> BlockFiles:
         facts = repr((model_hash(settings, path), backend.cell_kind(), block, limits.cell_bytes))
-        if (
-            projector := projector_path(settings)
-        ) is not None:  # what stands for an image names the file only
+        projector = projector_path(settings)
+        if projector is not None:  # what stands for an image names the file only
             facts += model_digest(projector, _measurements(settings))
         return BlockFiles(
             folder.expanduser(),
