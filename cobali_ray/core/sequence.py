@@ -5,13 +5,27 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import FinishReason, RequestStats, Tier
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
 
 NO_SLOT = -1
+
+
+class Account:
+    """One tenant's counter, and where its open requests are."""
+
+    __slots__ = ("n_open", "n_waiting", "served", "tenant", "weight")
+
+    def __init__(self, tenant: str, weight: float) -> None:
+        self.tenant, self.weight = tenant, weight
+        self.served = 0.0
+        """Tokens computed for it, divided by its weight."""
+        self.n_open = self.n_waiting = 0
+
+    def charge(self, n_tokens: float) -> None:
+        self.served += n_tokens / self.weight
 
 
 class Stay(NamedTuple):

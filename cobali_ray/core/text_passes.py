@@ -16,12 +16,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, Piece
 from cobali_ray.core.events import RequestStats
 from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.queue import WaitingQueue
-from cobali_ray.core.sequence import OpenRequest
+from cobali_ray.core.sequence import Account, OpenRequest
 
 LEAST_CHUNK = 16
 """Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""

@@ -50,7 +50,7 @@ class Disk:
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._wake: Job = lambda: None
         self._read: Callable[[Job], None] = lambda job: job()
-        self._write = self._read
+        self._write: Callable[[Job], None] = self._read
         self._writer: threading.Thread | None = None
         self._opened = False
         self._n_put = self._n_done = 0
