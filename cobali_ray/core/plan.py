@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -108,11 +107,11 @@ def plan_chunks(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> li
     Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
     (Sarathi-Serve, OSDI '24). Returns the chunks in the order that `prefill_order` names.
     """
-    return list(_chunks(order_prefill(prompts, limits, budget), limits, budget))
+    return list(_chunks(order_prefill(prompts, limits), limits, budget))
 
 
-def order_prefill(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> Seq[Sequence]:
-    """Order the prompts that share `budget` tokens, as `prefill_order` says; `prompts` is oldest first.
+def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
+    """Order the prompts as `prefill_order` says; `prompts` is oldest first.
 
     shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
     that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
@@ -120,12 +119,12 @@ def order_prefill(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> 
     were served less; who was passed by `MOST_PASSED` times its length goes first all the same.
     """
     if len({p.rank for p in prompts}) < 2:
-        return _in_order(prompts, limits, budget)
+        return _in_order(prompts, limits)
     of_rank: dict[tuple[int, float], list[Sequence]] = {}
     for prompt in prompts:
         rank = (MIN_PRIORITY - 1, 0.0) if _overdue(prompt) else prompt.rank
         of_rank.setdefault(rank, []).append(prompt)
-    return [p for _, some in sorted(of_rank.items()) for p in _in_order(some, limits, budget)]
+    return [p for _, some in sorted(of_rank.items()) for p in _in_order(some, limits)]
 
 
 def who_is_due(prompts: Seq[Sequence]) -> Seq[Sequence]:
@@ -138,9 +137,7 @@ def _overdue(prompt: Sequence) -> bool:
     return prompt.n_passed >= MOST_PASSED * prompt.n_pending
 
 
-def _in_order(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> Seq[Sequence]:
-    if limits.prefill_order == "packed":
-        return pack(prompts, limits.prefill_chunk, budget)
+def _in_order(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
     if limits.prefill_order == "shortest" and len(prompts) > 1:
         return sorted(prompts, key=lambda p: 0 if p.n_passed >= p.n_pending else p.n_pending)
     return prompts
@@ -214,24 +211,3 @@ def _within(chunk: Span, rows: Seq[Rows]) -> Span:
     if start < one.start:
         return Span(slot_id, start, piece(one.start - start, length), 0)
     return Span(slot_id, start, one.length if one.whole else piece(one.end - start, length), 0)
-
-
-def pack(prompts: Seq[Sequence], chunk: int, budget: int) -> list[Sequence]:
-    """Order prompts so that one tick is filled as full as whole prompts can fill it.
-
-    First-fit decreasing: what Prepacking (arXiv 2404.09529) gains by bins is, on a runtime whose batches
-    are ragged anyway, only the order in which whole prompts take the budget. The oldest prompt keeps
-    its place in front, so that none starves behind a flow of well-fitting ones; prompts that do not
-    fit whole follow in their old order and take the rest in pieces.
-    """
-    if not prompts:
-        return []
-    oldest, *others = prompts
-    left = budget - min(oldest.n_pending, chunk)
-    whole: list[Sequence] = []
-    for prompt in sorted(others, key=attrgetter("n_pending"), reverse=True):
-        if prompt.n_pending <= min(left, chunk):
-            whole.append(prompt)
-            left -= prompt.n_pending
-    chosen = {prompt.slot_id for prompt in whole}
-    return [oldest, *whole, *(prompt for prompt in others if prompt.slot_id not in chosen)]

@@ -204,17 +204,18 @@ def engine_on(
     clock: Clock | None = None,
     path: Path | None = None,
     prefill_order: PrefillOrder = "shortest",
+    pacing: type[Pacer] = Pacer,
 ) -> Engine:
     """Return a new engine on a loaded model, with what the settings name.
 
     `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
-    have another `prefill_order`.
+    have another `prefill_order`, or other `pacing`.
     """
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
     limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
-    pacer = Pacer(settings.itl_target_s, backend.grain)
+    pacer = pacing(settings.itl_target_s, backend.grain)
     if path is not None and backend.generates:
         pacer.model.calibrate(calibration(backend, limits, settings, path, _measurements(settings)))
     return Engine(

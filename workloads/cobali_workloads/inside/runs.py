@@ -14,6 +14,7 @@ from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.events import End, Word
 from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.opening import engine_on, model_path, open_backend
@@ -90,14 +91,17 @@ def empty(backend: Backend) -> None:
 
 
 def run_once(
-    backend: Backend, settings: EngineSettings, requests: Sequence[Request], order: PrefillOrder = "shortest"
+    backend: Backend,
+    settings: EngineSettings,
+    requests: Sequence[Request],
+    order: PrefillOrder = "shortest",
+    pacing: type[Pacer] = Pacer,
 ) -> Run:
     """Run the requests on an empty cache. Raises ConfigError if one could not be served."""
     empty(backend)
+    make = partial(engine_on, backend, settings, prefill_order=order, pacing=pacing)
     ticks: list[TickStats] = []
-    report = run_offline(
-        partial(engine_on, backend, settings, prefill_order=order), requests, on_tick=ticks.append
-    )
+    report = run_offline(make, requests, on_tick=ticks.append)
     if report.failed:
         name, reason = next(iter(report.failed.items()))
         raise ConfigError("--prompts", f"{len(report.failed)} requests failed, the first is {name}: {reason}")
