@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import Builtin, Order, Progress
+from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
-from cobali_ray.models.encoder import SYNTHETIC_ENCODERS
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header, require_whole, skim_header
 from cobali_ray.models.hub import choose_file, download
@@ -25,15 +24,10 @@ from cobali_ray.models.reference import (
     PathReference,
     parse_reference,
 )
-from cobali_ray.models.shipped import SHIPPED_MODELS
 from cobali_ray.models.store import default_cache_dir
-from cobali_ray.models.synthetic import SYNTHETIC_MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS, *SYNTHETIC_ENCODERS)
-BUILTINS: Mapping[str, Builtin] = {row.name: row for row in _ROWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +63,7 @@ def resolve(
     Raises:
         ConfigError: `reference` cannot be read, or the file cannot be written.
         ModelNotFoundError: it leads nowhere.
+        MissingExtraError: it is a synthetic model, and the laboratory, which makes those, is not installed.
     """
     parsed = parse_reference(reference)
     order = Order(
@@ -98,7 +93,7 @@ def resolve(
 def available(*, cache_dir: Path | None = None) -> list[ModelInfo]:
     """List every built-in model in every quant, and whether it is made already."""
     folder = cache_dir or default_cache_dir()
-    return [_info(row, quant, row.made(quant, folder)) for row in BUILTINS.values() for quant in row.quants]
+    return [_info(row, quant, row.made(quant, folder)) for row in builtins().values() for quant in row.quants]
 
 
 def summary(files: Sequence[Path]) -> dict[str, Any]:
@@ -171,10 +166,13 @@ def _named(reference: NameReference, order: Order) -> Path:
 
 
 def _provide(reference: BuiltinReference, order: Order) -> Path:
-    row = BUILTINS.get(reference.name)
+    rows = builtins()
+    row = rows.get(reference.name)
     if row is None:
+        if reference.name.startswith(SYNTHETIC):
+            laboratory()
         raise ModelNotFoundError(
-            "model", f"there is no built-in model '{reference.name}'; there are {', '.join(BUILTINS)}"
+            "model", f"there is no built-in model '{reference.name}'; there are {', '.join(rows)}"
         )
     quant = reference.quant or row.quants[0]
     if quant not in row.quants:

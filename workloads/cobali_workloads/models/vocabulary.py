@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models import bpe
 from cobali_ray.models.ggufmeta import GgufHeader, read_header
+from cobali_workloads.models import bpe
 
 if TYPE_CHECKING:
     from pathlib import Path
