@@ -12,7 +12,7 @@ from cobali_ray.errors import ModelNotFoundError
 from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.files import parts_of
-from cobali_ray.models.ggufmeta import read_header, require_whole, skim_header
+from cobali_ray.models.ggufmeta import read_header, require_whole
 from cobali_ray.models.hub import choose_file, download
 from cobali_ray.models.local import local_models, meant_by, near
 from cobali_ray.models.reference import (
@@ -100,7 +100,7 @@ def summary(files: Sequence[Path]) -> dict[str, Any]:
     """Read the least that a list tells of a model's files: quant, architecture and how many weights."""
     from gguf import LlamaFileType
 
-    headers = [skim_header(file) for file in files]
+    headers = [read_header(file) for file in files]
     said = headers[0].metadata
     return {
         "quant": _quant(LlamaFileType, said),
@@ -113,7 +113,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights."""
     from gguf import GGMLQuantizationType, LlamaFileType
 
-    headers = [read_header(path), *(skim_header(file) for file in files_of(path) if file != path)]
+    headers = [read_header(file) for file in files_of(path)]
     tensors = [tensor for header in headers for tensor in header.tensors]
     said = headers[0].metadata
     architecture = said.get("general.architecture", "unknown")
