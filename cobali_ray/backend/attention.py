@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from cobali_ray.backend import cgroup
+from cobali_ray.backend import cgroup, library
 
 _log = structlog.get_logger(__name__)
 
@@ -200,22 +200,10 @@ class _Trial:
     def __init__(self, lc: Any, context: Any, n_threads: int) -> None:
         self._lc, self._context, self._n_threads = lc, context, n_threads
         self._memory = lc.llama_get_memory(context)
-        zeros, ones = np.zeros(N_ROWS, np.int32), np.ones(N_ROWS, np.int32)
-        rows = np.full(N_ROWS, zeros.ctypes.data, np.uintp)
         self._position, self._wanted = np.zeros(N_ROWS, np.int32), np.zeros(N_ROWS, np.int8)
-        self._held = (zeros, ones, rows)  # ctypes keeps none of them alive
-
-        def at(array: Any, kind: Any) -> Any:
-            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-        self._raw = lc.llama_batch(
-            0,
-            at(zeros, lc.llama_token),
-            None,
-            at(self._position, lc.llama_pos),
-            at(ones, ctypes.c_int32),
-            at(rows, ctypes.POINTER(lc.llama_seq_id)),
-            at(self._wanted, ctypes.c_int8),
+        zeros = np.zeros(N_ROWS, np.int32)
+        self._raw = library.raw_batch(
+            lc, token=zeros, position=self._position, seq=zeros, wanted=self._wanted
         )
 
     def begin(self) -> bool:

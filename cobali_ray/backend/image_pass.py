@@ -6,11 +6,11 @@ is the whole context's; and where images take fewer positions than rows, tokens 
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 
+from cobali_ray.backend import library
 from cobali_ray.backend.batch import Embedded, TickBatch
 from cobali_ray.backend.positions import Positions
 from cobali_ray.core.plan import Span
@@ -39,22 +39,8 @@ class ImagePasses:
         places = np.arange(n, dtype=np.int32) if rows.places is None else rows.places
         values = np.ascontiguousarray(rows.values, np.float32)
         at = np.ascontiguousarray(places + np.int32(first))
-        one, wanted = np.ones(n, np.int32), np.zeros(n, np.int8)
-        seq = np.array([seq_id], np.int32)
-        seqs = np.full(n, seq.ctypes.data, np.uintp)
-
-        def pointer(array: Any, kind: Any) -> Any:
-            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-        raw = lc.llama_batch(
-            n,
-            None,
-            pointer(values, ctypes.c_float),
-            pointer(at, lc.llama_pos),
-            pointer(one, ctypes.c_int32),
-            pointer(seqs, ctypes.POINTER(lc.llama_seq_id)),
-            pointer(wanted, ctypes.c_int8),
-        )
+        seq, wanted = np.full(n, seq_id, np.int32), np.zeros(n, np.int8)
+        raw = library.raw_batch(lc, values=values, position=at, seq=seq, wanted=wanted)
         if rows.causal:
             code = int(lc.llama_decode(self._context, raw))
         else:

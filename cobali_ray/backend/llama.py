@@ -131,7 +131,7 @@ class LlamaBackend:
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._seq_ids = np.arange(config.n_slots, dtype=np.int32)
         """What llama.cpp calls each slot at present."""
-        self._raw: dict[int, tuple[Any, ...]] = {}
+        self._raw: dict[int, tuple[Any, NDArray[np.int32], TickBatch]] = {}
         self._n_rows = 0
         self._logits: NDArray[np.float32] | None = None
         """The last tick's logits where they are ours; None where they lie in the context."""
@@ -294,38 +294,23 @@ class LlamaBackend:
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return a batch as llama.cpp reads it, over the arrays' memory, made once per TickBatch."""
-        known = self._raw.get(id(batch))
-        if known is None:
-            lc, size = self._lc, len(batch.token)
-            one, seq = np.ones(size, np.int32), np.zeros(size, np.int32)
-            rows = seq.ctypes.data + seq.itemsize * np.arange(size, dtype=np.uintp)
-
-            def at(array: Any, kind: Any) -> Any:
-                return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-            raw = lc.llama_batch(
-                0,
-                at(batch.token, lc.llama_token),
-                None,
-                at(batch.position, lc.llama_pos),
-                at(one, ctypes.c_int32),
-                at(rows, ctypes.POINTER(lc.llama_seq_id)),
-                at(batch.wanted, ctypes.c_int8),
+        if id(batch) not in self._raw:
+            seq = np.zeros(len(batch.token), np.int32)
+            raw = library.raw_batch(
+                self._lc, token=batch.token, position=batch.position, seq=seq, wanted=batch.wanted
             )
-            known = self._raw[id(batch)] = (raw, seq, batch, one, rows)  # ctypes keeps none of them alive
-        raw, seq = known[:2]
+            self._raw[id(batch)] = (raw, seq, batch)  # the batch too, or another could have its id
+        raw, seq, _ = self._raw[id(batch)]
         raw.n_tokens = n = batch.n_tokens
         seq[:n] = self._seq_ids[batch.slot[:n]]
         return raw
 
     def use(self, adapter: str) -> None:
-        """Compute what follows under an adapter."""
         if adapter != self._used:
             self._lora.use(self._context, adapter)
             self._used = adapter
 
     def forward(self, batch: TickBatch) -> None:
-        """Compute a batch; see the port for what is raised."""
         n_rows = check_batch(
             batch, self._n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
         )
@@ -413,12 +398,10 @@ class LlamaBackend:
         return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Note what a slot's next rows are for."""
         if self._device is not None:
             self._device.expect(slot_id, row)
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut a slot's cache to its first tokens."""
         if not 0 <= slot_id < self.n_slots:  # llama.cpp takes -1 for every slot and dies of -2
             raise BackendError(f"slot {slot_id} does not exist")
         n_cached = int(self._n_cached[slot_id])
@@ -514,7 +497,6 @@ class LlamaBackend:
         return repr((kept, build, self._reproducible, trained and self.n_ctx_slot))
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
-        """Return the cells of each span of a slot's tokens."""
         n_cached = int(self._n_cached[slot_id])
         if self._layout is None or any(not 0 <= start < end <= n_cached for start, end in spans):
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to save {spans}")
@@ -524,7 +506,6 @@ class LlamaBackend:
         return self._layout.cut(state, n_cached, spans)
 
     def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
-        """Fill an empty slot with saved cells, and keep its first tokens."""
         n_cached = int(self._n_cached[slot_id])
         n_saved = sum(map(len, cells)) // self._layout.cell_bytes if self._layout else 0
         if self._layout is None or n_cached or not 0 < n_keep <= min(n_saved, self.n_ctx_slot):
@@ -565,14 +546,12 @@ class LlamaBackend:
         return self._state[:n_bytes]
 
     def clear(self) -> None:
-        """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
         self._images.positions.clear()
         self._n_cached[:] = 0
         self._seq_ids.sort()
 
     def n_reused(self) -> int:
-        """Return how often llama.cpp reused its compute graph."""
         return int(self._lc.llama_perf_context(self._context).n_reused)
 
     def close(self) -> None:

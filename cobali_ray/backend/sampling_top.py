@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import sort_candidates
 from cobali_ray.backend.chain import draw_tokens
-from cobali_ray.backend.row_sampler import Route
+from cobali_ray.backend.row_sampler import Route, RowSampler
 from cobali_ray.backend.sampling import Sampled, take_token, why_failed
 from cobali_ray.errors import InvariantError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from cobali_ray.backend.row_sampler import RowSampler
 
 
 def sample_candidates(

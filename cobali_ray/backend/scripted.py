@@ -183,7 +183,6 @@ class ScriptedBackend:
             self._sleep(left)
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Note whose rows a slot will give."""
         self._expected[slot_id] = row
 
     def sample(
@@ -211,14 +210,12 @@ class ScriptedBackend:
                 raise BackendError(f"slot {slot_id} is sampled for another than was expected")
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut the slot's chain."""
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
         del self._hashes[slot_id][n_keep:]
         del self._cells[slot_id][n_keep:]
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
-        """Copy the beginning of a slot's chain."""
         donor, chain = self._hashes[donor_id], self._hashes[slot_id]
         if chain or n_keep > len(donor):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(donor)} to be copied")
@@ -228,7 +225,6 @@ class ScriptedBackend:
         self._cells[slot_id] += self._cells[donor_id][:n_keep]
 
     def swap(self, slot_id: int, other_id: int) -> None:
-        """Note the new ids."""
         ids = self.seq_ids
         ids[slot_id], ids[other_id] = ids[other_id], ids[slot_id]
 
@@ -237,7 +233,6 @@ class ScriptedBackend:
         return CELL_BYTES
 
     def cell_kind(self) -> str:
-        """Return that cells are hashes."""
         return "scripted"
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
@@ -267,7 +262,6 @@ class ScriptedBackend:
             self._cells[slot_id] += [object() for _ in range(n_keep)]
 
     def clear(self) -> None:
-        """Forget every slot."""
         for chain, cells in zip(self._hashes, self._cells, strict=True):
             chain.clear()
             cells.clear()
@@ -280,7 +274,6 @@ class ScriptedBackend:
         return sum(map(len, self._hashes))
 
     def piece(self, token_id: int) -> bytes:
-        """Return the byte of a byte token, nothing for the others."""
         return bytes([token_id]) if token_id < N_BYTES else b""
 
     def n_reused(self) -> int:

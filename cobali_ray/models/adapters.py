@@ -6,7 +6,8 @@ laboratory makes random ones, `builtin:synthetic-adapter[:SEED]`, for whatever m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.builtin import laboratory
@@ -15,10 +16,6 @@ from cobali_ray.models.ggufmeta import FLOAT32, GgufHeader, read_header
 from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import resolve
 from cobali_ray.models.store import default_cache_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 SYNTHETIC_ADAPTER = "synthetic-adapter"
 _TYPES = {0, 1, 8, 30}

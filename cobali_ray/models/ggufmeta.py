@@ -1,8 +1,8 @@
 """Read what a GGUF file says about itself: keys, values and tensor headers, in a fraction of a second.
 
 The layout is the GGUF specification's (versions 2 and 3, little endian). Nothing is copied but what is
-returned: of a file of many gigabytes only the pages of its header are touched. gguf's own reader copies every
-string of a vocabulary and takes seconds.
+returned: of a file of many gigabytes only the pages of its header are touched. gguf's own reader takes
+half a minute for a vocabulary of 150 thousand.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _least_bytes(header: GgufHeader) -> int:
     return max(ends) if header.tensors else 0
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_header(path: Path, reader: type[Reader] | None = None) -> GgufHeader:
     """Read all keys and tensor headers of the file at `path`.
 
     Raises:
@@ -147,13 +147,13 @@ def read_header(path: Path) -> GgufHeader:
     require_gguf(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _Reader(data).header()
+            return (reader or Reader)(data).header()
         except (struct.error, ValueError, OverflowError) as error:
             why = "it ends in its header" if isinstance(error, struct.error) else error
             raise ConfigError("model", f"'{path}' is a damaged GGUF file: {why}") from error
 
 
-class _Reader:
+class Reader:
     """A position in a mapped file. Reads are checked against the end: a slice past it comes back short."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -203,8 +203,7 @@ class _Reader:
     def _array(self, nesting: int) -> list[Any]:
         kind, length = self._number("I"), self._number("Q")
         if kind == _STRING:
-            self._pass_strings(length)
-            return [""] * length
+            return self._words(length)
         if kind in _NUMBERS:
             return self._numbers(_NUMBERS[kind], length)
         if nesting == _MOST_NESTING:
@@ -225,6 +224,10 @@ class _Reader:
         start = self._at + _U64.size
         self._pass_strings(1)
         return self._data[start : self._at].decode("utf-8", "surrogateescape")
+
+    def _words(self, length: int) -> list[str]:
+        self._pass_strings(length)
+        return [""] * length
 
     def _pass_strings(self, length: int) -> None:
         # The hot loop of a vocabulary: three hundred thousand strings, so all names are local.

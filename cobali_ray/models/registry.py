@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
 from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
@@ -25,9 +26,6 @@ from cobali_ray.models.reference import (
     parse_reference,
 )
 from cobali_ray.models.store import default_cache_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import require_gguf
+from cobali_ray.models.ggufmeta import Reader, read_header
 from cobali_workloads.models import bpe
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class CopiedVocabulary:
             vocabulary = _read(self.path)
         except ConfigError as error:
             raise ConfigError("--vocab-gguf", error.message) from error
-        except (AttributeError, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise ConfigError(
                 "--vocab-gguf", f"'{self.path}' has no ChatML byte-level vocabulary: {error}"
             ) from error
@@ -107,18 +107,19 @@ def _closed(tokens: tuple[str, ...], merges: tuple[str, ...]) -> Vocabulary:
     return Vocabulary(tokens + CONTROL_TOKENS, types, merges, "gpt-2")
 
 
-def _read(path: Path) -> Vocabulary:
-    from gguf import GGUFReader
+class _WordReader(Reader):
+    def _words(self, length: int) -> list[str]:
+        return [self._string() for _ in range(length)]
 
-    require_gguf(path)
-    reader = GGUFReader(path)
+
+def _read(path: Path) -> Vocabulary:
+    said = read_header(path, _WordReader).metadata
     model, tokens, types, merges, pre = (
-        reader.get_field(f"tokenizer.ggml.{key}").contents()
-        for key in ("model", "tokens", "token_type", "merges", "pre")
+        said[f"tokenizer.ggml.{key}"] for key in ("model", "tokens", "token_type", "merges", "pre")
     )
     if model != "gpt2":
         raise ValueError(f"its tokenizer is '{model}', not 'gpt2'")
     for token in CONTROL_TOKENS:
         if token in tokens:
             types[tokens.index(token)] = CONTROL
-    return Vocabulary(tuple(tokens), tuple(types), tuple(merges), pre)
+    return Vocabulary(tuple(tokens), tuple(types), tuple(merges), str(pre))
