@@ -70,19 +70,6 @@ def _typical(
     return marked
 
 
-def draw_tokens(
-    values: NDArray[np.float64],
-    ids: NDArray[np.int64],
-    mass: NDArray[np.float64],
-    params: NDArray[np.float64],
-    uniforms: NDArray[np.float64],
-) -> list[int]:
-    """Draw one of `ids` per row by one uniform number each; the rest is what `weigh` takes."""
-    places = draw(weigh(values, params, mass), uniforms)
-    drawn: list[int] = ids[np.arange(len(ids)), places].tolist()
-    return drawn
-
-
 def draw(weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Invert each row's cumulated weights at its uniform number in [0, 1): the place drawn, per row."""
     cumulated = np.cumsum(weights, axis=1)

@@ -321,17 +321,14 @@ class ByteVocab:
 
     @cached_property
     def chat(self) -> ChatTemplate:
-        """The messages one below the other, unless a template was given."""
         return ChatTemplate(self._chat_template or _ONE_BELOW_THE_OTHER, spent_s=time.thread_time)
 
     @cached_property
     def form(self) -> Format:
-        """The generic one."""
         return derive(self.chat)
 
     @cached_property
     def markers(self) -> Markers:
-        """The texts around reasoning and calls, as this vocabulary has them."""
         return Markers(self)
 
     def tokenize(
@@ -343,7 +340,6 @@ class ByteVocab:
         n_most: int | None = None,
         gone: Gone = never,
     ) -> list[int]:
-        """Return the bytes as tokens; there is nothing special to add or to parse."""
         del add_special, parse_special, gone
         data = text.encode("utf-8", "replace")
         if n_most is not None and len(data) > n_most:
@@ -355,7 +351,6 @@ class ByteVocab:
         return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
-        """Return the text of byte tokens. Raises InvalidParameterError for others."""
         del special, gone
         for token in tokens:
             if not 0 <= token < N_VOCAB:

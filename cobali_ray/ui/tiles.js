@@ -12,7 +12,7 @@ const NAMES = {
 export function Tiles({ history, summary }) {
   const { ttft, itl, last, ratesS, quantilesS } = summary;
   const { engine } = history;
-  const busy = [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
+  const busy = history.nBusy;
   const waiting = [...history.requests.values()].filter((r) => r.state === "queued").length;
   const used = last ? (last.n_cells_used - last.n_cells_idle) / last.n_cells : 0;
   const target = last?.target_s || engine.itl_target_s;
