@@ -30,7 +30,6 @@ from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.limits import PLAIN_CELL_TYPES
 from cobali_ray.core.plan import Span
@@ -77,18 +76,30 @@ class LlamaBackend:
     """A Backend on llama.cpp. Every batch is checked before the library sees it, because it aborts."""
 
     def __init__(self, config: LlamaConfig, model: Any = None) -> None:
-        """Take over a loaded model, or load it."""
-        self._lc = lc = library.load()
-        self._context = self.projector = self._device = None
+        """Take over a loaded model, or load it. Raises ConfigError; then the model is freed."""
+        self._lc = library.load()
+        self._context = None
+        self.projector: Projector | None = None
+        self._device: DeviceCandidates | None = None
         self._embedder: LlamaEmbedder | None = None
         self._model = model or load_model(config)
+        try:
+            self._set_up(config)
+        except ConfigError:
+            self.close()
+            raise
+
+    def _set_up(self, config: LlamaConfig) -> None:
+        lc = self._lc
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._check_types(config)
-        self.projector = self._open_projector(config)
-        self._lora, self._used = self._load_adapters(config), ""
+        if config.mmproj is not None:
+            on_gpu = config.n_gpu_layers != 0
+            self.projector = Projector(self._model, config.mmproj, n_threads=config.n_threads, on_gpu=on_gpu)
+        self._lora, self._used = LoraAdapters(lc, self._model, config.adapters), ""
         self.adapters = config.adapters
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
@@ -126,7 +137,7 @@ class LlamaBackend:
         self.verifies = config.verifies and self.cuts_tails and self._device is None
         self.generates = True
         if config.pooling is not None:
-            self._embedder = self._open_embedder(config, config.pooling)
+            self._embedder = LlamaEmbedder(self._model, pooling=config.pooling, config=config)
         self.embedder: Embedder | None = self._embedder
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._seq_ids = np.arange(config.n_slots, dtype=np.int32)
@@ -148,17 +159,6 @@ class LlamaBackend:
             self._try_device(self._device)
         if self._lora.keys:
             self._try_adapters()
-
-    def _open_projector(self, config: LlamaConfig) -> Projector | None:
-        if config.mmproj is None:
-            return None
-        try:
-            return Projector(
-                self._model, config.mmproj, n_threads=config.n_threads, on_gpu=config.n_gpu_layers != 0
-            )
-        except ConfigError:
-            self.close()
-            raise
 
     def _attends(self) -> bool:
         """Whether the model keeps the keys and values of each token, and not states."""
@@ -216,19 +216,11 @@ class LlamaBackend:
         library.forget_errors()
         context = lc.llama_init_from_model(self._model, params)
         if not context:
-            self.close()
             raise ConfigError(
                 "n_ctx",
                 f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
             )
         return context
-
-    def _open_embedder(self, config: LlamaConfig, pooling: Pooling) -> LlamaEmbedder:
-        try:
-            return LlamaEmbedder(self._model, pooling=pooling, config=config)
-        except ConfigError:
-            self.close()
-            raise
 
     def _try_device(self, device: DeviceCandidates) -> None:
         """Compute one token; where no candidates come of it (a device without top_k), do without."""
@@ -241,13 +233,6 @@ class LlamaBackend:
             device.detach(self._context)
             device.close()
             self._device = None
-
-    def _load_adapters(self, config: LlamaConfig) -> LoraAdapters:
-        try:
-            return LoraAdapters(self._lc, self._model, config.adapters)
-        except ConfigError:
-            self.close()
-            raise
 
     def _try_adapters(self) -> None:
         """Compute a token under each, so that changing between them never needs new memory.
@@ -264,7 +249,6 @@ class LlamaBackend:
         needed = self._kv_bytes(config)
         available = memory.available_bytes()
         if available is not None and needed > available:
-            self.close()
             raise ConfigError(
                 "n_ctx",
                 f"a KV cache of {config.n_cells_asked} tokens takes {needed / 1e9:.1f} GB and "
@@ -287,7 +271,6 @@ class LlamaBackend:
         ):
             together = memory.TYPES[kind].n_together
             if width % together:
-                self.close()
                 raise ConfigError(
                     setting, f"{kind} stores {together} numbers together, and this model's heads have {width}"
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import SYNTHETIC, Builtin, Order, Progress, builtins, laboratory
+from cobali_ray.models.builtin import SYNTHETIC, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.files import parts_of
 from cobali_ray.models.ggufmeta import read_header, require_whole
@@ -91,7 +91,19 @@ def resolve(
 def available(*, cache_dir: Path | None = None) -> list[ModelInfo]:
     """List every built-in model in every quant, and whether it is made already."""
     folder = cache_dir or default_cache_dir()
-    return [_info(row, quant, row.made(quant, folder)) for row in builtins().values() for quant in row.quants]
+    return [
+        ModelInfo(
+            name=row.name,
+            quant=quant,
+            default=quant == row.quants[0],
+            description=row.description,
+            made=bool(files),
+            size_bytes=sum(file.stat().st_size for file in files),
+        )
+        for row in builtins().values()
+        for quant in row.quants
+        for files in [row.made(quant, folder)]
+    ]
 
 
 def summary(files: Sequence[Path]) -> dict[str, Any]:
@@ -178,17 +190,6 @@ def _provide(reference: BuiltinReference, order: Order) -> Path:
             "model", f"builtin:{row.name} has no quant {quant}; it has {', '.join(row.quants)}"
         )
     return row.provide(quant, order)
-
-
-def _info(row: Builtin, quant: str, files: tuple[Path, ...]) -> ModelInfo:
-    return ModelInfo(
-        name=row.name,
-        quant=quant,
-        default=quant == row.quants[0],
-        description=row.description,
-        made=bool(files),
-        size_bytes=sum(file.stat().st_size for file in files),
-    )
 
 
 def _quant(kinds: Any, said: Mapping[str, Any]) -> str:

@@ -45,12 +45,7 @@ export function Tiles({ history, summary }) {
         ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, ${minute}`
         : `no tokens in the ${minute}`,
     ],
-    [
-      "ITL target",
-      duration(target),
-      "",
-      targetNow(engine, last, busy),
-    ],
+    ["ITL target", duration(target), "", targetNow(engine, last, busy)],
   ];
   return html`<dl class="tiles">
     ${tiles.map(
