@@ -187,21 +187,6 @@ class Setup:
         self.engine.scheduler.check()
 
 
-def test_each_says_what_it_says_alone():
-    requests = [("a", ""), ("b", "1"), ("c", "2"), ("d", "1"), ("e", ""), ("f", "2")]
-    together = Setup()
-    for name, adapter in requests:
-        together.submit(name, adapter)
-    together.run()
-    texts = {name: together.events.text(name) for name, _ in requests}
-    for name, adapter in requests:
-        alone = Setup()
-        alone.submit(name, adapter)
-        alone.run()
-        assert texts[name] == alone.events.text(name)
-    assert len({texts[name] for name in "abc"}) == 3
-
-
 def test_a_prompt_begins_with_nothing_that_was_computed_under_another_adapter():
     setup = Setup()
     prompt = b"the same beginning of a long prompt for everybody, whatever its adapter is, " * 3

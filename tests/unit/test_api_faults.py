@@ -41,7 +41,6 @@ from cobali_ray.errors import (
     WrongKeyError,
     dotted,
 )
-from cobali_ray.settings import read_settings
 
 ROWS = [
     (BadRequestError("no"), 400, "invalid_request_error", None, "invalid_request"),
@@ -156,17 +155,3 @@ def test_the_header_is_short_whatever_a_client_invents():
     assert value.isascii()
     assert len(value) < 4000
     assert value.endswith("and-1968-more")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("max_body_bytes", 0),
-        ("default_max_tokens", 0),
-        ("default_timeout_s", 0.0),
-        ("api_keys", ("",)),
-    ],
-)
-def test_settings_that_cannot_work_are_named(field, value):
-    with pytest.raises(ConfigError, match=field):
-        read_settings({field: value})

@@ -3,15 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cobali_ray.api.body import parse
 from cobali_ray.api.schema import ChatBody, CompletionBody
 from cobali_ray.api.translate import Origin, chat_call, completion_call, fingerprint, prompts_of
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError
+from cobali_ray.errors import InvalidParameterError, PromptTooLongError
 from cobali_ray.settings import ApiSettings
 
 CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
@@ -114,34 +111,6 @@ def test_the_fingerprint_follows_the_model():
 )
 def test_four_shapes_of_prompt(prompt, expected):
     assert prompts_of(CompletionBody.model_validate({"prompt": prompt})) == expected
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 70000) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-fields = st.dictionaries(st.sampled_from(sorted(CompletionBody.model_fields)), json_values, max_size=4)
-
-
-@given(fields)
-def test_no_body_gets_through_except_as_a_call_or_a_refusal(body):
-    try:
-        parsed = CompletionBody.model_validate({"prompt": "x"} | body)
-    except ValueError:
-        return
-    try:
-        call = completion_call(parsed, [(1,)], [""], origin())
-    except BadRequestError as error:
-        assert error.param  # noqa: PT017 both outcomes are right
-    else:
-        assert len(call.requests) == call.n
-
-
-@given(st.binary(max_size=60))
-def test_no_bytes_crash_the_parser(raw):
-    with pytest.raises(BadRequestError):
-        parse(ChatBody, raw)
 
 
 @pytest.mark.parametrize(

@@ -116,33 +116,6 @@ def test_nothing_leads_out_of_the_end():
     assert not [row for row in ALLOWED if row[0] is Status.ENDED]
 
 
-@pytest.mark.parametrize(
-    ("stops", "pieces", "shown", "hit"),
-    [
-        pytest.param((), ["a", "b"], "ab", False, id="no-stops"),
-        pytest.param(("END",), ["one EN", "D two"], "one ", True, id="spans-deltas"),
-        pytest.param(("END",), ["E", "N", "d"], "ENd", False, id="false-alarm-is-shown"),
-        pytest.param(("END",), ["xE", "N"], "xEN", False, id="held-text-is-flushed"),
-        pytest.param(("ab", "b"), ["ab"], "", True, id="earliest-wins"),
-        pytest.param(("aab",), ["aaa", "b"], "a", True, id="overlapping-start"),
-        pytest.param(("\n\n",), ["x\n", "\ny"], "x", True, id="newlines"),
-    ],
-)
-def test_stop_scanner(stops, pieces, shown, hit):
-    scanner = StopScanner(stops)
-    assert scanner.found is None
-    text, was_hit = "", False
-    for piece in pieces:
-        more, was_hit = scanner.feed(piece)
-        text += more
-        if was_hit:
-            break
-    if not was_hit:
-        text += scanner.flush()
-    assert (text, was_hit) == (shown, hit)
-    assert (scanner.found in stops) == hit
-
-
 def test_a_long_stop_string_costs_each_character_once():
     """It used to cost the square of what is held back, for every token: minutes for this text."""
     scanner = StopScanner(tuple("a" * 999 + last for last in "bcdefghijklmnopq"))

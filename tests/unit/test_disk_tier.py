@@ -14,7 +14,7 @@ import structlog
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.disk_tier import WAIT_S, DiskTier
 from cobali_ray.core.host_tier import name_behind
-from cobali_ray.core.instructions import Listed, Load
+from cobali_ray.core.instructions import Load
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
@@ -371,19 +371,6 @@ def test_what_slots_or_host_memory_hold_is_not_read(tmp_path):
     assert s.engine.scheduler.tiers.disk.n_loaded == n_loaded
 
 
-def test_what_only_a_slot_holds_is_not_read_either(tmp_path):
-    s = Setup(tmp_path)
-    s.ask(TEXT)
-    other = Setup(tmp_path)
-    other.ask(TEXT)
-    other.engine.part()
-    s.engine.scheduler.handle(Listed(files_in(tmp_path).open(), 0))
-    s.submit("again", TEXT)
-    s.run()
-    assert s.engine.scheduler.tiers.disk.n_loaded == 0
-    assert s.cached("again") == len(TEXT) - 2
-
-
 def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
     first = Setup(tmp_path)
     first.ask(TEXT)
@@ -402,37 +389,6 @@ def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
         assert sequence.status is Status.QUEUED
         s.run()
         assert s.cached("x") == 72
-
-
-def test_a_cancelled_request_leaves_what_was_read_for_the_next(tmp_path):
-    first = Setup(tmp_path)
-    first.ask(TEXT)
-    first.engine.part()
-    s = Setup(tmp_path, held=True)
-    s.submit("gone", TEXT)
-    s.engine.cancel("gone")
-    s.jobs[0]()
-    s.engine.hear()
-    s.submit("next", TEXT)
-    s.run()
-    assert len(s.jobs) == 1
-    assert s.cached("next") >= 64
-
-
-def test_after_a_failure_of_all_what_was_being_read_is_nobodys(tmp_path):
-    first = Setup(tmp_path)
-    (said,) = first.ask(TEXT)
-    first.engine.part()
-    s = Setup(tmp_path, held=True)
-    s.submit("gone", TEXT)
-    s.engine.fail_all(ConfigError("x", "broken"))
-    s.submit("next", TEXT)
-    for job in s.jobs:
-        job()
-    s.engine.hear()
-    s.run()
-    assert s.events.text("next") == said
-    assert s.cached("next") == 72
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())

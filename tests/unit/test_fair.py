@@ -105,14 +105,6 @@ def test_who_was_away_has_no_claim_from_that():
     assert accounts.enter(ask("b", "b")).served == pytest.approx(a.served, abs=10_000)
 
 
-def test_what_one_said_alone_counts_when_another_comes():
-    s = Setup()
-    s.submit(ask("a"))
-    s.tick(50)
-    s.submit(ask("b", "b"))
-    assert s.scheduler.sequence("a").account.served == 8 + 2 * 50
-
-
 def test_what_others_gave_counts_with_the_next_request():
     s = Setup(n_slots=1)
     s.submit(ask("holds", "c"))
@@ -165,17 +157,6 @@ def test_a_better_class_takes_the_newest_slot_of_the_worst():
     s.tick(400)
     assert {end.finish_reason for end in s.ends.values()} == {"length"}
     assert all(end.stats.n_output == 100 for end in s.ends.values()), "who was parked lost nothing"
-
-
-def test_nobody_is_parked_more_than_twice():
-    s = Setup(n_slots=1, max_queue=99)
-    s.submit(ask("patient", priority=5))
-    for i in range(6):
-        s.tick(6)
-        s.submit(ask(f"urgent{i}", max_tokens=3))
-    s.tick(300)
-    assert s.ends["patient"].stats.n_preempted == MOST_PARKED
-    assert s.ends["patient"].stats.n_output == 100
 
 
 def test_equals_take_nobodys_slot():

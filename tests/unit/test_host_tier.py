@@ -44,13 +44,6 @@ def test_a_sequence_comes_back_to_the_token_where_it_was_left_and_a_longer_one_t
     assert tier.insert(tokens, 150) == ([], []), "nothing is new"
 
 
-def test_the_last_block_may_be_cut():
-    tier, tokens = HostTier(1000), text(run(0, 128))
-    tier.insert(tokens, 128)
-    assert [b.end for b in tier.match(tokens, 126)] == [64, 128]
-    assert [b.end for b in tier.match(tokens, 64)] == [64]
-
-
 def test_what_was_used_last_stays_and_an_entry_goes_from_its_end():
     tier = HostTier(4 * BLOCK)
     old, new = text(run(0, 128)), text(run(1000, 128))
@@ -82,15 +75,6 @@ def test_more_than_there_is_room_for_is_kept_in_part():
     assert ([b.end for b in new], gone, tier.n_used) == ([64], [], 64)
     assert tier.n_evicted == 0, "it never was there"
     assert HostTier(0).insert(text(run(0, 300)), 300) == ([], [])
-
-
-def test_cells_that_were_lost_take_along_what_lies_behind_them():
-    tier, tokens = HostTier(1000), text(run(0, 192))
-    first, *behind = tier.insert(tokens, 192)[0]
-    assert sorted(tier.drop([first.block_id])) == [b.block_id for b in (first, *behind)]
-    assert tier.drop([first.block_id]) == []
-    assert found(tier, tokens) == tier.n_used == 0
-    assert tier.problems() == []
 
 
 def test_what_is_read_from_disk_goes_behind_what_is_here():

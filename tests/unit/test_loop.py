@@ -369,18 +369,6 @@ def test_the_door_counts_tokens_too(make):
         s.submit("second")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens", "error"),
-    [((1,) * 64, 1, PromptTooLongError), ((99_999,), 1, InvalidParameterError)],
-    ids=["too-long", "no-such-token"],
-)
-def test_the_door_refuses_what_could_never_be_served(make, prompt, max_tokens, error):
-    s = make().open()
-    with pytest.raises(error):
-        s.loop.submit(Request(request_id="a", prompt=prompt, max_tokens=max_tokens))
-    assert s.finish() == {}
-
-
 def test_loading_refuses(make):
     s = make()
     s.may_build.clear()

@@ -146,19 +146,6 @@ def test_gaps_stay_within_the_target(factor, noise):
     assert sorted(errors)[len(errors) // 2] <= 0.10
 
 
-def test_prefill_is_nearly_as_fast_as_the_best_static_chunk_that_holds_the_target():
-    machine = Machine()
-    target_s = 0.035
-    _, _, n_tokens, seconds = simulate(Pacer(target_s), machine)
-    best = 0.0
-    for chunk in range(16, 1025, 16):
-        shapes = [Shape(15, 15 * 800, ((start, chunk),)) for start in range(0, 8000, chunk)]
-        times = [machine.seconds(shape, random.Random(0)) for shape in shapes]
-        if p99(times) <= 1.1 * target_s:
-            best = max(best, 8000 / sum(times))
-    assert n_tokens / seconds >= 0.95 * best
-
-
 def test_whole_steps_are_taken_where_they_fit():
     limits = replace(LIMITS, grain=GRAIN)
     target_s = 0.06

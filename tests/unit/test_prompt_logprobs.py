@@ -85,17 +85,6 @@ def test_each_token_has_the_models_own_probability():
             assert told.top[told.rank - 1][2] == told.logprob, "clients look for the very same number"
 
 
-@pytest.mark.parametrize("n_rows", [2, 3, 16, 256])
-def test_no_pass_has_more_rows_than_there_is_room_for(n_rows):
-    alone = Run().play(request()).prompt()
-    run = Run(n_scored_rows=n_rows).play(
-        request(), request("b", prompt=PROMPT[::-1]), request("c", n_prompt_logprobs=None)
-    )
-    assert max(run.rows) <= n_rows + 3
-    assert run.prompt() == alone
-    assert run.prompt("c") == []
-
-
 def test_a_prompt_alone_needs_no_answer():
     for prompt in (PROMPT, PROMPT[:1], PROMPT[:2]):
         run = Run().play(request(prompt=prompt, max_tokens=0))
@@ -135,17 +124,6 @@ def test_what_was_told_is_not_told_again_and_may_be_reused():
     run.play(request("c", n_scored=len(PROMPT)))
     assert run.prompt("c") == []
     assert run.events.ends("c")[0].stats.n_cached == len(PROMPT) - 2
-
-
-@pytest.mark.parametrize("n_host_cells", [0, 1000])
-def test_who_loses_its_slot_halfway_goes_on_where_it_was(n_host_cells):
-    alone = Run().play(request()).prompt()
-    run = Run(n_cells=100, n_scored_rows=2, n_host_cells=n_host_cells, host_block=4)
-    run.play(request("stream", prompt=PROMPT[:25], max_tokens=60, n_prompt_logprobs=None), request())
-    (end,) = run.events.ends("a")
-    assert end.stats.n_preempted > 0
-    assert (run.starts.count(0) == 2) == bool(n_host_cells), "host memory keeps what is told already"
-    assert run.prompt() == alone
 
 
 def test_deltas_are_small():

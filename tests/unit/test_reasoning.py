@@ -185,32 +185,3 @@ def test_a_grammar_takes_what_is_forced_and_may_refuse_it():
     lenient = check("p", "regex", "[a-z]{4}<x[a-z]{2}").grammar
     text, end = Setup().ask("abcd<xyz", grammar=lenient, reasoning_budget=budget(4, OPEN))
     assert (text, end.finish_reason) == ("abcd<xyz", "stop"), "< was forced, / refused, the rest free"
-
-
-def test_a_preempted_answer_is_closed_where_it_would_have_been():
-    s = Setup(n_slots=2, n_cells=64, n_ctx=64)
-    s.submit("r0", "y" * 60, prompt=b"a", max_tokens=50)
-    s.submit(
-        "r1",
-        "<think>" + "x" * 60,
-        prompt=b"b",
-        max_tokens=60,
-        reasoning_budget=budget(25),
-        shown_tokens=SHOWN,
-    )
-    s.run()
-    text, end = s.answer("r1")
-    assert end.stats.n_preempted > 0
-    assert text.startswith("<think>" + "x" * 25 + "</t>x")
-
-
-def test_a_cancelled_one_leaves_nothing_behind():
-    s = Setup(n_slots=1)
-    s.submit("gone", "abcdefghijk", reasoning_budget=OPEN)
-    for _ in range(6):
-        s.engine.tick()
-    s.engine.cancel("gone")
-    s.submit("next", "abcdefghijk")
-    s.run()
-    assert s.answer("gone")[1].error is not None
-    assert s.answer("next")[0] == "abcdefghijk"

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from cobali_ray.backend.candidates import top_candidates
 from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
 from cobali_ray.core.request import GREEDY, SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
@@ -79,59 +78,6 @@ def draw(row, made):
 def test_distribution(asked, expected):
     ids, p = distribution(matrix(ROW)[0], sampler(SamplingParams(**asked)))
     assert dict(zip(ids, p, strict=True)) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("asked", "prompt", "drawn", "expected"),
-    [
-        pytest.param(
-            {"repetition_penalty": 2.0}, (0, 0, 1), [], [1.0, -4.0, 3.0, -4.0], id="prompt-once-each"
-        ),
-        pytest.param(
-            {"repetition_penalty": 2.0}, (), [2, 2, 3], [2.0, -2.0, 1.5, -8.0], id="output-once-each"
-        ),
-        pytest.param(
-            {"frequency_penalty": 0.5}, (0, 1), [2, 2, 3], [2.0, -2.0, 2.0, -4.5], id="frequency-counts"
-        ),
-        pytest.param(
-            {"presence_penalty": 0.5}, (0, 1), [2, 2, 3], [2.0, -2.0, 2.5, -4.5], id="presence-does-not"
-        ),
-        pytest.param(
-            {"repetition_penalty": 2.0, "frequency_penalty": 1.0, "logit_bias": ((2, 1.0),)},
-            (),
-            [2],
-            [2, -2, 1, -4],
-            id="bias-then-repetition-then-frequency",
-        ),
-        pytest.param(
-            {"ignore_eos": True}, (), [0, 0], [2.0, -INF, 3.0, -4.0], id="ignore-eos-bans-end-tokens"
-        ),
-        pytest.param({"min_tokens": 2}, (), [0], [2.0, -INF, 3.0, -4.0], id="below-min-tokens"),
-        pytest.param({"min_tokens": 2}, (), [0, 0], [2.0, -2.0, 3.0, -4.0], id="min-tokens-reached"),
-        pytest.param(
-            {"ignore_eos": True, "logit_bias": ((1, 99.0),)}, (), [], [2.0, -INF, 3.0, -4.0], id="ban-wins"
-        ),
-    ],
-)
-def test_patched_row(asked, prompt, drawn, expected):
-    made = sampler(SamplingParams(temperature=0, **asked), prompt, end={1})
-    for token in drawn:
-        made.take(token)
-    row = matrix([2.0, -2.0, 3.0, -4.0])[0]
-    changes = made.patch(row)
-    assert row.tolist() == expected
-    for ids, before in reversed(changes):
-        row[ids] = before
-    assert row.tolist() == [2.0, -2.0, 3.0, -4.0]
-
-
-def test_penalties_follow_a_long_output():
-    made = sampler(SamplingParams(temperature=0, presence_penalty=1.0), n_vocab=300)
-    for _ in range(300):
-        assert sample_rows(np.zeros((1, 300), np.float32), [made]).tokens == [made.n_sampled - 1]
-    row = np.zeros(300, np.float32)
-    made.patch(row)
-    assert (row == -1).all()
 
 
 @pytest.mark.parametrize(
@@ -230,11 +176,6 @@ def test_a_misleading_row_is_read_as_a_whole(asked, seen, chosen):
     assert sum(p) == pytest.approx(1)
 
 
-def test_masking_every_token_fails_the_row():
-    made = sampler(SamplingParams(temperature=0, ignore_eos=True), end={0, 1, 2, 3})
-    assert "every logit" in str(sample_rows(matrix(ROW), [made]).failed[0])
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -298,31 +239,6 @@ def test_frequencies_of_a_whole_row_that_no_block_divides():
     found = frequencies(row, {})
     assert found[[3, 500, 1002]] == pytest.approx([0.5, 0.3, 0.2], abs=0.012)
     assert found[77] == 0
-
-
-def test_logprobs_are_of_the_raw_row():
-    params = SamplingParams(
-        temperature=0, n_logprobs=2, logit_bias=((0, 50.0),), repetition_penalty=3.0, ignore_eos=True
-    )
-    found = sample_rows(matrix(ROW), [sampler(params, (0, 1, 2), end={1})])
-    assert found.tokens == [0]
-    assert found.logprobs[0].logprob == pytest.approx(LN(0.1), abs=1e-6)
-    assert [token for token, _ in found.logprobs[0].top] == [1, 3]
-    assert [value for _, value in found.logprobs[0].top] == pytest.approx([LN(0.4), LN(0.3)], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("row", "k", "ids"),
-    [
-        pytest.param([1.0, 2.0, 2.0, 1.0], 3, [1, 2, 0], id="ties-by-lower-id"),
-        pytest.param([-INF, 0.0, -INF, 1.0], 4, [3, 1], id="impossible-tokens-are-left-out"),
-        pytest.param(ROW, 20, [1, 3, 2, 0], id="more-than-the-vocabulary"),
-        pytest.param(ROW, 0, [], id="zero-gives-the-drawn-one-only"),
-    ],
-)
-def test_top_logprobs(row, k, ids):
-    found = sample_rows(matrix(row), [sampler(SamplingParams(temperature=0, n_logprobs=k))]).logprobs[0]
-    assert [token for token, _ in found.top] == ids
 
 
 def test_only_rows_that_ask_get_logprobs():
@@ -413,10 +329,3 @@ def test_tokens_are_plain_ints():
     assert {type(token) for token in sampled.tokens} == {int}
     assert type(sampled.logprobs[4].logprob) is float
     assert type(sampled.logprobs[4].top[0][0]) is int
-
-
-def test_300_rows_of_top_candidates():
-    logits = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
-    _, ids, sound = top_candidates(logits, list(range(300)), 16)
-    assert sound.all()
-    assert (ids == np.argsort(-logits, axis=1, kind="stable")[:, :16]).all()

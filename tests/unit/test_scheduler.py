@@ -12,7 +12,6 @@ from cobali_ray.core.instructions import (
     Emitted,
     Failed,
     Finish,
-    Forget,
     Moved,
     Ready,
     Refused,
@@ -27,7 +26,6 @@ from cobali_ray.core.instructions import (
     Truncate,
     Unrestored,
 )
-from cobali_ray.core.life import life_of
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
@@ -40,7 +38,6 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvariantError,
-    RequestCancelledError,
     SlotFaultError,
 )
 
@@ -160,38 +157,6 @@ def test_overlap_is_the_same_events_in_another_order():
     assert [request_id for request_id, *_ in emit.tokens] == ["b"]
     assert a.status is Status.ENDED
     assert s.scheduler.slots.n_idle == 1
-
-
-def test_a_cancelled_prompt_gives_its_slot_back_after_its_pass():
-    s = Setup()
-    s.submit(request("a", n_prompt=20), request("b", n_prompt=3))
-    s.begin()
-    a = s.scheduler.sequence("a")
-    assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
-    assert a.status is Status.RELEASING
-    s.do(Sampled, [])
-    assert (a.status, s.scheduler.slots.n_idle) == (Status.ENDED, 1)
-
-
-def test_who_finished_may_be_cancelled_before_its_text_is_told():
-    s = Setup()
-    s.submit(request("a", max_tokens=1))
-    s.begin()
-    s.do(Sampled, [7])
-    assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
-    assert ends(s.do(Emitted, [Stopped("a", "stop")])) == {}
-
-
-def test_who_finished_shows_no_slot_but_all_that_was_computed():
-    s = Setup(n_slots=1)
-    s.submit(request("a", max_tokens=2), request("b"))
-    s.tick()
-    s.begin()
-    s.do(Sampled, [8])
-    s.begin()  # overlapped: its slot is given away before its text is told
-    a, b = (life_of(s.scheduler.sequence(name)) for name in "ab")
-    assert (a.state, a.slot_id, a.n_computed) == ("generating", None, 5)
-    assert (b.state, b.slot_id, b.n_computed) == ("prefilling", 0, 0)
 
 
 def test_a_stop_string_in_the_last_token_wins_over_its_length():
@@ -336,17 +301,6 @@ def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
     assert s.scheduler.tiers.host.n_used == 10
 
 
-def test_cells_that_could_not_be_saved_are_not_expected():
-    s = Tiered()
-    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
-    s.tick()
-    s.tick()
-    (forget,) = s.scheduler.handle(Moved(10, 0.0, [1]))
-    assert sorted(forget.block_ids) == [1, 2], "and nothing behind them"
-    plan, _ = s.begin()
-    assert plan.chunks == (Span(0, 4, 8, True),)
-
-
 def test_a_tick_moves_as_much_as_it_has_time_for():
     """Beyond the first move: here a prefix that is saved, after which the next in the queue has to wait."""
     s = Tiered(n_slots=3, s_per_token=1.0, token_budget=64, cell_bytes=10**6)
@@ -367,38 +321,12 @@ def test_a_tick_moves_as_much_as_it_has_time_for():
     assert [one.n_keep for one in moves(out) if isinstance(one, Restore)] == [10]
 
 
-def test_what_is_forgotten_for_room_is_told_before_what_takes_its_place():
-    s = Tiered(n_host_cells=12)
-    s.submit(*[numbers(str(i), 100 * i) for i in range(3)])
-    s.tick()
-    s.tick()
-    forget, save, *_ = s.tick()
-    assert isinstance(forget, Forget)
-    assert sorted(forget.block_ids) == [0, 1, 2]
-    assert [block_id for block_id, *_ in save.blocks] == [3, 4, 5]
-
-
 def test_what_is_needed_now_is_not_given_up_for_what_is_saved_now():
     s = Tiered(n_host_cells=12)
     s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
     s.tick()
     s.tick()
     assert [one.n_keep for one in s.tick() if isinstance(one, Restore)] == [10]
-
-
-def test_no_more_is_brought_back_than_room_for_it_left():
-    """Other prefixes are dropped for its cells, and saved in the place of its end."""
-    s = Tiered(n_slots=3, n_cells=30, n_ctx_slot=30, n_host_cells=18, token_budget=30)
-    s.submit(numbers("a", 0, n_prompt=16))
-    s.tick()
-    s.submit(*[numbers(name, 100 * i) for i, name in enumerate("xyz", 1)])
-    s.tick()
-    s.tick()
-    assert (s.scheduler.slots.n_cells_idle, s.scheduler.tiers.host.n_used) == (30, 16)
-    s.submit(numbers("again", 0, n_prompt=18))
-    plan, out = s.begin()
-    assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(8, 2)]
-    assert [(c.start, c.length) for c in plan.chunks] == [(8, 10)]
 
 
 def test_after_a_failure_nothing_is_trusted():
@@ -452,25 +380,6 @@ def test_the_slot_at_fault_ends_alone():
     assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
 
 
-def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
-    s = Setup()
-    s.submit(request("bad"), request("good"))
-    s.begin()
-    s.do(Cancelled, "bad")
-    out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
-    assert ends(out) == {}, "it ended once"
-    assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
-
-
-def test_a_full_cache_that_nobody_is_left_for_preempts_nobody():
-    s = Setup()
-    s.submit(request("a"))
-    s.begin()
-    s.do(Cancelled, "a")
-    assert s.do(Refused, CacheFullError("no room"), None) == [Truncate(0, 0)]
-    assert not s.scheduler.has_work
-
-
 def test_only_later_prompts_pass_by():
     s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
     s.submit(request("short", n_prompt=8), request("long", n_prompt=20), request("later", n_prompt=6))
@@ -488,17 +397,6 @@ def test_a_row_that_cannot_be_drawn_ends_alone():
     out = s.do(Sampled, [-1, 7], failed={0: InternalError("all logits are -inf")})
     assert ends(out) == {"bad": InternalError}
     assert [request_id for one in out if isinstance(one, Emit) for request_id, *_ in one.tokens] == ["good"]
-
-
-def test_a_common_prefix_is_copied_from_a_running_sequence():
-    s = Setup(n_slots=2, min_prefix=4, copies=True)
-    s.submit(request("a", n_prompt=8))
-    s.tick()
-    s.submit(request("b", n_prompt=8))
-    plan, out = s.begin()
-    assert out == [Truncate(1, 0), Copy(0, 1, 6), Assign(1, "b")]
-    assert plan.chunks == (Span(1, 6, 2, True),)
-    assert s.scheduler.sequence("b").n_cached == 6
 
 
 def sharing(request_id, n_shared, *own):
@@ -564,20 +462,6 @@ def test_a_burst_gets_its_slots_over_several_ticks_and_the_door_knows_of_the_fre
     for n_running in (MOST_PLACED, 2 * MOST_PLACED, 80):
         s.tick()
         assert (len(s.scheduler.slots.running), s.scheduler.head_waits) == (n_running, n_running == 80)
-
-
-def test_fail_all_ends_everybody_once_wherever_they_stand():
-    s = Setup(n_slots=3)
-    s.submit(request("finished", max_tokens=1), request("running", max_tokens=9))
-    plan, _ = s.begin()
-    s.do(Sampled, [7] * len(plan.rows))
-    s.submit(request("queued"), request("unready"))
-    assert s.status("finished") is Status.FINISHED
-    out = s.do(Failed, InternalError("fire"))
-    assert ends(out) == dict.fromkeys(["finished", "running", "queued", "unready"], InternalError)
-    assert out[-1] == Clear()
-    s.submit(request("after", max_tokens=1))
-    assert ends(s.tick()) == {"after": "length"}
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,6 @@ async def test_a_request_runs_to_its_one_end(make):
     assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
 
 
-async def test_an_answer_ends_where_its_slot_does(make):
-    s = await make(n_ctx=32)
-    *_, end = await s.collect(n_prompt=30, max_tokens=1000)
-    assert (end.finish_reason, end.stats.n_output) == ("length", 2)
-
-
 async def test_a_refusal_is_raised_before_any_event(make):
     s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
     running = s.generate("running", max_tokens=2000)

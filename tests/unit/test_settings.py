@@ -318,27 +318,12 @@ def test_modes_become_limits(values, n_slots, chunk, budget):
     assert (limits.n_slots, limits.prefill_chunk, limits.token_budget) == (n_slots, chunk, budget)
 
 
-def test_host_memory_is_counted_in_whole_cells():
-    backend = ScriptedBackend()
-    limits = opening.limits_of(backend, read_settings({"host_cache_mib": 1}))
-    assert limits.cell_bytes == backend.measure_cell()
-    assert limits.n_host_cells == (1 << 20) // limits.cell_bytes
-    assert opening.limits_of(backend, read_settings({"host_cache_mib": 0})).n_host_cells == 0
-
-
 def test_limits_take_what_the_backend_really_opened():
     backend = ScriptedBackend(n_slots=16, n_ctx_slot=100, n_cells=1500)
     backend.cuts_tails = False
     limits = opening.limits_of(backend, read_settings({"max_queue": 7, "n_ctx": "auto"}))
     assert (limits.n_ctx_slot, limits.n_cells, limits.max_queue) == (100, 1500, 7)
     assert limits.min_prefix == 0, "a cache that cannot cut tails reuses nothing"
-
-
-def test_the_repository_s_config_is_valid():
-    config = yaml.safe_load((REPOSITORY / "serve_config.yaml").read_text())
-    (application,) = config["applications"]
-    assert application["import_path"] == "cobali_ray.actors.app:build"
-    read_settings(application["args"])
 
 
 def test_settings_do_not_change():

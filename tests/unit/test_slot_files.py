@@ -158,15 +158,6 @@ def test_what_was_saved_is_there_after_a_restart(make, tmp_path):
     assert (stats.n_cached, stats.cached_from) == (n, "slot")
 
 
-def test_a_restored_slot_says_what_was_said_without_it(make):
-    saved(make())
-    again, plain = make(), make(min_prefix=0)
-    again.files.act("restore", 0, "kept")
-    assert again.run("b").n_cached == len(PROMPT) - 2
-    plain.run("b")
-    assert again.said == plain.said
-
-
 def test_a_file_keeps_the_salt_of_its_slot(make):
     server = make()
     server.run("a", salt="one")

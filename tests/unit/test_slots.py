@@ -38,45 +38,6 @@ def books(slots):
     return slots.n_cells_running, slots.n_cells_idle
 
 
-def test_every_entry_is_counted():
-    slots = open_slots()
-    one, other = assigned(slots, 0), assigned(slots, 1)
-    assert books(slots) == (0, 0)
-    computed(slots, one, 3)
-    computed(slots, other, 3)
-    assert books(slots) == (6, 0)
-    assert [slots.n_short(n) for n in (11, 12, 13)] == [-1, 0, 1]
-    released(slots, one, 2)
-    assert books(slots) == (3, 2)
-    released(slots, other, 0)
-    assert books(slots) == (0, 2)
-
-
-@pytest.mark.parametrize("how", ["release", "drop", "empty", "assign"])
-def test_shared_cells_count_once_until_their_last_owner_goes(how):
-    limits = EngineLimits(
-        n_slots=3, n_ctx_slot=9, n_cells=18, token_budget=8, prefill_chunk=8, copies=True, shares=True
-    )
-    slots = Slots(limits)
-    one = assigned(slots, 0)
-    computed(slots, one, 3)
-    other = assigned(slots, 1, n_keep=2, donor_id=0)
-    computed(slots, other, 1)
-    assert (books(slots), slots.n_used(), slots.n_used_idle()) == ((6, 0), 4, 0)
-    if how == "empty":
-        slots.empty(one)
-    else:
-        released(slots, one, 0 if how == "release" else 3)
-        if how == "drop":
-            slots.drop(slots.held(0))
-        elif how == "assign":
-            assert (slots.n_used(), slots.n_used_idle()) == (4, 1)
-            computed(slots, assigned(slots, 0, n_keep=1), 1)
-    n_new = 1 if how == "assign" else 0
-    assert (slots.n_used(), slots.n_used_idle()) == (3 + n_new, 0)
-    assert slots.problems() == []
-
-
 @pytest.mark.parametrize(("shares", "n_keep"), [(True, 6), (False, 0)])
 def test_a_copy_that_takes_no_cells_needs_none_free(shares, n_keep):
     limits = EngineLimits(
@@ -91,15 +52,6 @@ def test_a_copy_that_takes_no_cells_needs_none_free(shares, n_keep):
     computed(slots, one, 7)
     other = Sequence(Request(request_id="1", prompt=prompt, max_tokens=1), arrived_s=0.0)
     assert slots.place(other).n_keep == n_keep
-
-
-def test_a_reused_prefix_is_counted_once():
-    slots = open_slots()
-    one = assigned(slots, 0)
-    computed(slots, one, 3)
-    released(slots, one, 3)
-    assigned(slots, 0, n_keep=2)
-    assert books(slots) == (2, 0), "what is not shared is cut"
 
 
 def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():

@@ -380,12 +380,6 @@ def test_what_a_server_refuses_is_said(status, words):
         command.begin([server.watcher()])
 
 
-def test_no_server_is_one_clear_line():
-    result = CliRunner().invoke(cli, ["trace", "--seconds", "1", "--url", "http://127.0.0.1:1"])
-    assert isinstance(result.exception, ConfigError)
-    assert "no server answers at http://127.0.0.1:1" in str(result.exception)
-
-
 def test_a_saved_answer_becomes_a_trace(tmp_path, out):
     s = busy()
     s.run()
@@ -406,10 +400,3 @@ def test_what_is_no_answer_is_said(tmp_path, out, text):
     result = CliRunner().invoke(cli, ["trace", "--from", str(saved), "-o", str(out)])
     assert isinstance(result.exception, ConfigError)
     assert not out.exists()
-
-
-def test_a_file_that_cannot_be_written_is_said(tmp_path):
-    s = busy()
-    s.run()
-    with pytest.raises(ConfigError, match="cannot write"):
-        record(s, tmp_path / "nowhere" / "out.pftrace")

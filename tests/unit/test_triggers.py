@@ -93,17 +93,6 @@ def test_an_end_ends_a_free_answer_and_no_unfinished_one():
     assert (held[:8], end.finish_reason) == ("<call>{a", "length")
 
 
-def test_a_preempted_answer_still_knows_its_trigger():
-    s = Setup(n_slots=2, n_cells=64, n_ctx=64)
-    s.submit("r0", "y" * 60, prompt=b"a", max_tokens=50)
-    script = "x" * 20 + "<call>{" + "ab" * 10 + "}"
-    s.submit("r1", script, prompt=b"b", max_tokens=60, grammar=begins("<call>"), shown_tokens=SHOWN)
-    s.run()
-    text, end = s.answer("r1")
-    assert end.stats.n_preempted > 0
-    assert (text, end.finish_reason) == (script, "stop")
-
-
 def test_the_seed_gives_the_same_answer_and_a_free_one_is_drawn_as_without():
     free = SamplingParams(seed=5)
     texts = [

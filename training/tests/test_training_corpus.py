@@ -29,16 +29,13 @@ from training.corpus.phrase import (
     PatternError,
     expansions,
     fill,
-    n_expansions,
     normal,
     parse,
     say,
-    with_articles,
 )
 from training.corpus.source import held_out, said, trained
-from training.corpus.sums import is_held_pair, number_word
+from training.corpus.sums import is_held_pair
 from training.corpus.surface import voiced
-from training.corpus.tables.verse import LINES, MIDDLES, OPENINGS
 from training.corpus.template import as_turns, template
 from training.corpus.tool import Tool
 from training.corpus.tools import stranger_set
@@ -66,10 +63,6 @@ def test_patterns(pattern, said):
     assert {say(pattern, Random(seed)) for seed in range(60)} == said
 
 
-def test_expansions_are_counted():
-    assert n_expansions("(a|b)[ c|d]") == len(expansions("(a|b)[ c|d]")) == 2 * 3
-
-
 @pytest.mark.parametrize("pattern", ["(a", "a)", "[a|b", "a]"])
 def test_an_open_bracket_is_an_error(pattern):
     with pytest.raises(PatternError, match=r"bracket|stray"):
@@ -81,21 +74,10 @@ def test_a_slot_without_a_value_is_an_error():
         fill("<it>", {})
 
 
-def test_articles():
-    assert with_articles("a owl and a fox, A apple, a one-off") == "an owl and a fox, An apple, a one-off"
-
-
 def test_noise_leaves_slots_alone():
     texts = {voiced("explain <thing> to somebody", Random(seed), slips=True) for seed in range(400)}
     assert all("<thing>" in text for text in texts)
     assert len(texts) > 60
-
-
-def test_some_are_typed_as_in_a_chat():
-    texts = [voiced("What's <It>, please?", Random(seed), slips=True) for seed in range(400)]
-    assert 20 < sum("whats <It>" in text for text in texts) < 200
-    assert sum("pls" in text or "plz" in text for text in texts) > 5
-    assert not any("whats" in voiced("What's <It>?", Random(seed), slips=False) for seed in range(400))
 
 
 def test_names_of_sources_are_different():
@@ -210,19 +192,6 @@ def test_held_out_sums_are_never_computed_in_training():
             assert not is_held_pair("+", a, b), example
 
 
-@pytest.mark.parametrize(
-    ("n", "word"), [(0, "zero"), (13, "thirteen"), (20, "twenty"), (45, "forty-five"), (100, "a hundred")]
-)
-def test_numbers_in_words(n, word):
-    assert number_word(n) == word
-
-
-@pytest.mark.parametrize("n", [-1, 101])
-def test_a_number_without_a_word_is_an_error(n):
-    with pytest.raises(ValueError, match="no word"):
-        number_word(n)
-
-
 def test_training_asks_sums_in_words_and_the_drawn_set_does_not():
     rng = Random(7)
     asked = [one_of("sums", rng).question for _ in range(600)]
@@ -269,11 +238,6 @@ def test_no_question_means_two_things():
 def test_no_word_has_two_definitions():
     n = Counter(alias for block in server.defined() for alias in block.aliases)
     assert [alias for alias, times in n.items() if times > 1] == []
-
-
-def test_a_haiku_is_five_seven_five_by_table():
-    assert set(MIDDLES) < set(LINES)
-    assert all(topic in line.casefold() for topic, pair in OPENINGS.items() for line in pair)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.log import TickLog
 from cobali_ray.testing import FakeClock
 from cobali_workloads.inside.gap_sources import read_nsight, read_tick_log
-from cobali_workloads.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
+from cobali_workloads.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of
 from cobali_workloads.inside.runs import greedy_requests
 from cobali_workloads.offline import run_offline
 
@@ -44,20 +44,6 @@ def test_statistics_of_known_gaps():
 
 def test_no_gaps_no_statistics():
     assert GapStats.of([Busy(0, 1), Busy(1, 2)]) is None
-
-
-def test_a_thinned_timeline_keeps_the_spikes():
-    gaps = [Gap(i, 5.0 if i == 37 else 0.1) for i in range(100)]
-    thin = sampled(gaps, 10)
-    assert len(thin) == 10
-    assert Gap(37, 5.0) in thin
-    assert sampled(gaps[:3], 10) == gaps[:3]
-
-
-def test_a_window_is_from_the_middle_and_starts_at_zero():
-    chosen = window([Busy(float(i), i + 0.5) for i in range(11)], 3)
-    assert [span.start_s for span in chosen] == [0.0, 1.0, 2.0]
-    assert window([], 3) == []
 
 
 def tick(tick_id, started_s, *, left=1):

@@ -196,12 +196,6 @@ def test_an_answer_ends_where_the_server_says(blocks, keep_open, status):
         assert (timeline.n_prompt, timeline.n_output) == (1, 2)
 
 
-def test_an_answer_in_single_bytes():
-    blocks = [bytes([b]) for b in b"".join(CHUNKED)]
-    found, _ = asyncio.run(exchange_with(blocks, keep_open=True))
-    assert read_reply(found.pieces).text == "ab"
-
-
 def test_what_a_completions_request_says():
     _, (head, body) = asyncio.run(exchange_with(CHUNKED, api_key="k"))
     assert head.startswith(b"POST /v1/completions HTTP/1.1\r\n")
