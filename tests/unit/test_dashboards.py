@@ -21,9 +21,6 @@ TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
 SELECTOR = re.compile(r"\b((?:cobali|vllm)[_:]\w+)(?:\{([^}]*)\})?")
 RAY = re.compile(r"\bray_(node_\w+)")
 """Ray's own metrics: of GPUs, which no engine tells."""
-NOT_CHOSEN = " unless on (instance, engine) ("
-OF_THE_SERVER = 'part=~"ingress|front_end"'
-"""Processes that serve all models and engines."""
 """Numbers that are neither good nor bad."""
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import pytest
 
@@ -184,26 +183,6 @@ def test_a_prompts_next_piece_has_no_company():
     assert [s.slot_id for s in planned(pacer, slots[:2], limits)] == [0, 1]
 
 
-def test_the_first_chunks_are_careful_and_grow():
-    pacer = Pacer(0.5)
-    sizes = []
-    prompt = View(1, 0, 100_000)
-    rng = random.Random(0)
-    for _ in range(30):
-        streams = [View(0, 50, 1, decoding=True)]
-        plan = planned(pacer, [*streams, prompt], LIMITS)
-        (chunk,) = [p.length for p in plan if p.slot_id == 1]
-        shape = Shape(1, 50, ((prompt.n_computed, chunk),))
-        for _ in range(8 if not sizes else 0):
-            pacer.learn(Shape(1, 50, ()), Machine().seconds(Shape(1, 50, ()), rng))
-        pacer.learn(shape, Machine().seconds(shape, rng))
-        prompt.n_computed += chunk
-        sizes.append(chunk)
-    assert sizes[0] <= 64
-    assert all(b <= 2 * (max(a, 64) + 1) for a, b in pairwise(sizes))
-    assert sizes[-1] >= 512
-
-
 def test_a_target_just_above_the_decode_tick_still_moves_prompts():
     plan = planned(known(0.1, target=0.056), beside(1, 400), LIMITS)
     assert [p.length for p in plan] == [1, LEAST_CHUNK]
@@ -258,14 +237,6 @@ def test_auto_minimises_what_its_objective_says(device, slower):
         best = min(cost(n, n_streams, n_prompts) for n in allowed)
         assert cost(chosen, n_streams, n_prompts) <= 1.05 * best
         assert chosen in allowed
-
-
-def test_no_gap_is_longer_than_two_and_a_half_seconds_unless_decoding_is_slow():
-    def added_s(n):
-        return 0.004 * n
-
-    assert MOST_GAP_S / 2 < 0.1 + best_prefill_s(0.1, 1, 15, added_s, 0.004) <= MOST_GAP_S
-    assert 2.0 < 1.0 + best_prefill_s(1.0, 1, 15, added_s, 0.004) <= 3.0
 
 
 def test_pieces_are_not_smaller_than_what_computes_as_fast():

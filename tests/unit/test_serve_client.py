@@ -6,7 +6,6 @@ import threading
 import time
 import warnings
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,11 +20,10 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
-from cobali_ray.actors.processes import began_at
 from cobali_ray.api import dispatch
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
-from cobali_ray.core.dispatch.messages import Lost, Silent, Told
+from cobali_ray.core.dispatch.messages import Lost, Told
 from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request, SamplingParams
@@ -41,8 +39,6 @@ from cobali_ray.errors import (
     ModelBusyError,
     ModelTooLargeError,
     NoRoomError,
-    PromptTooLongError,
-    QueueFullError,
     RequestCancelledError,
     SlotFileError,
     UnloadedError,
@@ -53,7 +49,6 @@ from cobali_ray.telemetry.names import ONLY_ENGINE
 from cobali_ray.testing import LocalHandle, LocalResponse
 
 WAIT_S = 60
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -167,18 +162,6 @@ async def test_a_request_runs_to_its_one_end(make):
     assert s.handle.responses[0].n_cancels == 0, "a finished call is not cancelled"
 
 
-async def test_a_refusal_is_raised_before_any_event(make):
-    s = await make(n_slots=1, max_queue=0, model="builtin:scripted:0.01")
-    running = s.generate("running", max_tokens=2000)
-    await anext(running)
-    with pytest.raises(QueueFullError) as caught:
-        await s.collect("refused")
-    assert caught.value.limit == 0
-    await running.aclose()
-    with pytest.raises(PromptTooLongError):
-        await s.collect("long", n_prompt=5000)
-
-
 async def test_closing_the_generator_frees_the_slot(make):
     s = await make()
     events = s.generate(max_tokens=4000)
@@ -244,22 +227,6 @@ async def test_death_in_mid_stream_is_a_pause(make):
     assert not s.model.dispatch._streams
 
 
-async def test_an_engine_that_is_replaced_while_it_answers_is_a_pause_too(make):
-    s = await make()
-    alone = await s.collect("alone", max_tokens=300)
-    told, old = [], s.handle.server
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=300):
-            if not told:
-                s.handle.server = EngineServer(s.settings)
-                old._host.model.loop.stop()
-                s.handle.kill()
-            told += events
-    old.__del__()
-    assert told[-1].finish_reason == "length"
-    assert tokens_of(told) == tokens_of(alone)
-
-
 async def test_an_answer_that_a_stopping_server_ends_does_not_go_on(make):
     s = await make()
     events = s.generate(max_tokens=4000)
@@ -290,23 +257,6 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     seeded = replace(request, request_id="b", sampling=SamplingParams(seed=seed))
     alone = [event async for events in s.model.generate(seeded) for event in events]
     assert tokens_of(told) == tokens_of(alone)
-
-
-async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, monkeypatch):
-    s = await make()
-    alone = await s.collect("alone", max_tokens=300)
-    ended = []
-    monkeypatch.setattr(s.client, "_kill", lambda *process: ended.append(process))
-    told = []
-    async with asyncio.timeout(WAIT_S):
-        async for events in s.generate(max_tokens=300):
-            if not told:
-                for silent_s in (2.0, 60.0):
-                    s.model.dispatch.hear(Silent(ONLY_ENGINE, silent_s, time.monotonic(), ended=False))
-            told += events
-    assert tokens_of(told) == tokens_of(alone)
-    assert ended == [(os.getpid(), began_at(os.getpid()))]
-    assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
 
 
 async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make, monkeypatch):
@@ -850,13 +800,3 @@ async def test_vectors_travel_the_whole_way(make):
     assert 'cobali_tenant_prompt_tokens_total{engine="0",tenant="anyone"} 19900.0' in text
     feed = orjson.loads((await setup.handle.server.ticks(100, 0, None)).body)
     assert sum(tick["n_texts"] for tick in feed["ticks"]) == 199
-
-
-async def test_a_reader_of_vectors_who_leaves_ends_the_request(make):
-    setup = await make(pooling="last", model="builtin:scripted:0.01")
-    answer = setup.model.generate(texts(*[500] * 2000))
-    async with asyncio.timeout(WAIT_S):
-        await anext(answer)
-    await answer.aclose()
-    await setup.counted(cancelled=1)
-    await setup.idle()

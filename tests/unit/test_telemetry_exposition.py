@@ -67,7 +67,13 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_prompt_tokens_total", {}, 120),
         ("cobali_cached_prompt_tokens_total", {}, 30),
         ("cobali_output_tokens_total", {}, 12),
+        ("cobali_requests_total", {"outcome": "stop"}, 1),
+        ("cobali_requests_total", {"outcome": "length"}, 1),
+        ("cobali_requests_total", {"outcome": "cancelled"}, 1),
         ("cobali_requests_total", {"outcome": "deadline"}, 1),
+        ("cobali_requests_total", {"outcome": "error"}, 1),
+        ("cobali_queue_seconds_count", {}, 3),  # who never got a slot has no queue time
+        ("cobali_itl_seconds_count", {}, 12),
         ("cobali_requests_total", {"outcome": "bad_request"}, 0),
         ("cobali_refusals_total", {"reason": "other"}, 1),
         ("cobali_graphs_reused_total", {}, 4),

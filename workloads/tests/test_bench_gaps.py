@@ -46,30 +46,6 @@ def test_no_gaps_no_statistics():
     assert GapStats.of([Busy(0, 1), Busy(1, 2)]) is None
 
 
-def tick(tick_id, started_s, *, left=1):
-    return {
-        "tick_id": tick_id,
-        "started_s": started_s,
-        "plan_s": 0.25,
-        "forward_s": 1.0,
-        "n_prefilling": 0,
-        "n_generating": left,
-        "n_queued": 0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("ticks", "expected"),
-    [
-        pytest.param([tick(0, 0.0), tick(1, 2.0)], [1.0], id="forward-to-forward"),
-        pytest.param([tick(0, 0.0, left=0), tick(1, 9.0)], [], id="waited-for-a-request"),
-        pytest.param([tick(0, 0.0), tick(5, 9.0)], [], id="ticks-missing"),
-    ],
-)
-def test_passes_of_tick_records(ticks, expected):
-    assert [gap.length_s for gap in gaps_of(passes_of(ticks))] == expected
-
-
 def test_the_tick_log_says_what_the_records_say(tmp_path):
     path = tmp_path / "ticks.jsonl"
     backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.backend.scripted import ScriptedBackend
-from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.lengths import SPREADS, batch_reduction, packed_rows
-from cobali_workloads.inside.prefill import Prefill, batches_of, padded_ticks
+from cobali_workloads.inside.prefill import batches_of, padded_ticks
+
 
 @pytest.mark.parametrize("spread", SPREADS, ids=lambda spread: spread.name)
 def test_lengths_have_the_mean_and_the_range(spread):
@@ -66,40 +65,3 @@ def test_batches_come_in_order_or_by_length():
     prompts = [[0] * n for n in (5, 1, 4, 2, 3)]
     assert [[len(p) for p in b] for b in batches_of(prompts, 2, by_length=False)] == [[5, 1], [4, 2], [3]]
     assert [[len(p) for p in b] for b in batches_of(prompts, 2, by_length=True)] == [[1, 2], [3, 4], [5]]
-
-
-@pytest.fixture
-def runner():
-    backend = ScriptedBackend(n_slots=4, n_ctx_slot=64, n_batch=32)  # strict: it checks every batch
-    settings = EngineSettings(n_slots=4, n_ctx=64, token_budget=32, prefill_chunk=32, min_prefix=0)
-    return Prefill(backend, settings, filler=1)
-
-
-PROMPTS = [[65 + i] * n for i, n in enumerate((40, 3, 12, 7))]
-
-
-@pytest.mark.parametrize(
-    ("way", "n_tokens", "n_ticks"),
-    [
-        pytest.param("padded", 160, 8, id="padded"),
-        pytest.param("length-ordered", 160, 8, id="length-ordered"),
-        pytest.param("one by one", 62, 5, id="one-by-one"),
-        pytest.param("fcfs", 62, 2, id="fcfs"),
-        pytest.param("packed", 62, 2, id="packed"),
-    ],
-)
-def test_every_way_computes_its_tokens_and_answers_every_prompt(runner, way, n_tokens, n_ticks):
-    for _ in range(2):  # the second time on a cache that holds the first batch
-        run = runner.ways()[way](PROMPTS)
-        assert (run.n_tokens, run.n_ticks) == (n_tokens, n_ticks)
-        assert run.n_cells == n_tokens
-        assert len(run.ttfts_s) == len(PROMPTS)
-        assert all(0 < ttft <= run.seconds for ttft in run.ttfts_s)
-
-
-def test_padded_prompts_all_wait_for_the_batch_and_lone_ones_do_not(runner):
-    padded = runner.padded(PROMPTS)
-    assert set(padded.ttfts_s) == {padded.seconds}
-    alone = runner.one_by_one(PROMPTS)
-    assert sorted(alone.ttfts_s) == alone.ttfts_s
-    assert alone.ttfts_s[0] < alone.ttfts_s[-1]
