@@ -7,7 +7,7 @@ import pytest
 
 from cobali_ray.backend.scripted import ScriptedBackend, ScriptedEmbedder
 from cobali_ray.core.embedding import EmbeddingRequest
-from cobali_ray.core.events import End, Vectors
+from cobali_ray.core.events import End
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import EngineStatus
@@ -431,18 +431,6 @@ def test_what_comes_during_a_tick_waits_in_the_queue_from_then_on(make):
         stats = s.end(name).stats
         assert (stats.intake_s, stats.queue_s, stats.e2e_s) == (0.5, 7, 7)
     assert s.end("b").stats.ttft_s == 7
-
-
-def test_texts_are_embedded_beside_answers(make):
-    setup = make(embedder=ScriptedEmbedder(32)).open()
-    setup.submit("a", max_tokens=9)
-    setup.loop.submit(texts("e", *range(1, 30)))
-    assert setup.end("e").error is None
-    setup.end("a")
-    assert setup.seen.entered == ["a", "e"]
-    rows = [event for event in setup.events if isinstance(event, Vectors)]
-    assert sorted(i for event in rows for i in event.texts) == list(range(29))
-    assert setup.finish() == {"a": 1, "e": 1}
 
 
 def test_the_door_counts_texts_apart_from_answers(make):

@@ -20,11 +20,9 @@ from cobali_ray.core.instructions import (
     Save,
     Stopped,
     Submitted,
-    Swap,
     TickBegun,
     TickEnded,
     Truncate,
-    Unrestored,
 )
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
@@ -267,40 +265,6 @@ def test_what_slots_hold_is_neither_restored_nor_saved():
     assert [moves(s.tick()) for _ in range(3)] == [[], [], []], "less than a block is lost"
 
 
-def test_a_preempted_sequence_waits_in_host_memory():
-    s = Tiered(n_slots=2, n_cells=20, n_ctx_slot=20)
-    s.submit(numbers("a", 0, 6, max_tokens=8), numbers("b", 100, 6, max_tokens=8))
-    while not s.scheduler.counts.n_preempted:
-        out = s.tick()
-    (save,) = moves(out)
-    n = len(s.scheduler.sequence("b").tokens) - 1
-    assert save == Save(1, ((0, 0, 4), (1, 4, 8), (2, 8, n))[: 2 + (n > 8)])
-    assert out.index(save) < out.index(Truncate(1, 0))
-    restored = []
-    while s.scheduler.n_open:
-        restored += [one for one in moves(s.tick()) if isinstance(one, Restore)]
-    assert [(one.slot_id, one.n_keep) for one in restored] == [(1, n - 1)] or restored[0].n_keep == n - 1
-    assert s.scheduler.tiers.host.n_hits == 1
-
-
-def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
-    s = Tiered()
-    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
-    s.tick()
-    s.tick()
-    plan, _ = s.begin()
-    assert plan.chunks == (Span(0, 10, 2, True),)
-    account = s.scheduler.sequence("again").account
-    served = account.served
-    forget, compute = s.do(Unrestored, [0], [0, 1, 2])
-    assert account.served == served + 10, "what was held to be cached is computed after all"
-    assert sorted(forget.block_ids) == [0, 1, 2]
-    assert compute.plan.chunks == (Span(0, 0, 12, True),)
-    s.do(Sampled, [7])
-    assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [0]
-    assert s.scheduler.tiers.host.n_used == 10
-
-
 def test_a_tick_moves_as_much_as_it_has_time_for():
     """Beyond the first move: here a prefix that is saved, after which the next in the queue has to wait."""
     s = Tiered(n_slots=3, s_per_token=1.0, token_budget=64, cell_bytes=10**6)
@@ -355,20 +319,6 @@ def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
     s.tick()
     s.tick()
     assert learnt == pytest.approx([3.0, 2.5])
-
-
-def test_a_refused_pass_counts_nothing_twice():
-    """The cache was fuller than our books said: another plan follows, and what was passed counts once."""
-    s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
-    s.submit(request("long", n_prompt=20), request("short", n_prompt=6), request("other", n_prompt=6))
-    plan, _ = s.begin()
-    assert [c.slot_id for c in plan.chunks] == [1, 2]
-    out = s.do(Refused, CacheFullError("no room"), None)
-    assert s.scheduler.counts.n_preempted == 1
-    assert isinstance(out[-1], Compute)
-    assert s.scheduler.sequence("long").n_passed == 0
-    s.do(Sampled, [7])
-    assert s.scheduler.sequence("long").n_passed == 6
 
 
 def test_the_slot_at_fault_ends_alone():
@@ -548,37 +498,3 @@ def test_the_pacer_learns_from_whole_ticks():
     for _ in range(12):
         s.tick()
     assert pacer.model.decode_s(1, 10) == pytest.approx(3.0, rel=0.1), "from TickBegun to TickEnded"
-
-
-def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
-    s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1.0 * len(rows)
-    s.submit(*[request(name, n_prompt=n, max_tokens=20) for name, n in (("a", 2), ("b", 2), ("c", 4))])
-    s.tick()
-    s.do(Cancelled, "b")
-    out = s.tick()
-    assert [one for one in out if isinstance(one, Swap)] == [Swap(1, 0, 2)], "the shortest moves"
-    plan, out = s.begin()
-    assert [one for one in out if isinstance(one, Swap)] == [], "nobody came or left"
-    assert [(one.request_id, one.slot_id, one.seq_id) for one in map(s.in_slot, plan.streams)] == [
-        ("a", 0, 1),
-        ("c", 2, 2),
-    ]
-    s.do(Sampled, [7, 7])
-    s.do(Emitted, [])
-    s.submit(request("d"))
-    plan, _ = s.begin()
-    assert [(one.request_id, one.slot_id, one.seq_id) for one in map(s.in_slot, plan.rows)] == [
-        ("d", 1, 0), ("a", 0, 1), ("c", 2, 2)
-    ]  # fmt: skip
-
-
-def test_gaps_stay_where_a_pass_costs_less_than_the_copy():
-    s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
-    s.submit(*[request(name, max_tokens=20) for name in "abc"])
-    s.tick()
-    s.tick()
-    s.do(Cancelled, "b")
-    assert not any(isinstance(one, Swap) for one in s.tick())
-    assert s.scheduler.slots.seq_ids == [0, 1, 2, 3]

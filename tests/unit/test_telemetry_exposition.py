@@ -12,7 +12,7 @@ from telemetry_records import fed_collector, make_collector, make_tick
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
-from cobali_ray.telemetry.exposition import Counts, render, render_all
+from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
@@ -184,20 +184,6 @@ def test_every_sample_says_whose_it_is():
     samples = [sample for family in families for sample in family.samples]
     assert {sample.labels["engine"] for sample in samples} == {"7"}
     assert {sample.name.split("_")[0].split(":")[0] for sample in samples} == {"cobali", "vllm"}
-
-
-def test_several_engines_stand_together_under_each_name():
-    collectors = {
-        engine_id: make_collector(engine_id=engine_id, model_name=f"model-{engine_id}") for engine_id in "ab"
-    }
-    text = render_all([Counts(collector.snapshot()) for collector in collectors.values()])
-    families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families), "each is one group"
-    assert samples_of(text) == {
-        key: value
-        for collector in collectors.values()
-        for key, value in samples_of(collector.exposition()).items()
-    }
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here; `make monitoring-tools` fetches it")

@@ -192,15 +192,6 @@ def test_held_out_sums_are_never_computed_in_training():
             assert not is_held_pair("+", a, b), example
 
 
-def test_training_asks_sums_in_words_and_the_drawn_set_does_not():
-    rng = Random(7)
-    asked = [one_of("sums", rng).question for _ in range(600)]
-    assert 0.2 < sum(not any(map(str.isdigit, question)) for question in asked) / len(asked) < 0.6
-    for example in drawn_set():
-        if example.kind == "sums" and example.source != "sums.how_many":
-            assert any(map(str.isdigit, example.question)), example
-
-
 def test_the_same_seed_gives_the_same_corpus():
     one, two, other = (list(training_examples(300, seed)) for seed in (4, 4, 5))
     assert one == two
@@ -384,19 +375,6 @@ def test_a_statement_that_lost_its_ground_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("training.corpus.server_facts.known", lambda: {"setting x": True})
     with pytest.raises(ValueError, match=r"\[x\] is no longer true.*not setting x"):
         read_blocks("one.txt")
-
-
-def test_a_setting_that_no_entry_explains_is_named():
-    assert server.unexplained(["n_slots", "brand_new"]) == ["brand_new"]
-
-
-def test_what_is_named_is_asked_more_often():
-    named = [
-        example.source.startswith("server.tools") for example in training_examples(600, 3, ("server.tools",))
-    ]
-    assert 0.3 < sum(named) / len(named) < 0.5
-    with pytest.raises(KeyError):
-        next(training_examples(1, 3, ("server.unheard_of",)))
 
 
 def test_the_page_of_an_agent_stays_the_beginning_of_its_own_conversation():
