@@ -268,18 +268,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_top=st.sampled_from([None, None, 0, 1]),
     )
     def submit(
-        self,
-        n_prompt,
-        kind,
-        max_tokens,
-        timeout_s,
-        ready,
-        salt,
-        adapter,
-        tenant,
-        priority,
-        n_said,
-        n_top,
+        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top
     ):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))

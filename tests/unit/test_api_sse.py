@@ -68,13 +68,9 @@ def writer(one, frames=ChatFrames):
 def test_one_chunk(frames, kind, choice, include_usage):
     (chunk,) = parse(frames(call(include_usage=include_usage)).text(0, 'a\n"b\u2028é😀', ()))
     expected = {
-        "id": "c",
-        "object": kind,
-        "created": 7,
-        "model": 'quo"ted',
-        "system_fingerprint": "fp_1",
+        "id": "c", "object": kind, "created": 7, "model": 'quo"ted', "system_fingerprint": "fp_1",
         "choices": [{"index": 0, "logprobs": None, "finish_reason": None} | choice],
-    }
+    }  # fmt: skip
     assert chunk == expected | ({"usage": None} if include_usage else {})
 
 
@@ -168,17 +164,9 @@ def test_timings_are_of_the_slowest_choice_then_of_each():
     list(tally.sort([Delta("1", "d", (1,)), Delta("2", "e", (1,)), end("2", n_output=1)], 1.75))
     list(tally.sort([Delta("1", "f", (1,)), end("1", e2e_s=3.0, n_output=11)], 2.0))
     slowest = {
-        "intake_s": None,
-        "queue_s": 0.1,
-        "prefill_s": 0.2,
-        "ttft_s": 1.0,
-        "decode_s": 0.5,
-        "e2e_s": 2.25,
-        "tokens_per_second": 20.0,
-        "itl_p50_s": 0.25,
-        "itl_p99_s": 0.75,
-        "itl_max_s": 0.75,
-    }
+        "intake_s": None, "queue_s": 0.1, "prefill_s": 0.2, "ttft_s": 1.0, "decode_s": 0.5, "e2e_s": 2.25,
+        "tokens_per_second": 20.0, "itl_p50_s": 0.25, "itl_p99_s": 0.75, "itl_max_s": 0.75,
+    }  # fmt: skip
     told = timings(tally.stats(), tally.times(2.25))
     choices = told.pop("choices")
     assert told == slowest

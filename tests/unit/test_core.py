@@ -25,13 +25,8 @@ from cobali_ray.errors import (
 
 def limits(**changes):
     base = {
-        "n_slots": 4,
-        "n_ctx_slot": 64,
-        "n_cells": 256,
-        "token_budget": 8,
-        "prefill_chunk": 4,
-        "max_queue": 2,
-    }
+        "n_slots": 4, "n_ctx_slot": 64, "n_cells": 256, "token_budget": 8, "prefill_chunk": 4, "max_queue": 2,
+    }  # fmt: skip
     return EngineLimits(**(base | changes))
 
 

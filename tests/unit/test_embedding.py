@@ -127,10 +127,7 @@ def test_the_longest_that_fits_goes_first():
 
 def test_others_fill_a_pass_up():
     queue = queue_of(texts_of(70), texts_of(40, 20, request_id="b"))
-    assert passes(queue) == [
-        [("a", 0, 0, 70, True), ("b", 1, 0, 20, True)],
-        [("b", 0, 0, 40, True)],
-    ]
+    assert passes(queue) == [[("a", 0, 0, 70, True), ("b", 1, 0, 20, True)], [("b", 0, 0, 40, True)]]
 
 
 def test_where_no_text_is_so_short_the_shortest_goes():
@@ -191,12 +188,8 @@ def test_an_end_tells_the_requests_life():
     (ended,) = queue.computed(14.0)
     stats = ended.stats
     assert (stats.n_prompt, stats.queue_s, stats.prefill_s, stats.e2e_s, stats.intake_s) == (
-        120,
-        2,
-        2,
-        4,
-        0.5,
-    )
+        120, 2, 2, 4, 0.5,
+    )  # fmt: skip
 
 
 def test_slots_and_texts_are_charged_to_one_account():

@@ -300,11 +300,7 @@ def test_with_more_people_than_slots_everybody_finds_what_was_said():
     tier = setup.engine.scheduler.tiers.host
     assert [
         sum(getattr(tick, name) for tick in setup.ticks) for name in ("n_host_hits", "n_restored", "n_saved")
-    ] == [
-        8,
-        8 * 130,
-        tier.n_saved,
-    ]
+    ] == [8, 8 * 130, tier.n_saved]
     assert setup.ticks[-1].n_host_cells == tier.n_used > 0
     assert n_found == [0] * len(PEOPLE)
 

@@ -8,22 +8,15 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import TensorEntry, read_header, require_whole
 
 VALUES = {
-    "a.u8": (250, GGUFValueType.UINT8),
-    "a.i8": (-3, GGUFValueType.INT8),
-    "a.u16": (65000, GGUFValueType.UINT16),
-    "a.i16": (-300, GGUFValueType.INT16),
-    "a.u32": (4_000_000_000, GGUFValueType.UINT32),
-    "a.i32": (-70_000, GGUFValueType.INT32),
-    "a.u64": (2**63 + 1, GGUFValueType.UINT64),
-    "a.i64": (-(2**40), GGUFValueType.INT64),
-    "a.f32": (0.5, GGUFValueType.FLOAT32),
-    "a.f64": (0.1, GGUFValueType.FLOAT64),
-    "a.yes": (True, GGUFValueType.BOOL),
-    "a.text": ("gr\u00fc\u00dfe \U0001f680", GGUFValueType.STRING),
-    "a.numbers": ([1, -2, 3], GGUFValueType.ARRAY),
-    "a.words": (["", "\u0120a", "b"], GGUFValueType.ARRAY),
+    "a.u8": (250, GGUFValueType.UINT8), "a.i8": (-3, GGUFValueType.INT8),
+    "a.u16": (65000, GGUFValueType.UINT16), "a.i16": (-300, GGUFValueType.INT16),
+    "a.u32": (4_000_000_000, GGUFValueType.UINT32), "a.i32": (-70_000, GGUFValueType.INT32),
+    "a.u64": (2**63 + 1, GGUFValueType.UINT64), "a.i64": (-(2**40), GGUFValueType.INT64),
+    "a.f32": (0.5, GGUFValueType.FLOAT32), "a.f64": (0.1, GGUFValueType.FLOAT64),
+    "a.yes": (True, GGUFValueType.BOOL), "a.text": ("gr\u00fc\u00dfe \U0001f680", GGUFValueType.STRING),
+    "a.numbers": ([1, -2, 3], GGUFValueType.ARRAY), "a.words": (["", "\u0120a", "b"], GGUFValueType.ARRAY),
     "a.flags": ([True, False], GGUFValueType.ARRAY),
-}
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -19,22 +19,10 @@ from cobali_ray.telemetry.lines import readable, request_line
 
 NOON = {"timestamp": "2026-11-22T12:00:01Z"}
 ANSWER = NOON | {
-    "event": "http_request",
-    "level": "info",
-    "method": "POST",
-    "route": "/v1/chat/completions",
-    "model": "tiny",
-    "tenant": "alice",
-    "status": 200,
-    "n_prompt": 1234,
-    "n_cached": 1200,
-    "n_output": 64,
-    "ttft_s": 0.0843,
-    "http_s": 1.5,
-    "tokens_per_second": 73.4,
-    "cancelled": False,
-    "error": None,
-}
+    "event": "http_request", "level": "info", "method": "POST", "route": "/v1/chat/completions",
+    "model": "tiny", "tenant": "alice", "status": 200, "n_prompt": 1234, "n_cached": 1200, "n_output": 64,
+    "ttft_s": 0.0843, "http_s": 1.5, "tokens_per_second": 73.4, "cancelled": False, "error": None,
+}  # fmt: skip
 FULL = (
     "12:00:01  200  POST /v1/chat/completions  tiny      1,234 (1,200 cached) -> 64 tok  TTFT 84 ms    "
     "73 tok/s   alice"
@@ -366,17 +354,12 @@ def test_the_banner_says_where_the_page_is_first():
     lines = [line.split(maxsplit=1) for line in drawn(80, models=[ONE]) if line]
     assert lines[0][1].endswith("is ready after 13.1 s")
     assert lines[1:-1] == [
-        ["Page", "http://127.0.0.1:8000/"],
-        ["Chat", "cobali chat --url http://127.0.0.1:8000"],
-        ["API", "http://127.0.0.1:8000/v1"],
-        ["http://127.0.0.1:8000/docs", "describes it"],
-        ["Model", "tiny   4.5M, Q8_0, 4.9 MB"],
-        ["/models/tiny.gguf"],
-        ["Context", "4,096 tokens a request, 16 slots"],
-        ["Runs", "on   2 CPU threads"],
-        ["Keys", "none needed (settings api_keys, api_keys_file)"],
-        ["Logs", "/tmp/ray/s/logs"],
-    ]
+        ["Page", "http://127.0.0.1:8000/"], ["Chat", "cobali chat --url http://127.0.0.1:8000"],
+        ["API", "http://127.0.0.1:8000/v1"], ["http://127.0.0.1:8000/docs", "describes it"],
+        ["Model", "tiny   4.5M, Q8_0, 4.9 MB"], ["/models/tiny.gguf"],
+        ["Context", "4,096 tokens a request, 16 slots"], ["Runs", "on   2 CPU threads"],
+        ["Keys", "none needed (settings api_keys, api_keys_file)"], ["Logs", "/tmp/ray/s/logs"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

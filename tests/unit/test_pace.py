@@ -61,13 +61,9 @@ def planned(pacer, slots, limits):
 
 
 LIMITS = EngineLimits(
-    n_slots=16,
-    n_ctx_slot=20_000,
-    n_cells=320_000,
-    token_budget=1040,
-    prefill_chunk=1024,
+    n_slots=16, n_ctx_slot=20_000, n_cells=320_000, token_budget=1040, prefill_chunk=1024,
     prefill_order="shortest",
-)
+)  # fmt: skip
 
 
 GRAIN = Grain(step=128, least=64, beside=1)

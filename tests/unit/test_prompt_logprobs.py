@@ -70,12 +70,8 @@ def oracle(prompt=PROMPT):
 def test_each_token_has_the_models_own_probability():
     first, *others = Run(n_scored_rows=7).play(request()).prompt()
     assert (first.token_id, first.piece, first.logprob, first.top, first.rank) == (
-        PROMPT[0],
-        b"h",
-        None,
-        (),
-        None,
-    )
+        PROMPT[0], b"h", None, (), None,
+    )  # fmt: skip
     assert [p.token_id for p in others] == list(PROMPT[1:])
     for told, row in zip(others, oracle(), strict=True):
         assert told.logprob == pytest.approx(row[told.token_id], abs=1e-5)

@@ -12,12 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.remote_wire import (
-    MAX_BACKLOG,
-    NEW_BEATS,
-    SILENT_BEATS,
-    Heard,
-)
+from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Heard
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import Delta, End, RequestStats
 from tests.waiting import until

@@ -214,12 +214,8 @@ class Tiered(Setup):
 
     def __init__(self, n_slots=1, *, s_per_token=0.0, **changes):
         base = {
-            "min_prefix": 2,
-            "n_host_cells": 100,
-            "host_block": 4,
-            "token_budget": 16,
-            "prefill_chunk": 16,
-        }
+            "min_prefix": 2, "n_host_cells": 100, "host_block": 4, "token_budget": 16, "prefill_chunk": 16,
+        }  # fmt: skip
         super().__init__(n_slots, **(base | changes))
         self.s_per_token = s_per_token
 

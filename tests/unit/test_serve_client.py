@@ -80,11 +80,7 @@ class Handle(LocalHandle):
 
 class Setup:
     def __init__(self, **settings):
-        values = {
-            "n_slots": 2,
-            "n_ctx": 4096,
-            "model": "builtin:scripted:0.0005",
-        } | settings
+        values = {"n_slots": 2, "n_ctx": 4096, "model": "builtin:scripted:0.0005"} | settings
         self.settings = EngineSettings(**values)
         self.handle = Handle(self.settings)
         self.client = ServeEngineClient(self.handle)

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from telemetry_records import (
-    N_SLOTS,
-    STOPPED,
-    fed_collector,
-    make_collector,
-    make_tick,
-)
+from telemetry_records import N_SLOTS, STOPPED, fed_collector, make_collector, make_tick
 
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import End, RequestStats
@@ -111,12 +105,8 @@ def test_summary_has_percentiles_and_totals():
     assert 0.2 < summary["itl_s"]["p99"] <= 0.3
     assert summary["totals"]["decode_tokens"] == 12
     assert make_collector().summary()["ttft_s"] == {
-        "n": 0,
-        "mean": None,
-        "p50": None,
-        "p90": None,
-        "p99": None,
-    }
+        "n": 0, "mean": None, "p50": None, "p90": None, "p99": None,
+    }  # fmt: skip
 
 
 def test_a_failing_record_leaves_reads_possible():

@@ -201,12 +201,9 @@ def test_promtool(text, prefix, complaints_allowed):
         if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
     ]
     checked = subprocess.run(
-        [PROMTOOL, "check", "metrics"],
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
+        [PROMTOOL, "check", "metrics"], input="\n".join(lines) + "\n", capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     # 1: cannot be parsed, 3: parsed, with complaints
     assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr
 

@@ -60,10 +60,7 @@ CHUNKS = [tick(0.0, PREFILL), tick(1.0, DECODE), tick(3.0, PREFILL), tick(4.0, P
             id="preempted-in-prefill",
         ),
         pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            [],
-            [("prefill again", 3.0, NOW_S, 0)],
-            id="nothing-computed-yet",
+            request(FIRST, (0, 3.0, None)), [], [("prefill again", 3.0, NOW_S, 0)], id="nothing-computed-yet"
         ),
         pytest.param(
             request(FIRST, (0, 3.0, None)),

@@ -119,22 +119,13 @@ def test_a_request_is_a_span_with_its_phases_inside(tracing, receiver):
         assert span.status.code == Status.STATUS_CODE_UNSET
         at += lasted
     assert attributes_of(whole) == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "cobali_ray",
-        "gen_ai.request.model": "tiny",
-        "gen_ai.request.max_tokens": 5,
-        "gen_ai.request.temperature": 0.0,
-        "gen_ai.request.top_p": 1.0,
-        "gen_ai.request.top_k": 0,
-        "gen_ai.response.id": "r",
-        "gen_ai.usage.input_tokens": 10,
-        "gen_ai.usage.output_tokens": 5,
-        "gen_ai.usage.cache_read.input_tokens": 4,
-        "gen_ai.response.finish_reasons": ["stop"],
-        "gen_ai.server.time_to_first_token": 0.75,
-        "gen_ai.server.time_per_output_token": 0.25,
-        "cobali.preemptions": 0,
-    }
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "cobali_ray", "gen_ai.request.model": "tiny",
+        "gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": 0.0, "gen_ai.request.top_p": 1.0,
+        "gen_ai.request.top_k": 0, "gen_ai.response.id": "r", "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 5, "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.response.finish_reasons": ["stop"], "gen_ai.server.time_to_first_token": 0.75,
+        "gen_ai.server.time_per_output_token": 0.25, "cobali.preemptions": 0,
+    }  # fmt: skip
     assert set(receiver.services) == {"test"}
 
 
@@ -286,12 +277,9 @@ async def test_one_trace_through_ingress_and_engine(receiver, stream):
         await stack.flush()
     assert {span.trace_id.hex() for span in receiver.spans} == {TRACE_ID}
     assert sorted(zip(receiver.services, [span.name for span in receiver.spans], strict=True)) == [
-        ("cobali-engine", "decode"),
-        ("cobali-engine", "prefill"),
-        ("cobali-engine", "queue"),
-        ("cobali-engine", "text_completion scripted"),
-        ("cobali-ingress", "POST /v1/completions"),
-    ]
+        ("cobali-engine", "decode"), ("cobali-engine", "prefill"), ("cobali-engine", "queue"),
+        ("cobali-engine", "text_completion scripted"), ("cobali-ingress", "POST /v1/completions"),
+    ]  # fmt: skip
     of_engines = {"cobali-engine": "0", "cobali-ingress": None}
     assert dict(zip(receiver.services, receiver.engines, strict=True)) == of_engines
     http_span = receiver.named("POST /v1/completions")

@@ -19,17 +19,8 @@ from cobali_ray.core.stopping import Search
 SHOWN = (CALL, CALL_END, THINK)
 PAIR = check("tools", "regex", r"\{[ab]+\}").grammar
 CHUNKS = [
-    b"<c",
-    b"ll>",
-    b"all>{",
-    b"l>{a",
-    b"ll>!",
-    b"x<call>",
-    b"<call>x<call>{b",
-    b"{a",
-    b"}",
-    "ü".encode(),
-]
+    b"<c", b"ll>", b"all>{", b"l>{a", b"ll>!", b"x<call>", b"<call>x<call>{b", b"{a", b"}", "ü".encode(),
+]  # fmt: skip
 
 
 def begins(*triggers, grammar=PAIR):

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from cobali_ray import errors
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
-from cobali_ray.actors.wire import (
-    MAX_BACKLOG,
-    Connection,
-    Pusher,
-    decode,
-    encode,
-)
+from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
 from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, InternalError
 
@@ -45,13 +39,7 @@ BROKEN = [
     (["a", b"rows", 5], "a"),
     (["a", [None, ["NoSuch"], list(STATS), None]], "a"),
 ]
-VALUES = {
-    "str": "what",
-    "int": 7,
-    "float": 2.5,
-    "bool": True,
-    "str | tuple[str | int, ...]": ("messages", 0),
-}
+VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True, "str | tuple[str | int, ...]": ("messages", 0)}
 
 
 def over(events):
@@ -82,13 +70,9 @@ number = st.integers(-(2**31), 2**31)
 seconds = st.floats(allow_nan=False)
 tops = st.tuples(number, st.binary(max_size=4), seconds)
 logprob = st.builds(
-    TokenLogprob,
-    number,
-    st.binary(max_size=4),
-    st.none() | seconds,
-    st.lists(tops).map(tuple),
+    TokenLogprob, number, st.binary(max_size=4), st.none() | seconds, st.lists(tops).map(tuple),
     st.none() | number,
-)
+)  # fmt: skip
 maybe_s = st.none() | seconds
 stats = st.builds(
     RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s,
@@ -434,10 +418,7 @@ async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_
     huge = "x" * MAX_MESSAGE_BYTES
     assert pusher.send(
         [(puller.address, Delta("b", huge, (1,))), (puller.address, Delta("c", "", (1,)))]
-    ) == {
-        "b",
-        "c",
-    }
+    ) == {"b", "c"}
     assert not pusher.send([(puller.address, Delta("a", "after", (1,)))])
     assert [event.text for event in await read(stream, 2)] == ["before", "after"]
     assert len(puller._engines) == 1, "over the same connection"

@@ -25,14 +25,7 @@ from training.corpus.build import (
     typed_set,
 )
 from training.corpus.example import KINDS
-from training.corpus.phrase import (
-    PatternError,
-    expansions,
-    fill,
-    normal,
-    parse,
-    say,
-)
+from training.corpus.phrase import PatternError, expansions, fill, normal, parse, say
 from training.corpus.source import held_out, said, trained
 from training.corpus.sums import is_held_pair
 from training.corpus.surface import voiced

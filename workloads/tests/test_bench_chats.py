@@ -53,12 +53,7 @@ def test_no_choice_of_what_to_keep_hits_more(visits, n_cells):
 
 
 def scene(n_people, n_system=0, **settings):
-    return run_chats(
-        read_settings({"model": "builtin:scripted:0", **settings}),
-        n_people,
-        n_system,
-        seed=1,
-    )
+    return run_chats(read_settings({"model": "builtin:scripted:0", **settings}), n_people, n_system, seed=1)
 
 
 def test_one_person_alone_finds_all_that_was_said():
@@ -100,17 +95,8 @@ def test_the_same_seed_gives_the_same_simulated_times():
 
 def test_the_command(tmp_path):
     options = [
-        "--people",
-        "1,3",
-        "--system",
-        "0,50",
-        "--cells",
-        "4096",
-        "--slots",
-        "4",
-        "--out",
-        str(tmp_path),
-    ]
+        "--people", "1,3", "--system", "0,50", "--cells", "4096", "--slots", "4", "--out", str(tmp_path),
+    ]  # fmt: skip
     result = CliRunner().invoke(app, ["chats", *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "chats.json").read_text())

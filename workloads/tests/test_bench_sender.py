@@ -98,12 +98,7 @@ def test_a_later_turn_carries_what_was_said_and_heard():
     server = FakeServer(timer, lambda _: 1.0)
     turns = [job("a"), job("b", begins=False), job("c", begins=False), job("d")]
     drive(timer, closed_loop(server, [turns], timer))
-    assert [j.history for j in server.jobs] == [
-        (),
-        (("a", "re a"),),
-        (("a", "re a"), ("b", "re b")),
-        (),
-    ]
+    assert [j.history for j in server.jobs] == [(), (("a", "re a"),), (("a", "re a"), ("b", "re b")), ()]
 
 
 def test_intruders_come_for_as_long_as_the_load_lasts():
