@@ -144,13 +144,6 @@ def content(text, reason="stop"):
     ]
 
 
-def test_what_blocks_an_answer_has():
-    city = {"city": "Łódź", "n": [1, 2.5]}
-    assert content(ANSWERS[4]) == [("text", "One moment."), ("tool_use", city), ("tool_use", {})]
-    assert content(ANSWERS[3]) == [("thinking", "Let me see."), ("tool_use", city)]
-    assert content(ANSWERS[6], "length") == [("thinking", "Let me see."), ("tool_use", {})]
-
-
 @pytest.mark.parametrize(
     ("text", "whole"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray import errors
-from cobali_ray.api.faults import fault_of, http_fault, is_our_fault, retry_after
+from cobali_ray.api.faults import fault_of, is_our_fault, retry_after
 from cobali_ray.api.fields import (
     NEUTRAL_FIELDS,
     NEUTRAL_MESSAGE_FIELDS,
@@ -121,16 +121,6 @@ def test_messages_carry_the_numbers():
 )
 def test_retry_after_is_whole_seconds_rounded_up(seconds, header):
     assert retry_after(seconds) == header
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(404, "unknown_path"), (405, "method_not_allowed"), (418, None)]
-)
-def test_the_routers_own_errors(status, code):
-    fault = http_fault(status, method="PUT", path="/x", headers={"allow": "GET"})
-    assert (fault.status, fault.code, fault.headers) == (status, code, {"allow": "GET"})
-    assert "PUT" in fault.message
-    assert "/x" in fault.message
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_FIELDS))

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api.answer import timings, usage
-from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.pace import Pace
 from cobali_ray.api.sse import ChatFrames, CompletionFrames
@@ -17,7 +16,7 @@ from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
-from cobali_ray.errors import DrainingError, EngineDiedError, InvariantError
+from cobali_ray.errors import InvariantError
 
 
 def call(n=1, n_prompts=1, **changes):
@@ -110,35 +109,11 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
     assert [i for i, chunk in enumerate(chunks[:-1]) if "timings" in chunk] == [len(chunks) - 2]
 
 
-def test_an_echo_opens_each_choice():
-    one = call(n=2, echoes=("once ", "once "))
-    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", (1,)), end("0")], 1.0))
-    assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
-        (1, "once "),
-        (1, "x"),
-        (0, "once "),
-        (0, ""),
-    ]
-
-
-def test_a_failed_choice_closes_nothing():
-    stream = writer(call())
-    wire = stream.write([Delta("0", "x", (1,)), End("0", None, EngineDiedError(), numbers())], 1.0)
-    assert b"[DONE]" not in wire
-    assert all(event["choices"][0]["finish_reason"] is None for event in parse(wire))
-
-
 def test_nothing_may_follow_an_end():
     tally = Tally(call())
     list(tally.sort([end()], 1.0))
     with pytest.raises(InvariantError):
         list(tally.sort([Delta("0", "late", (1,))], 1.0))
-
-
-def test_a_failure_is_an_event_and_the_end():
-    wire = ChatFrames(call()).failure(fault_of(DrainingError()))
-    assert parse(wire)[0]["error"]["code"] == "draining"
-    assert wire.endswith(b"data: [DONE]\n\n")
 
 
 def test_usage_counts_a_prompt_once():
@@ -198,13 +173,6 @@ def test_itls_are_gaps_that_there_were(times):
     for name, share in (("itl_p50_s", 0.5), ("itl_p99_s", 0.99)):
         assert sum(gap <= told[name] for gap in gaps) >= share * len(gaps)
         assert sum(gap < told[name] for gap in gaps) < share * len(gaps)
-
-
-def test_offsets_count_a_character_once_however_many_tokens_it_took():
-    smile = "😀".encode()
-    pieces = [b"a", smile[:2], smile[2:], b"b"]
-    counted = CompletionLogprobs(offset=5).take(TokenLogprob(i, p, -1.0, ()) for i, p in enumerate(pieces))
-    assert counted["text_offset"] == [5, 6, 6, 7]
 
 
 @pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])

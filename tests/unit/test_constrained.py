@@ -525,3 +525,16 @@ def test_the_model_is_freed_when_nobody_compiles_any_more(loop, monkeypatch):
     loop.gated.may_go.set()
     loop.loop.stop(timeout_s=WAIT_S)
     assert at_close == [False]
+
+
+def test_two_hundred_constrained_and_free_requests_lose_nothing():
+    s, rng = Setup(n_slots=8, n_ctx=256), random.Random(5)
+    asked = grammar("json_schema", {"enum": list(range(100))})
+    for i in range(200):
+        sampling = SamplingParams(seed=i)
+        s.submit(f"r{i}", asked if i % 2 else None, prompt=rng.randbytes(5), max_tokens=20, sampling=sampling)
+    s.run()
+    for i in range(200):
+        text, end = s.answer(f"r{i}")
+        assert end.finish_reason == ("stop" if i % 2 else "length")
+        assert not i % 2 or 0 <= int(text) < 100

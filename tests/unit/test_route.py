@@ -90,6 +90,16 @@ def test_what_was_sent_after_a_view_is_computed_from_then_on():
     assert router.choose(text(100, 9000), "", 3.0).ttft_s == pytest.approx(0.1)
 
 
+def test_equal_engines_take_turns():
+    router = router_of(a=IDLE, b=IDLE, c=IDLE)
+    chosen = []
+    for i in range(6):
+        chosen.append(send(router, f"{i}", text(10, 1000 * i), now_s=i + 1.0).engine_id)
+        router.released(f"{i}", 0)
+    assert sorted(chosen[:3]) == ["a", "b", "c"]
+    assert chosen[3:] == chosen[:3]
+
+
 def test_a_conversation_stays_until_the_queue_costs_more_than_its_prefill():
     router = router_of(a=IDLE, b=IDLE)
     first = send(router, "1", text(1000), now_s=1.0)
@@ -143,6 +153,23 @@ def test_an_old_view_ages_as_the_engine_works_on():
     router = router_of(a=IDLE._replace(ahead=((0, 100),) * 5), b=IDLE._replace(ahead=((0, 100),)))
     router.published("b", IDLE._replace(ahead=((0, 100),)), 1.0)
     assert router.choose(text(200), "", 1.0).engine_id == "a"
+
+
+def test_who_refused_is_passed_over_and_nobody_is_left_at_last():
+    router = router_of(a=IDLE, b=IDLE._replace(ahead=((0, 10),)))
+    assert router.choose(text(50), "", 0.0, without={"a"}).engine_id == "b"
+    assert router.choose(text(50), "", 0.0, without={"a", "b"}) is None
+    assert Router().choose(text(50), "", 0.0) is None
+
+
+def test_a_request_is_booked_at_one_engine_at_a_time():
+    router = router_of(a=IDLE, b=IDLE)
+    first = send(router, "1", text(500))
+    send(router, "1", text(500), without={first.engine_id})  # the first refused
+    assert router.choose(text(20, 900), "", 0.0).engine_id == first.engine_id, "nothing is booked there"
+    router.released("1")
+    assert not router._bookings
+    assert not any(engine.since for engine in router._engines.values())
 
 
 def test_as_many_blocks_as_an_engine_gave_up_are_forgotten_the_oldest_first():
