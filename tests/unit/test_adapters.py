@@ -229,18 +229,6 @@ def test_prompts_of_all_adapters_go_on():
     assert setup.engine.scheduler.counts.n_adapter_changes == sum(a != b for a, b in pairwise(["", *used]))
 
 
-def test_an_answer_goes_on_under_its_adapter():
-    whole = Setup()
-    whole.submit("a", "1", max_tokens=20)
-    whole.run()
-    said = tuple(token for event in whole.events.events["a"][:-1] for token in event.tokens)
-    setup = Setup()
-    setup.submit("b", "2", max_tokens=20)
-    setup.submit("a~1", "1", max_tokens=20, said=said[:7], attempt=1)
-    setup.run()
-    assert setup.events.text("a~1") == whole.events.text("a")[7:]
-
-
 def test_who_asks_for_an_adapter_that_is_not_there_ends_alone():
     setup = Setup()
     setup.submit("a", "1")

@@ -493,17 +493,6 @@ def test_compiling_gives_way_to_the_ticks(loop, monkeypatch):
     assert found[0] > os.getpriority(os.PRIO_PROCESS, tick.native_id)
 
 
-def test_a_cancelled_request_needs_no_grammar_any_more(loop):
-    loop.submit("bound", grammar("choice", ["yes"]))
-    assert loop.gated.begun.wait(WAIT_S)
-    loop.loop.cancel("bound")
-    assert loop.end("bound").error is not None
-    loop.gated.may_go.set()
-    loop.submit("free")
-    assert loop.end("free").finish_reason == "length"
-    assert loop.loop.failure is None
-
-
 def test_a_grammar_that_comes_too_late_is_left_alone():
     s, asked = Setup(), grammar("choice", ["yes"])
     bias = SamplingParams(logit_bias=((N_VOCAB, 1.0),))

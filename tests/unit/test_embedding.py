@@ -367,17 +367,6 @@ def test_streams_keep_their_target_beside_texts_and_prompts():
     assert not [t for t in beside if t.n_embedded], "and not in the gap of the texts"
 
 
-def test_texts_stop_no_answer():
-    engine, _, recorder, _ = make()
-    alone, _, heard, _ = make()
-    for one in (engine, alone):
-        one.submit(prompt("s", 50))
-    engine.embed(texts_of(*[30] * 50))
-    run(engine)
-    run(alone)
-    assert recorder.text("s") == heard.text("s") != ""
-
-
 def test_a_pass_that_fails_ends_its_requests_and_no_others():
     engine, embedder, recorder, _ = make()
     engine.submit(prompt("s", 50))

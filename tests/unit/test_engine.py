@@ -87,19 +87,6 @@ def overlaps(request):
     return request.param
 
 
-def test_the_end_token_ends_with_stop(overlaps):
-    s = Setup(overlaps=overlaps, end_probability=0.3)
-    for i in range(8):
-        s.submit(f"r{i}", f"prompt {i}", max_tokens=30)
-    s.run()
-    ends = [s.end(f"r{i}") for i in range(8)]
-    assert {"stop"} <= {e.finish_reason for e in ends}
-    stopped = next(i for i, e in enumerate(ends) if e.finish_reason == "stop")
-    assert len(s.events.text(f"r{stopped}")) == ends[stopped].stats.n_output - 1, (
-        "the end token shows nothing"
-    )
-
-
 def test_a_stop_string_is_never_shown(overlaps):
     text = answer("tell me", max_tokens=20)
     s = Setup(overlaps=overlaps)

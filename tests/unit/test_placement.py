@@ -221,17 +221,3 @@ def test_strangers_do_not_wash_a_history_out():
     n_cached = server.n_cached
     regular.turn(server)
     assert server.n_cached - n_cached > 400
-
-
-def test_nobody_is_remembered_for_ever():
-    rng = random.Random(1)
-    server, regular = Server(4), Person(1, rng)
-    for _ in range(8):
-        regular.turn(server)
-    for stranger in range(2, 60):
-        person = Person(stranger, rng)
-        for _ in range(3):
-            person.turn(server)
-    n_cached = server.n_cached
-    regular.turn(server)
-    assert server.n_cached == n_cached

@@ -38,22 +38,6 @@ def books(slots):
     return slots.n_cells_running, slots.n_cells_idle
 
 
-@pytest.mark.parametrize(("shares", "n_keep"), [(True, 6), (False, 0)])
-def test_a_copy_that_takes_no_cells_needs_none_free(shares, n_keep):
-    limits = EngineLimits(
-        n_slots=2, n_ctx_slot=9, n_cells=8, token_budget=8, prefill_chunk=8, min_prefix=2,
-        copies=True, shares=shares,
-    )  # fmt: skip
-    slots = Slots(limits)
-    prompt = (1, 2, 3, 4, 5, 6, 7, 8)
-    one = Sequence(Request(request_id="0", prompt=prompt, max_tokens=1), arrived_s=0.0)
-    slots.assign(one, Place(0, 0))
-    one.change(Change.ASSIGN)
-    computed(slots, one, 7)
-    other = Sequence(Request(request_id="1", prompt=prompt, max_tokens=1), arrived_s=0.0)
-    assert slots.place(other).n_keep == n_keep
-
-
 def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():
     slots = open_slots(3)
     one = assigned(slots, 0)
