@@ -51,32 +51,19 @@ def prompt(slot_id, n, done=0):
         pytest.param([prompt(0, 9)], {}, (Span(0, 0, 4, False),), id="long-prompt-is-chunked"),
         pytest.param([prompt(0, 5)], {}, (Span(0, 0, 3, False),), id="no-chunk-of-one-is-left"),
         pytest.param([prompt(0, 9, done=8)], {}, (Span(0, 8, 1, True),), id="last-chunk-samples"),
-        pytest.param(
-            [prompt(0, 4), prompt(1, 4), prompt(2, 4)],
-            {},
-            (Span(0, 0, 4, True), Span(1, 0, 4, True)),
-            id="budget-ends-the-tick",
-        ),
-        pytest.param(
-            [prompt(3, 4), prompt(1, 3), prompt(2, 4)],
-            {},
-            (Span(3, 0, 4, True), Span(1, 0, 3, True), Span(2, 0, 1, False)),
-            id="oldest-first",
-        ),
-        pytest.param(
-            [prompt(0, 3), prompt(1, 4), prompt(2, 2), prompt(3, 3)],
-            {"prefill_order": "packed"},
+        pytest.param([prompt(0, 4), prompt(1, 4), prompt(2, 4)], {},
+            (Span(0, 0, 4, True), Span(1, 0, 4, True)), id="budget-ends-the-tick"),
+        pytest.param([prompt(3, 4), prompt(1, 3), prompt(2, 4)], {},
+            (Span(3, 0, 4, True), Span(1, 0, 3, True), Span(2, 0, 1, False)), id="oldest-first"),
+        pytest.param([prompt(0, 3), prompt(1, 4), prompt(2, 2), prompt(3, 3)], {"prefill_order": "packed"},
             (Span(0, 0, 3, True), Span(1, 0, 4, True), Span(2, 0, 1, False)),
-            id="packed-oldest-then-largest-that-fit",
-        ),
-        pytest.param(
-            [prompt(0, 2), prompt(1, 5), prompt(2, 3), prompt(3, 1)],
+            id="packed-oldest-then-largest-that-fit"),
+        pytest.param([prompt(0, 2), prompt(1, 5), prompt(2, 3), prompt(3, 1)],
             {"prefill_order": "packed", "prefill_chunk": 8, "token_budget": 6},
             (Span(0, 0, 2, True), Span(2, 0, 3, True), Span(3, 0, 1, True)),
-            id="packed-fills-the-budget-with-whole-prompts",
-        ),
+            id="packed-fills-the-budget-with-whole-prompts"),
     ],
-)
+)  # fmt: skip
 def test_plan_chunks(slots, changes, expected):
     bounds = limits(**changes)
     assert tuple(plan_chunks(slots, bounds, bounds.token_budget)) == expected

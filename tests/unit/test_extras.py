@@ -40,36 +40,19 @@ class Installed:
 @pytest.mark.parametrize(
     ("origin", "inside", "command", "laboratory"),
     [
-        pytest.param(
-            Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
-            True,
-            ".venv/bin/pip install --editable '.[trace]'",
-            ".venv/bin/pip install --editable './workloads'",
-            id="checkout",
-        ),
-        pytest.param(
-            Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
-            False,
+        pytest.param(Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}), True,
+            ".venv/bin/pip install --editable '.[trace]'", ".venv/bin/pip install --editable './workloads'",
+            id="checkout"),
+        pytest.param(Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}), False,
             "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[trace]'",
-            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray/workloads'",
-            id="elsewhere",
-        ),
-        pytest.param(
-            Installed(url="file:///tmp/cobali_ray-0.1.0-py3-none-any.whl", archive_info={}),
-            True,
+            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray/workloads'", id="elsewhere"),
+        pytest.param(Installed(url="file:///tmp/cobali_ray-0.1.0-py3-none-any.whl", archive_info={}), True,
             ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[trace]'",
-            ".venv/bin/pip install 'CHECKOUT/workloads'",
-            id="wheel",
-        ),
-        pytest.param(
-            Installed(),
-            True,
-            ".venv/bin/pip install 'CHECKOUT[trace]'",
-            ".venv/bin/pip install 'CHECKOUT/workloads'",
-            id="unknown",
-        ),
+            ".venv/bin/pip install 'CHECKOUT/workloads'", id="wheel"),
+        pytest.param(Installed(), True, ".venv/bin/pip install 'CHECKOUT[trace]'",
+            ".venv/bin/pip install 'CHECKOUT/workloads'", id="unknown"),
     ],
-)
+)  # fmt: skip
 def test_the_hint_names_this_environment_and_where_the_package_came_from(
     origin, inside, command, laboratory, monkeypatch
 ):

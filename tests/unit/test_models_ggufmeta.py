@@ -64,17 +64,13 @@ def test_a_file_cut_anywhere_in_its_header_is_an_error_never_a_crash(written):
         pytest.param(struct.pack(">IQQ", 3, 0, 0), "version 50331648", id="big-endian"),
         pytest.param(struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "type 99", id="unknown-type"),
         pytest.param(struct.pack("<IQQQ", 3, 0, 1, 2**63), "past the end", id="endless-key"),
-        pytest.param(
-            struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 4, 2**60), "in the middle", id="endless-array"
-        ),
+        pytest.param(struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 4, 2**60), "in the middle",
+            id="endless-array"),
         pytest.param(struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"w", 9), "9 dimensions", id="too-many-dimensions"),
-        pytest.param(
-            struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 9) + struct.pack("<IQ", 9, 1) * 9,
-            "too deep",
-            id="deep-nesting",
-        ),
+        pytest.param(struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 9) + struct.pack("<IQ", 9, 1) * 9, "too deep",
+            id="deep-nesting"),
     ],
-)
+)  # fmt: skip
 def test_a_garbled_header_says_what_is_wrong(tmp_path, header, says):
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + header)
     with pytest.raises(ConfigError, match=says):

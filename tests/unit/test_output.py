@@ -92,44 +92,27 @@ def test_what_a_line_says(facts, words):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        pytest.param(
-            {"event": "engine_away", "status": "restarting", "engine_id": "0"},
-            "The engine died and is being restarted; its requests wait and then continue.",
-            id="died",
-        ),
-        pytest.param(
-            {"event": "engine_back", "away_s": 3.21, "engine_id": "a-1"},
-            "Engine a-1 is back after 3.2 s.",
-            id="back",
-        ),
-        pytest.param(
-            {"event": "engine_open", "model": "tiny"}, "The engine has loaded tiny.", id="on-demand"
-        ),
-        pytest.param(
-            {"event": "settings_read", "changed": ["engine-a"]},
-            "The settings were read again; changed: engine-a.",
-            id="reload",
-        ),
+        pytest.param({"event": "engine_away", "status": "restarting", "engine_id": "0"},
+            "The engine died and is being restarted; its requests wait and then continue.", id="died"),
+        pytest.param({"event": "engine_back", "away_s": 3.21, "engine_id": "a-1"},
+            "Engine a-1 is back after 3.2 s.", id="back"),
+        pytest.param({"event": "engine_open", "model": "tiny"}, "The engine has loaded tiny.",
+            id="on-demand"),
+        pytest.param({"event": "settings_read", "changed": ["engine-a"]},
+            "The settings were read again; changed: engine-a.", id="reload"),
         pytest.param({"event": "flash_attention", "chosen": "off"}, None, id="news-for-files-alone"),
         pytest.param({"event": "engine_gone", "level": "warning"}, None, id="said-once-for-all"),
-        pytest.param(
-            {"event": "disk_cache_off", "level": "warning", "engine_id": "a", "error": "full"},
-            "engine a: disk cache off: error full",
-            id="a-warning-without-words-of-its-own",
-        ),
+        pytest.param({"event": "disk_cache_off", "level": "warning", "engine_id": "a", "error": "full"},
+            "engine a: disk cache off: error full", id="a-warning-without-words-of-its-own"),
         pytest.param(
             {"event": "request_failed", "level": "error", "cause": "Traceback\n  File\nKeyError: 'x'\n"},
             "A request failed: KeyError: 'x' (its traceback is in the log)",
             id="a-traceback-is-one-line",
         ),
-        pytest.param(
-            {"event": "draining", "n_requests": 1, "limit_s": 30.0},
-            "Waiting up to 30 s for 1 request to finish ... (Ctrl-C again to skip)",
-            id="drain",
-        ),
-        pytest.param(
-            {"event": "draining", "n_requests": 0}, "Stopping ... (Ctrl-C again to skip)", id="idle"
-        ),
+        pytest.param({"event": "draining", "n_requests": 1, "limit_s": 30.0},
+            "Waiting up to 30 s for 1 request to finish ... (Ctrl-C again to skip)", id="drain"),
+        pytest.param({"event": "draining", "n_requests": 0}, "Stopping ... (Ctrl-C again to skip)",
+            id="idle"),
         pytest.param(
             {"event": "node_died", "level": "error", "part": "raylet", "status": -9, "logs": "/logs"},
             "Ray's raylet ended (signal 9), and the server ends with it; start it again. Its log is in /logs",
@@ -137,7 +120,7 @@ def test_what_a_line_says(facts, words):
         ),
         pytest.param({"event": "stopped", "seconds": 1.23}, "Stopped in 1.2 s.", id="stopped"),
     ],
-)
+)  # fmt: skip
 def test_what_else_happens_is_a_sentence(event, words):
     line = readable({"level": "info"} | NOON | event, 200)
     assert (line and line.plain) == (words and f"12:00:01  {words}")

@@ -61,51 +61,25 @@ LONG = (*range(40), *range(900, 2860))
         pytest.param([held(0, *range(3)), held(1)], {}, Place(1, 0), id="a-prefix-too-short"),
         pytest.param([held(0, *range(50)), held(1)], {"min_prefix": 0}, Place(1, 0), id="reuse-off"),
         pytest.param([held(0, *range(100))], {}, Place(0, 98), id="two-tokens-are-computed-again"),
-        pytest.param(
-            [held(0, *LONG), held(1)], {}, Place(1, 0), id="a-hit-that-destroys-a-history-is-declined"
-        ),
-        pytest.param(
-            [held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0), id="or-copied-where-it-can-be"
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1)],
-            {"copies": True},
-            Place(1, 40, 0),
-            id="from-a-busy-slot-too",
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
-            {"copies": True},
-            Place(2, 40, 0),
-            id="and-over-the-least-valuable",
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
-            {"copies": True},
-            Place(2, 40, 1),
-            id="from-the-shortest-that-has-it",
-        ),
-        pytest.param(
-            [held(0, *range(40), *range(900, 12_000)), held(1)],
-            {"copies": True},
-            Place(1, 0),
-            id="not-where-the-copy-is-dearer-than-what-it-saves",
-        ),
+        pytest.param([held(0, *LONG), held(1)], {}, Place(1, 0),
+            id="a-hit-that-destroys-a-history-is-declined"),
+        pytest.param([held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0),
+            id="or-copied-where-it-can-be"),
+        pytest.param([held(0, *LONG, idle=False), held(1)], {"copies": True}, Place(1, 40, 0),
+            id="from-a-busy-slot-too"),
+        pytest.param([held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
+            {"copies": True}, Place(2, 40, 0), id="and-over-the-least-valuable"),
+        pytest.param([held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
+            {"copies": True}, Place(2, 40, 1), id="from-the-shortest-that-has-it"),
+        pytest.param([held(0, *range(40), *range(900, 12_000)), held(1)], {"copies": True}, Place(1, 0),
+            id="not-where-the-copy-is-dearer-than-what-it-saves"),
         pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
-        pytest.param(
-            [held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))],
-            {},
-            Place(1, 0),
-            id="the-least-valuable-goes",
-        ),
-        pytest.param(
-            [held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)],
-            {},
-            Place(1, 0),
-            id="a-faded-history-is-worth-less-than-a-fresh-short-one",
-        ),
+        pytest.param([held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))], {},
+            Place(1, 0), id="the-least-valuable-goes"),
+        pytest.param([held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)], {}, Place(1, 0),
+            id="a-faded-history-is-worth-less-than-a-fresh-short-one"),
     ],
-)
+)  # fmt: skip
 def test_place(slots, changes, expected):
     chosen = place(PROMPT, slots, limits(len(slots), **changes), level=0.0, n_free_cells=10_000)
     assert chosen._replace(lost=0.0) == expected

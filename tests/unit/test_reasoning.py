@@ -44,29 +44,16 @@ def budget(n_tokens, base=BUDGET):
         pytest.param(budget(0), "<think>abcdefgh", "<think></t>efgh", id="none"),
         pytest.param(budget(0), "<think></t>efgh", "<think></t>efgh", id="none-said-by-itself-alike"),
         pytest.param(budget(0, OPEN), "abcdefgh", "</t>efgh", id="none-begun-by-the-prompt"),
-        pytest.param(
-            BUDGET._replace(start="\n<think>\n", end="\n</t>\n\n"),
-            "<think>ab</t>defghijk",
-            "<think>ab</t>defghijk",
-            id="white-space-around-the-end-does-not-count",
-        ),
-        pytest.param(
-            BUDGET._replace(start="\n<think>\n"),
-            "<think>abcdefghijk",
-            "<think>abcd</t>ijk",
-            id="white-space-around-the-start-does-not-count",
-        ),
-        pytest.param(
-            BUDGET, "<think>abc<<<<<<", "<think>abc<<</t>", id="at-the-beginning-of-the-marker-for-ever"
-        ),
-        pytest.param(
-            ReasoningBudget(2, "<think>", "</call>", (ord("\n"), CALL_END)),
-            "<think>abcde",
-            "<think>ab\n</call>e",
-            id="closed-by-control-tokens",
-        ),
+        pytest.param(BUDGET._replace(start="\n<think>\n", end="\n</t>\n\n"), "<think>ab</t>defghijk",
+            "<think>ab</t>defghijk", id="white-space-around-the-end-does-not-count"),
+        pytest.param(BUDGET._replace(start="\n<think>\n"), "<think>abcdefghijk", "<think>abcd</t>ijk",
+            id="white-space-around-the-start-does-not-count"),
+        pytest.param(BUDGET, "<think>abc<<<<<<", "<think>abc<<</t>",
+            id="at-the-beginning-of-the-marker-for-ever"),
+        pytest.param(ReasoningBudget(2, "<think>", "</call>", (ord("\n"), CALL_END)), "<think>abcde",
+            "<think>ab\n</call>e", id="closed-by-control-tokens"),
     ],
-)
+)  # fmt: skip
 def test_reasoning_is_closed_when_its_budget_is_spent(asked, script, text, overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("r", script, reasoning_budget=asked, shown_tokens=SHOWN)

@@ -43,38 +43,31 @@ def draw(row, made):
         pytest.param({"min_p": 1.0}, {1: 1.0}, id="min-p-1-leaves-the-best"),
         pytest.param({"typical_p": 0.1}, {3: 1.0}, id="typical-takes-the-nearest-to-entropy"),
         pytest.param({"typical_p": 0.45}, {3: 0.6, 2: 0.4}, id="typical-second-nearest"),
-        pytest.param(
-            {"temperature": 0.5}, {1: 16 / 30, 3: 9 / 30, 2: 4 / 30, 0: 1 / 30}, id="temperature-squares"
-        ),
+        pytest.param({"temperature": 0.5}, {1: 16 / 30, 3: 9 / 30, 2: 4 / 30, 0: 1 / 30},
+            id="temperature-squares"),
         pytest.param({"temperature": 1e-40}, {1: 1.0}, id="temperature-near-zero"),
-        pytest.param(
-            {"temperature": 0.5, "top_p": 0.71},
-            {1: 16 / 29, 3: 9 / 29, 2: 4 / 29},
-            id="truncation-before-temperature",
-        ),
+        pytest.param({"temperature": 0.5, "top_p": 0.71}, {1: 16 / 29, 3: 9 / 29, 2: 4 / 29},
+            id="truncation-before-temperature"),
         pytest.param({"top_k": 3, "top_p": 0.5}, {1: 4 / 7, 3: 3 / 7}, id="top-p-of-what-top-k-left"),
         pytest.param({"top_p": 0.71, "min_p": 0.6}, {1: 4 / 7, 3: 3 / 7}, id="min-p-after-top-p"),
         pytest.param({"typical_p": 0.1, "min_p": 0.9, "top_p": 0.9}, {3: 1.0}, id="cuts-after-typical"),
         pytest.param({"typical_p": 0.1, "top_k": 3, "min_p": 0.9}, {3: 1.0}, id="typical-may-drop-the-best"),
         pytest.param({"logit_bias": ((0, LN(4.0)),), "top_k": 2}, {0: 0.5, 1: 0.5}, id="bias-before-top-k"),
-        pytest.param(
-            {"logit_bias": ((0, LN(2.0)), (0, LN(2.0))), "top_k": 2}, {0: 0.5, 1: 0.5}, id="biases-add-up"
-        ),
+        pytest.param({"logit_bias": ((0, LN(2.0)), (0, LN(2.0))), "top_k": 2}, {0: 0.5, 1: 0.5},
+            id="biases-add-up"),
         # Logits -2.30, -0.92, -1.61, -1.20 with a standard deviation of 0.52; the best is -0.92.
         pytest.param({"top_n_sigma": 1.0}, {1: 4 / 7, 3: 3 / 7}, id="within-one-deviation-of-the-best"),
         pytest.param({"top_n_sigma": 1.5}, {1: 4 / 9, 3: 3 / 9, 2: 2 / 9}, id="within-one-and-a-half"),
-        pytest.param(
-            {"top_n_sigma": 1.0, "temperature": 2.0}, {1: 0.5359, 3: 0.4641}, id="deviations-are-cold"
-        ),
+        pytest.param({"top_n_sigma": 1.0, "temperature": 2.0}, {1: 0.5359, 3: 0.4641},
+            id="deviations-are-cold"),
         pytest.param({"allowed_token_ids": (2, 0, 2)}, {2: 2 / 3, 0: 1 / 3}, id="only-what-is-allowed"),
         pytest.param({"allowed_token_ids": (2, 0), "temperature": 0.0}, {2: 1.0}, id="greedy-allowed"),
-        pytest.param(
-            {"bad_words": ((1,), (3, 0))}, {3: 3 / 6, 2: 2 / 6, 0: 1 / 6}, id="a-bad-word-is-banned"
-        ),
+        pytest.param({"bad_words": ((1,), (3, 0))}, {3: 3 / 6, 2: 2 / 6, 0: 1 / 6},
+            id="a-bad-word-is-banned"),
         pytest.param({"temperature": 0.0}, {1: 1.0}, id="greedy"),
         pytest.param({"temperature": 0.0, "logit_bias": ((2, 5.0),)}, {2: 1.0}, id="greedy-with-bias"),
     ],
-)
+)  # fmt: skip
 def test_distribution(asked, expected):
     ids, p = distribution(matrix(ROW)[0], sampler(SamplingParams(**asked)))
     assert dict(zip(ids, p, strict=True)) == pytest.approx(expected, rel=1e-5)

@@ -82,26 +82,20 @@ def test_bare_words_of_yaml_are_no_booleans(name, word):
         pytest.param({"n_slots": "many"}, "n_slots", "'many'", id="no-number"),
         pytest.param({"selector": "gpu"}, "selector", "cuda", id="no-such-selector"),
         pytest.param({"replicas": 2, "min_replicas": 3}, "min_replicas", "replicas: 2", id="least-of-most"),
-        pytest.param(
-            {"replicas": 2, "min_replicas": 1, "load": "on_demand"},
-            "min_replicas",
-            "on_demand",
-            id="loaded-and-not",
-        ),
+        pytest.param({"replicas": 2, "min_replicas": 1, "load": "on_demand"}, "min_replicas", "on_demand",
+            id="loaded-and-not"),
         pytest.param({"kv_cells": 99_999_999}, "kv_cells", "n_slots * n_ctx", id="more-cells-than-usable"),
         pytest.param({"kv": "split", "kv_cells": 4096}, "kv_cells", "unified", id="cells-of-a-split-cache"),
         pytest.param({"token_budget": 4, "n_slots": 8}, "token_budget", "cannot feed", id="budget-starves"),
         pytest.param({"type_k": "f32"}, "type_k", "q8_0", id="no-such-type"),
-        pytest.param(
-            {"type_v": "q8_0", "flash_attn": "off"}, "type_v", "flash_attn", id="no-plain-attention"
-        ),
+        pytest.param({"type_v": "q8_0", "flash_attn": "off"}, "type_v", "flash_attn",
+            id="no-plain-attention"),
         pytest.param({"disk_cache_gib": 0}, "disk_cache_gib", "got 0", id="no-disk"),
         pytest.param({"stall_timeout_s": 0}, "stall_timeout_s", "got 0", id="no-patience"),
-        pytest.param(
-            {"itl_target_ms": "soon"}, "itl_target_ms", "'auto' or 'off' (got 'soon')", id="no-word"
-        ),
+        pytest.param({"itl_target_ms": "soon"}, "itl_target_ms", "'auto' or 'off' (got 'soon')",
+            id="no-word"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_setting_is_named(values, setting, words):
     with pytest.raises(ConfigError) as caught:
         read_settings(values)

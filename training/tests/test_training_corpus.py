@@ -233,21 +233,18 @@ def test_no_word_has_two_definitions():
         pytest.param(checks.has("tick"), "A tick.", "A ticket.", id="has-whole-words"),
         pytest.param(checks.number(12), "7 + 5 = 12", "12 = 7 + 4", id="number"),
         pytest.param(checks.json_value({"a": 1}), '{"a": 1}', 'Here: {"a": 1}', id="json"),
-        pytest.param(
-            checks.json_record({"a": "x"}, "n"), '{"n": 7, "a": "x"}', '{"a": "x", "n": "7"}', id="record"
-        ),
-        pytest.param(
-            checks.json_record({"a": "x"}, "n"), '{"a": "x", "n": 7}', '{"a": "x",\n"n": 7}', id="one-line"
-        ),
+        pytest.param(checks.json_record({"a": "x"}, "n"), '{"n": 7, "a": "x"}', '{"a": "x", "n": "7"}',
+            id="record"),
+        pytest.param(checks.json_record({"a": "x"}, "n"), '{"a": "x", "n": 7}', '{"a": "x",\n"n": 7}',
+            id="one-line"),
         pytest.param(checks.items(("a", "b")), "a, b.", "b, a", id="items"),
         pytest.param(checks.some_of(("x", "y", "z"), 2, mark="1"), "1. x\n2. z", "1. x\n2. x", id="some-of"),
         pytest.param(checks.some_of(("x", "y", "z"), 2, mark="-"), "- x\n- z", "- x\n- q", id="bulleted"),
         pytest.param(checks.story("fox"), "A fox ran. It fell. It rose.", "A fox. A fox. A fox.", id="story"),
         pytest.param(checks.haiku("rain", ("Rain", "b", "c")), "Rain\nb\nc", "Rain\nb\nb", id="haiku"),
         pytest.param(checks.bullets(2, "a", "b"), "- a\n- b", "- a\n- a", id="bullets"),
-        pytest.param(
-            checks.one_sentence("Small gears grind"), "Gears grind, small.", "Gears. Grind. Small.", id="one"
-        ),
+        pytest.param(checks.one_sentence("Small gears grind"), "Gears grind, small.", "Gears. Grind. Small.",
+            id="one"),
         pytest.param(checks.sentences(2, "a", "b"), "It is a. It is b.", "It is a. It is a.", id="sentences"),
         pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, CALL.replace("1", "2"), id="arguments"),
         pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, CALL.replace("f", "g"), id="function"),
@@ -255,7 +252,7 @@ def test_no_word_has_two_definitions():
         pytest.param(checks.calls([("f", {"a": 1})], TOOLS), CALL, f"{CALL}\n{CALL}", id="called-twice"),
         pytest.param(checks.calls([("f", {"a": 1})] * 2, TOOLS), f"{CALL}\n{CALL}", CALL, id="called-once"),
     ],
-)
+)  # fmt: skip
 def test_checkers(check, right, wrong):
     assert checks.passes(check, right)
     assert not checks.passes(check, wrong)
