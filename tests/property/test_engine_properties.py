@@ -304,24 +304,9 @@ class EngineMachine(RuleBasedStateMachine):
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(  # the production defaults come first or twice
-        self,
-        n_slots,
-        cells,
-        chunk,
-        order,
-        target_s,
-        grain,
-        min_prefix,
-        n_host_cells,
-        overlaps,
-        disk,
-        end_probability,
-        copies,
-        dense,
-        cut_s,
-        dice,
-        n_scored_rows,
-    ):
+        self, n_slots, cells, chunk, order, target_s, grain, min_prefix, n_host_cells, overlaps, disk,
+        end_probability, copies, dense, cut_s, dice, n_scored_rows,
+    ):  # fmt: skip
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots) + (16 if dice else 0)
         self.backend = Copying(

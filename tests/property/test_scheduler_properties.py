@@ -93,23 +93,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(
-        self,
-        n_slots,
-        share,
-        chunk,
-        order,
-        target_s,
-        min_prefix,
-        n_host_cells,
-        copies,
-        dense,
-        cut_s,
-        grain,
-        mixed,
-        max_queue,
-        drafts,
-        n_scored_rows,
-    ):
+        self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, cut_s, grain,
+        mixed, max_queue, drafts, n_scored_rows,
+    ):  # fmt: skip
         self.drafts = drafts
         self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(

@@ -3,7 +3,6 @@
 import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
-from cobali_ray.core.events import Delta
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
@@ -14,7 +13,6 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidParameterError,
-    RequestCancelledError,
 )
 from cobali_ray.settings import read_settings
 from cobali_ray.testing import FakeClock, Recorder
@@ -128,21 +126,6 @@ def test_what_may_never_be_drawn_is_the_clients_fault():
     assert isinstance(s.end("a").error, InvalidParameterError)
 
 
-@pytest.mark.parametrize("n_ticks", [0, 1, 2, 3, 6])
-def test_cancel_frees_the_slot_within_one_tick(n_ticks, overlaps):
-    s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
-    s.submit("a", "x" * 12, max_tokens=30)
-    s.submit("b", "waiting", max_tokens=2)
-    for _ in range(n_ticks):
-        s.tick()
-    s.engine.cancel("a")
-    s.tick()
-    assert isinstance(s.end("a").error, RequestCancelledError)
-    assert [q.request_id for q in s.engine.slots.running] == ["b"]
-    s.run()
-    assert s.events.text("b") == answer("waiting", max_tokens=2)
-
-
 @pytest.mark.parametrize("where", ["queued", "prefilling", "generating"])
 def test_deadlines_hold_in_every_state(where, overlaps):
     s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
@@ -181,17 +164,6 @@ def test_idle_prefixes_make_room_before_anybody_is_preempted(overlaps):
     assert s.end("b").finish_reason == "length"
 
 
-def test_logprobs_come_with_every_token(overlaps):
-    s = Setup(overlaps=overlaps)
-    s.submit("a", "why", max_tokens=4, sampling=SamplingParams(temperature=0, n_logprobs=2))
-    s.run()
-    named = [t for e in s.events.events["a"] if isinstance(e, Delta) for t in e.logprobs]
-    assert b"".join(t.piece for t in named).decode() == s.events.text("a")
-    for token in named:
-        assert token.top[0][0] == token.token_id, "greedy draws the likeliest"
-        assert token.logprob == token.top[0][2] <= 0
-
-
 def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("good", "fine", max_tokens=5)
@@ -201,32 +173,6 @@ def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     assert isinstance(s.end("bad").error, InternalError)
     assert s.events.text("good") == answer("fine", max_tokens=5)
     assert s.engine.scheduler.counts.left.n == 2, "the door counts who left"
-
-
-class Broken(ScriptedBackend):
-    """Fails one forward pass."""
-
-    def forward(self, batch):
-        if self.n_forwards == 3:
-            self.n_forwards += 1
-            raise RuntimeError("the device fell off the bus")
-        super().forward(batch)
-
-
-def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
-    s = Setup(min_prefix=1, backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps))
-    for i in range(6):
-        s.submit(f"r{i}", f"prompt {i}", max_tokens=10)
-    with pytest.raises(RuntimeError):
-        s.run()
-    s.engine.fail_all(InternalError("broken"))
-    assert not s.engine.has_work
-    for i in range(6):
-        assert isinstance(s.end(f"r{i}").error, InternalError)
-    s.submit("next", "again", max_tokens=3)
-    s.run()
-    assert s.events.text("next") == answer("again", max_tokens=3)
-    assert sum(map(s.engine.idle_slots.erase, range(4))) > 0, "the new ones are asked"
 
 
 class Stuck(ScriptedBackend):

@@ -220,16 +220,14 @@ def test_a_prefix_without_room_beside_running_requests_is_refused(make):
     assert server.ends["b"].result(WAIT_S).error is None
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", ".kept", "a/b", "/etc/passwd", "a\\b", "a\nb", "C:x", "é" * 101]
-)
-@pytest.mark.parametrize("action", ["save", "restore"])
-def test_only_plain_names_are_names(make, tmp_path, action, name):
+def test_only_plain_names_are_names(make, tmp_path):
     server = make()
     server.run("a")
-    with pytest.raises(InvalidParameterError) as refused:
-        server.files.act(action, 0, name)
-    assert refused.value.param == "filename"
+    for name in ("", ".", "..", ".kept", "a/b", "/etc/passwd", "a\\b", "a\nb", "C:x", "é" * 101):
+        for action in ("save", "restore"):
+            with pytest.raises(InvalidParameterError) as refused:
+                server.files.act(action, 0, name)
+            assert refused.value.param == "filename"
     assert list(tmp_path.iterdir()) == []
 
 

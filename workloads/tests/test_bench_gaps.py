@@ -42,10 +42,6 @@ def test_statistics_of_known_gaps():
     assert stats.busy_share == pytest.approx(35 / 45)
 
 
-def test_no_gaps_no_statistics():
-    assert GapStats.of([Busy(0, 1), Busy(1, 2)]) is None
-
-
 def test_the_tick_log_says_what_the_records_say(tmp_path):
     path = tmp_path / "ticks.jsonl"
     backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
