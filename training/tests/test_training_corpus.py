@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from functools import cache
 from random import Random
 
 import pytest
@@ -36,6 +37,12 @@ from training.corpus.tools import stranger_set
 TOOLS = [Tool(name=name, parameters={"a": {"type": "integer"}}).as_offered() for name in "fg"]
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 SOURCES = [source for some in sources().values() for source in some]
+
+
+@cache
+def corpus():
+    """Return many examples, generated once."""
+    return list(training_examples(12_000, 3))
 
 
 def split_of(source):
@@ -150,12 +157,7 @@ def test_nothing_held_out_is_trained_on():
         normal(example.question) for example in (*held_out_set(), *plain_set()) if len(example.turns) == 2
     }
     assert asked == forbidden_questions()
-    said = {
-        normal(turn.text)
-        for example in training_examples(12_000, 3)
-        for turn in example.turns
-        if turn.role == "user"
-    }
+    said = {normal(turn.text) for example in corpus() for turn in example.turns if turn.role == "user"}
     assert not asked & said
     assert not [text for text in said if is_forbidden(text)]
 
@@ -192,7 +194,7 @@ def test_the_same_seed_gives_the_same_corpus():
 
 
 def test_all_kinds_are_in_it_about_as_often_as_wanted():
-    n = Counter(example.kind for example in training_examples(6000, 6))
+    n = Counter(example.kind for example in corpus()[:6000])
     for kind, share in SHARES.items():
         assert abs(n[kind] / 6000 - share / sum(SHARES.values())) < 0.03, kind
 
@@ -303,9 +305,7 @@ def test_functions_and_parameters_of_the_evaluation_are_never_trained():
     ]
     called = {name for name, _ in wanted}
     parameters = {name for _, arguments in wanted for name in arguments}
-    tools = [
-        tool for example in training_examples(12_000, 8) if example.has_tools for tool in offered(example)
-    ]
+    tools = [tool for example in corpus() if example.has_tools for tool in offered(example)]
     names = {tool["name"] for tool in tools}
     assert len(called) > 40
     assert len(names) > 2000
@@ -317,14 +317,14 @@ def test_functions_and_parameters_of_the_evaluation_are_never_trained():
 def test_what_a_stranger_asks_of_tools_can_be_answered_and_is_not_trained():
     assert len(stranger_set()) == 12
     asked = {normal(example.question) for example in stranger_set()}
-    said = {normal(turn.text) for example in training_examples(12_000, 8) for turn in example.turns}
+    said = {normal(turn.text) for example in corpus() for turn in example.turns}
     assert not asked & said
     for example in stranger_set():
         assert checks.passes(example.check, example.answer), example
 
 
 def test_tools_are_also_offered_where_none_is_for_the_question():
-    examples = list(training_examples(6000, 9))
+    examples = corpus()[:6000]
     idle = [example for example in examples if example.has_tools and example.kind != "tools"]
     assert 0.015 < len(idle) / len(examples) < 0.06
     assert all(offered(example) and "<tool_call>" not in example.answer for example in idle)
@@ -333,7 +333,7 @@ def test_tools_are_also_offered_where_none_is_for_the_question():
 
 
 def test_every_argument_was_asked_for_and_every_tool_has_a_name_of_its_own():
-    for example in training_examples(6000, 10):
+    for example in corpus()[:6000]:
         tools = {tool["name"]: tool["parameters"] for tool in offered(example)} if example.has_tools else {}
         assert len(tools) == len(offered(example)) or not example.has_tools
         for name, arguments in example.check.facts.get("wanted", ()) if example.check.name == "calls" else ():
@@ -368,7 +368,7 @@ def test_a_statement_that_lost_its_ground_is_an_error(tmp_path, monkeypatch):
 
 
 def test_the_page_of_an_agent_stays_the_beginning_of_its_own_conversation():
-    agents = [example for example in training_examples(1500, 4) if example.kind == "agents"]
+    agents = [example for example in corpus()[:1500] if example.kind == "agents"]
     assert len(agents) > 15
     for example in agents:
         assert example.alone
