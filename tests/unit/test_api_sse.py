@@ -109,6 +109,17 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
     assert [i for i, chunk in enumerate(chunks[:-1]) if "timings" in chunk] == [len(chunks) - 2]
 
 
+def test_an_echo_opens_each_choice():
+    one = call(n=2, echoes=("once ", "once "))
+    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", (1,)), end("0")], 1.0))
+    assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
+        (1, "once "),
+        (1, "x"),
+        (0, "once "),
+        (0, ""),
+    ]
+
+
 def test_nothing_may_follow_an_end():
     tally = Tally(call())
     list(tally.sort([end()], 1.0))
@@ -173,6 +184,13 @@ def test_itls_are_gaps_that_there_were(times):
     for name, share in (("itl_p50_s", 0.5), ("itl_p99_s", 0.99)):
         assert sum(gap <= told[name] for gap in gaps) >= share * len(gaps)
         assert sum(gap < told[name] for gap in gaps) < share * len(gaps)
+
+
+def test_offsets_count_a_character_once_however_many_tokens_it_took():
+    smile = "😀".encode()
+    pieces = [b"a", smile[:2], smile[2:], b"b"]
+    counted = CompletionLogprobs(offset=5).take(TokenLogprob(i, p, -1.0, ()) for i, p in enumerate(pieces))
+    assert counted["text_offset"] == [5, 6, 6, 7]
 
 
 @pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])

@@ -23,6 +23,7 @@ from cobali_ray.core.instructions import (
     TickBegun,
     TickEnded,
     Truncate,
+    Unrestored,
 )
 from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
@@ -261,6 +262,35 @@ def test_what_slots_hold_is_neither_restored_nor_saved():
     assert [moves(s.tick()) for _ in range(3)] == [[], [], []], "less than a block is lost"
 
 
+def test_what_cannot_be_brought_back_is_computed_and_not_tried_again():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    s.tick()
+    s.tick()
+    plan, _ = s.begin()
+    assert plan.chunks == (Span(0, 10, 2, True),)
+    account = s.scheduler.sequence("again").account
+    served = account.served
+    forget, compute = s.do(Unrestored, [0], [0, 1, 2])
+    assert account.served == served + 10, "what was held to be cached is computed after all"
+    assert sorted(forget.block_ids) == [0, 1, 2]
+    assert compute.plan.chunks == (Span(0, 0, 12, True),)
+    s.do(Sampled, [7])
+    assert [f.end.stats.n_cached for f in s.do(Emitted, []) if isinstance(f, Finish)] == [0]
+    assert s.scheduler.tiers.host.n_used == 10
+
+
+def test_cells_that_could_not_be_saved_are_not_expected():
+    s = Tiered()
+    s.submit(numbers("a", 0), numbers("b", 100), numbers("again", 0, n_prompt=12))
+    s.tick()
+    s.tick()
+    (forget,) = s.scheduler.handle(Moved(10, 0.0, [1]))
+    assert sorted(forget.block_ids) == [1, 2], "and nothing behind them"
+    plan, _ = s.begin()
+    assert plan.chunks == (Span(0, 4, 8, True),)
+
+
 def test_a_tick_moves_as_much_as_it_has_time_for():
     """Beyond the first move: here a prefix that is saved, after which the next in the queue has to wait."""
     s = Tiered(n_slots=3, s_per_token=1.0, token_budget=64, cell_bytes=10**6)
@@ -315,6 +345,20 @@ def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
     s.tick()
     s.tick()
     assert learnt == pytest.approx([3.0, 2.5])
+
+
+def test_a_refused_pass_counts_nothing_twice():
+    """The cache was fuller than our books said: another plan follows, and what was passed counts once."""
+    s = Setup(n_slots=3, prefill_order="shortest", n_cells=96)
+    s.submit(request("long", n_prompt=20), request("short", n_prompt=6), request("other", n_prompt=6))
+    plan, _ = s.begin()
+    assert [c.slot_id for c in plan.chunks] == [1, 2]
+    out = s.do(Refused, CacheFullError("no room"), None)
+    assert s.scheduler.counts.n_preempted == 1
+    assert isinstance(out[-1], Compute)
+    assert s.scheduler.sequence("long").n_passed == 0
+    s.do(Sampled, [7])
+    assert s.scheduler.sequence("long").n_passed == 6
 
 
 def test_the_slot_at_fault_ends_alone():

@@ -20,10 +20,11 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 from cobali_ray.actors import client, engine_server, loaded_model, model_host, remote_wire, wire
 from cobali_ray.actors.client import ServeEngineClient, Vocabularies
 from cobali_ray.actors.engine_server import EngineServer
+from cobali_ray.actors.processes import began_at
 from cobali_ray.api import dispatch
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.backend.scripted import ByteVocab, ScriptedEmbedder
-from cobali_ray.core.dispatch.messages import Lost, Told
+from cobali_ray.core.dispatch.messages import Lost, Silent, Told
 from cobali_ray.core.embedding import EmbeddingRequest, Piece
 from cobali_ray.core.events import Delta, End
 from cobali_ray.core.request import Request, SamplingParams
@@ -253,6 +254,23 @@ async def test_what_is_drawn_goes_on_by_the_seed_that_was_chosen_here(make):
     seeded = replace(request, request_id="b", sampling=SamplingParams(seed=seed))
     alone = [event async for events in s.model.generate(seeded) for event in events]
     assert tokens_of(told) == tokens_of(alone)
+
+
+async def test_an_engine_that_hangs_is_given_up_and_its_requests_go_on(make, monkeypatch):
+    s = await make()
+    alone = await s.collect("alone", max_tokens=300)
+    ended = []
+    monkeypatch.setattr(s.client, "_kill", lambda *process: ended.append(process))
+    told = []
+    async with asyncio.timeout(WAIT_S):
+        async for events in s.generate(max_tokens=300):
+            if not told:
+                for silent_s in (2.0, 60.0):
+                    s.model.dispatch.hear(Silent(ONLY_ENGINE, silent_s, time.monotonic(), ended=False))
+            told += events
+    assert tokens_of(told) == tokens_of(alone)
+    assert ended == [(os.getpid(), began_at(os.getpid()))]
+    assert s.handle.responses[1].n_cancels == 1, "should it wake up, it works for nobody"
 
 
 async def test_a_replica_that_cancels_is_a_dead_engine_not_a_cancelled_reader(make, monkeypatch):
