@@ -53,7 +53,7 @@ def is_told(row, ids, one):
     return bool(np.isin(np.flatnonzero((patched >= least) & (patched > -np.inf)), ids).all())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_candidates_give_the_token_of_the_row(data):
     n_vocab = data.draw(st.sampled_from([12, 16, 40, 129, 1000, 4096]))

@@ -87,7 +87,6 @@ def lone_answer(request, end_probability):
 
 
 def told(events, request_id):
-    """Return all that a client is told of an answer."""
     (end,) = events.ends(request_id)
     logprobs = [p for e in events.events[request_id] if isinstance(e, Delta) for p in e.logprobs]
     return events.text(request_id), end.finish_reason, end.stats.n_output, logprobs, prompt_told(events, end)

@@ -32,7 +32,6 @@ def tables(draw, most=300):
 
 
 def in_python(table, budget):
-    """Do what the plan's list comprehension does."""
     rows = [
         (i, token, position, slot_id)
         for i, (running, decoding, pending, token, position, slot_id) in enumerate(table.T.tolist())

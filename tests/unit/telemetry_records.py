@@ -96,7 +96,6 @@ def fed_collector() -> Collector:
 
 
 def exposition() -> str:
-    """Return what an ingress shows of that collector."""
     snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 11, 3 << 20, 1.5))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [Usage("ingress", 12, 2 << 20, 0.5), Usage("front_end", 13, 1 << 20, 0.25)]

@@ -52,7 +52,6 @@ def call(speech=True):
 
 
 def batches_of(text, cuts, end):
-    """Cut a text into deltas, and these into batches."""
     places = sorted({min(cut, len(text)) for cut, _ in cuts})
     pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
     stats = end.stats._replace(n_output=0)

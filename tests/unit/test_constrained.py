@@ -249,6 +249,19 @@ def test_every_end_token_is_an_end():
     assert [matcher.allows(token) for token in (256, 257, 258)] == [True, True, False]
 
 
+def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
+    s = Setup()
+    s.submit("broken", grammar("regex", "[a-z]{20}"))
+    s.submit("sound", grammar("regex", "[a-z]{20}"))
+    s.engine.tick()
+    s.engine.samplers.of("broken").matcher.take(ord("!"))  # what no draw would give
+    s.run()
+    error = s.answer("broken")[1].error
+    assert isinstance(error, InvalidParameterError)
+    assert (error.param, "p is too costly" in str(error)) == ("p", True)
+    assert s.answer("sound")[1].finish_reason == "stop"
+
+
 DEAR_BEHIND_YY = "xxx|yy(a?){1000}a{1000}"
 """Behind two y llguidance gives up: too many expressions."""
 

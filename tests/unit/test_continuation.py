@@ -16,7 +16,6 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def engine_on(backend=None, *, chunk=64):
-    """Return an engine, and what records its events."""
     backend, recorder = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256), Recorder()
     limits = EngineLimits(
         n_slots=backend.n_slots, n_ctx_slot=256, n_cells=256 * backend.n_slots, token_budget=chunk,
@@ -26,7 +25,6 @@ def engine_on(backend=None, *, chunk=64):
 
 
 def run(request, *, overlaps=False):
-    """Return the events of one request on an engine of its own."""
     adapters = (Adapter("one", "1", "one.gguf", 1.0),)
     engine, recorder = engine_on(
         ScriptedBackend(

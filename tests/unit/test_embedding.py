@@ -55,7 +55,6 @@ class Texts:
         self.do(Submitted(request, now_s))
 
     def pack(self, n_most=1 << 30, now_s=0.0):
-        """Begin a tick; return the texts of its pass."""
         if self.pieces:
             self.computed(now_s)
         self.n_most = n_most
@@ -64,7 +63,6 @@ class Texts:
         return self.pieces
 
     def computed(self, now_s=0.0):
-        """End its pass; return who ended with it."""
         self.pieces, n = [], len(self.ended)
         self.do(Embedded({}, now_s))
         return self.ended[n:]
@@ -87,7 +85,6 @@ def shape(pieces):
 
 
 def passes(queue, n_most=1 << 30, now_s=0.0):
-    """Compute all there is; return the texts of each pass."""
     found = []
     while pieces := queue.pack(n_most, now_s):
         found.append(shape(pieces))

@@ -213,7 +213,6 @@ def answers_of(setup):
 
 
 def take_turns(setup):
-    """Everybody asks, and goes on from the answer when all others have asked."""
     said = PEOPLE
     setup.ticks = []
     for turn in range(2):

@@ -71,7 +71,6 @@ def shell(monkeypatch, tmp_path):
 
 
 def wheel_of(commands):
-    """Return the wheel that was installed."""
     return next(word for word in commands if word.endswith(".whl"))
 
 

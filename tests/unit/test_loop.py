@@ -127,7 +127,6 @@ class Setup:
         self.backend.may_go.release()
 
     def end(self, request_id):
-        """Wait for the end event of a request."""
         while not (ends := [e for e in self.events if isinstance(e, End) and e.request_id == request_id]):
             self.events.append(self.inbox.get(timeout=WAIT_S))
         return ends[0]

@@ -199,7 +199,6 @@ def known(decode_s, target="auto"):
 
 
 def beside(n_streams, *pending):
-    """Streams, and prompts of which so many tokens are left."""
     prompts = [View(n_streams + i, 0, n) for i, n in enumerate(pending)]
     return [View(i, 10, 1, decoding=True) for i in range(n_streams)] + prompts
 

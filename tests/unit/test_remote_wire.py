@@ -256,7 +256,6 @@ class Relay:
             writer.close()
 
     def reset(self):
-        """Break all connections."""
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
@@ -275,7 +274,6 @@ async def relay(puller):
 
 
 def over(relay, puller, pusher):
-    """Introduce them to each other over the relay."""
     key = pusher.meet(relay.address, known=False)
     puller.admit(key)
     pusher.meet(relay.address, known=True)

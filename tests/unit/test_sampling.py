@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from cobali_ray.backend.candidates import top_candidates
 from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
 from cobali_ray.core.request import GREEDY, SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
@@ -210,7 +211,6 @@ def test_frequencies_match_probabilities(asked):
 
 
 def frequencies(row, asked, n_ticks=200, n_rows=100):
-    """Draw 20,000 tokens by 100 seeds; how often each came."""
     made = [sampler(SamplingParams(seed=i, **asked), n_vocab=len(row)) for i in range(n_rows)]
     logits = np.repeat(row[None], n_rows, axis=0)
     drawn = [token for _ in range(n_ticks) for token in sample_rows(logits.copy(), made).tokens]
@@ -314,3 +314,10 @@ def test_tokens_are_plain_ints():
     assert {type(token) for token in sampled.tokens} == {int}
     assert type(sampled.logprobs[4].logprob) is float
     assert type(sampled.logprobs[4].top[0][0]) is int
+
+
+def test_300_rows_of_top_candidates():
+    logits = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    _, ids, sound = top_candidates(logits, list(range(300)), 16)
+    assert sound.all()
+    assert (ids == np.argsort(-logits, axis=1, kind="stable")[:, :16]).all()

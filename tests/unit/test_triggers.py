@@ -42,7 +42,6 @@ CHUNKY, PIECES = chunky()
 
 
 def after(grammar, tokens, shown=()):
-    """A matcher that was told these tokens, one by one, while it allowed them."""
     matcher = CHUNKY.matcher(grammar, shown)
     for token in tokens:
         assert matcher.allows(token)

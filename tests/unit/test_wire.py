@@ -153,7 +153,6 @@ def pusher():
 
 
 async def read(stream, n):
-    """Read until `n` events are there."""
     events = []
     async with asyncio.timeout(WAIT_S):
         while len(events) < n:

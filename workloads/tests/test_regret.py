@@ -88,7 +88,6 @@ def test_an_opening_measures_what_fits_into_its_time(device):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """Return the batches that are computed, as they come."""
     seen = []
 
     def batch_of(plan, slots):
