@@ -77,6 +77,15 @@ def test_more_than_there_is_room_for_is_kept_in_part():
     assert HostTier(0).insert(text(run(0, 300)), 300) == ([], [])
 
 
+def test_cells_that_were_lost_take_along_what_lies_behind_them():
+    tier, tokens = HostTier(1000), text(run(0, 192))
+    first, *behind = tier.insert(tokens, 192)[0]
+    assert sorted(tier.drop([first.block_id])) == [b.block_id for b in (first, *behind)]
+    assert tier.drop([first.block_id]) == []
+    assert found(tier, tokens) == tier.n_used == 0
+    assert tier.problems() == []
+
+
 def test_what_is_read_from_disk_goes_behind_what_is_here():
     tier, tokens = HostTier(1000), text(run(0, 256))
     assert tier.load(tokens, 64, 128) == ([], []), "what comes before is gone"
