@@ -249,6 +249,28 @@ def test_every_end_token_is_an_end():
     assert [matcher.allows(token) for token in (256, 257, 258)] == [True, True, False]
 
 
+def test_a_preempted_sequence_goes_on_where_it_was():
+    """Its cells are lost, its place in the grammar is not."""
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "maximum": 9, "minimum": 0},
+        "minItems": 20,
+        "maxItems": 20,
+    }
+    asked = grammar("json_schema", schema, compact=True)
+    alone = Setup(n_slots=1)
+    alone.submit("r1", asked, prompt=b"b")
+    alone.run()
+    s = Setup(n_slots=2, n_cells=64, n_ctx=64)
+    s.submit("r0", prompt=b"a", max_tokens=50)
+    s.submit("r1", asked, prompt=b"b", max_tokens=60)
+    s.run()
+    text, end = s.answer("r1")
+    assert end.stats.n_preempted > 0
+    assert len(json.loads(text)) == 20
+    assert text == alone.answer("r1")[0]
+
+
 def test_a_row_whose_matcher_breaks_fails_and_nobody_else():
     s = Setup()
     s.submit("broken", grammar("regex", "[a-z]{20}"))

@@ -386,6 +386,22 @@ def test_who_waits_for_a_grammar_too_waits_for_both(tmp_path):
         assert s.cached("x") == 72
 
 
+def test_after_a_failure_of_all_what_was_being_read_is_nobodys(tmp_path):
+    first = Setup(tmp_path)
+    (said,) = first.ask(TEXT)
+    first.engine.part()
+    s = Setup(tmp_path, held=True)
+    s.submit("gone", TEXT)
+    s.engine.fail_all(ConfigError("x", "broken"))
+    s.submit("next", TEXT)
+    for job in s.jobs:
+        job()
+    s.engine.hear()
+    s.run()
+    assert s.events.text("next") == said
+    assert s.cached("next") == 72
+
+
 @pytest.mark.parametrize("damage", ["a-bit-of-the-cells", "cut-short"])
 def test_damaged_files_are_said_once_and_computed(tmp_path, damage):
     said = kept(tmp_path)

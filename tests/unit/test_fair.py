@@ -159,6 +159,17 @@ def test_a_better_class_takes_the_newest_slot_of_the_worst():
     assert all(end.stats.n_output == 100 for end in s.ends.values()), "who was parked lost nothing"
 
 
+def test_nobody_is_parked_more_than_twice():
+    s = Setup(n_slots=1, max_queue=99)
+    s.submit(ask("patient", priority=5))
+    for i in range(6):
+        s.tick(6)
+        s.submit(ask(f"urgent{i}", max_tokens=3))
+    s.tick(300)
+    assert s.ends["patient"].stats.n_preempted == MOST_PARKED
+    assert s.ends["patient"].stats.n_output == 100
+
+
 def test_equals_take_nobodys_slot():
     s = Setup(n_slots=2)
     s.submit(ask("a"), ask("b"))

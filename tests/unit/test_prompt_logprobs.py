@@ -122,6 +122,17 @@ def test_what_was_told_is_not_told_again_and_may_be_reused():
     assert run.events.ends("c")[0].stats.n_cached == len(PROMPT) - 2
 
 
+@pytest.mark.parametrize("n_host_cells", [0, 1000])
+def test_who_loses_its_slot_halfway_goes_on_where_it_was(n_host_cells):
+    alone = Run().play(request()).prompt()
+    run = Run(n_cells=100, n_scored_rows=2, n_host_cells=n_host_cells, host_block=4)
+    run.play(request("stream", prompt=PROMPT[:25], max_tokens=60, n_prompt_logprobs=None), request())
+    (end,) = run.events.ends("a")
+    assert end.stats.n_preempted > 0
+    assert (run.starts.count(0) == 2) == bool(n_host_cells), "host memory keeps what is told already"
+    assert run.prompt() == alone
+
+
 def test_deltas_are_small():
     run = Run().play(request(n_prompt_logprobs=20))
     sizes = [len(e.prompt) for e in run.events.events["a"] if isinstance(e, Delta) and e.prompt]

@@ -37,6 +37,7 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvariantError,
+    RequestCancelledError,
     SlotFaultError,
 )
 
@@ -156,6 +157,15 @@ def test_overlap_is_the_same_events_in_another_order():
     assert [request_id for request_id, *_ in emit.tokens] == ["b"]
     assert a.status is Status.ENDED
     assert s.scheduler.slots.n_idle == 1
+
+
+def test_who_finished_may_be_cancelled_before_its_text_is_told():
+    s = Setup()
+    s.submit(request("a", max_tokens=1))
+    s.begin()
+    s.do(Sampled, [7])
+    assert ends(s.do(Cancelled, "a")) == {"a": RequestCancelledError}
+    assert ends(s.do(Emitted, [Stopped("a", "stop")])) == {}
 
 
 def test_a_stop_string_in_the_last_token_wins_over_its_length():
@@ -319,6 +329,21 @@ def test_what_is_needed_now_is_not_given_up_for_what_is_saved_now():
     assert [one.n_keep for one in s.tick() if isinstance(one, Restore)] == [10]
 
 
+def test_no_more_is_brought_back_than_room_for_it_left():
+    """Other prefixes are dropped for its cells, and saved in the place of its end."""
+    s = Tiered(n_slots=3, n_cells=30, n_ctx_slot=30, n_host_cells=18, token_budget=30)
+    s.submit(numbers("a", 0, n_prompt=16))
+    s.tick()
+    s.submit(*[numbers(name, 100 * i) for i, name in enumerate("xyz", 1)])
+    s.tick()
+    s.tick()
+    assert (s.scheduler.slots.n_cells_idle, s.scheduler.tiers.host.n_used) == (30, 16)
+    s.submit(numbers("again", 0, n_prompt=18))
+    plan, out = s.begin()
+    assert [(one.n_keep, len(one.block_ids)) for one in out if isinstance(one, Restore)] == [(8, 2)]
+    assert [(c.start, c.length) for c in plan.chunks] == [(8, 10)]
+
+
 def test_after_a_failure_nothing_is_trusted():
     s = Tiered()
     s.submit(numbers("a", 0), numbers("b", 100))
@@ -368,6 +393,25 @@ def test_the_slot_at_fault_ends_alone():
     out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
     assert ends(out) == {"bad": InternalError}
     assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
+
+
+def test_a_slot_at_fault_that_ended_meanwhile_is_only_freed():
+    s = Setup()
+    s.submit(request("bad"), request("good"))
+    s.begin()
+    s.do(Cancelled, "bad")
+    out = s.do(Refused, SlotFaultError(0, "no such token"), 0)
+    assert ends(out) == {}, "it ended once"
+    assert [s.in_slot(i).request_id for i in out[-1].plan.rows] == ["good"]
+
+
+def test_a_full_cache_that_nobody_is_left_for_preempts_nobody():
+    s = Setup()
+    s.submit(request("a"))
+    s.begin()
+    s.do(Cancelled, "a")
+    assert s.do(Refused, CacheFullError("no room"), None) == [Truncate(0, 0)]
+    assert not s.scheduler.has_work
 
 
 def test_only_later_prompts_pass_by():
