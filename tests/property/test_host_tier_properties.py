@@ -51,7 +51,7 @@ class Memory:
         return max(ends)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps, st.integers(1, 60), texts)
 def test_the_books_hold_and_a_lookup_finds_the_longest_beginning(steps, n_cells, asked):
     memory = Memory(n_cells)

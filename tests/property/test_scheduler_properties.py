@@ -453,7 +453,7 @@ SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_cou
 TestScheduler = SchedulerMachine.TestCase
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), min_size=2, max_size=40),
     n_slots=st.integers(2, 12),

@@ -13,7 +13,7 @@ from cobali_ray.settings import PLACES
 
 ROOT = Path(__file__).parents[2]
 
-N_CASES, SEED = 250, 22
+N_CASES, SEED = 500, 22
 MOST_BYTES = 6 << 30
 WORDS = r"""
 0 | -1 | 1 | 16 | 2147483647 | 2147483648 | 1e30 | 1.0e+30 | -1.0e+30 | .nan | .inf | -.inf | 1e-400
