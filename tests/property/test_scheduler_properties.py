@@ -92,23 +92,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(
-        self,
-        n_slots,
-        share,
-        chunk,
-        order,
-        target_s,
-        min_prefix,
-        n_host_cells,
-        copies,
-        dense,
-        cut_s,
-        grain,
-        mixed,
-        max_queue,
-        drafts,
-        n_scored_rows,
-    ):
+        self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, cut_s, grain,
+        mixed, max_queue, drafts, n_scored_rows,
+    ):  # fmt: skip
         self.drafts = drafts
         self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(
@@ -268,18 +254,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_top=st.sampled_from([None, None, 0, 1]),
     )
     def submit(
-        self,
-        n_prompt,
-        kind,
-        max_tokens,
-        timeout_s,
-        ready,
-        salt,
-        adapter,
-        tenant,
-        priority,
-        n_said,
-        n_top,
+        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top
     ):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))

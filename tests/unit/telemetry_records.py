@@ -62,16 +62,9 @@ def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:
 
 
 LIFE = RequestStats(
-    n_prompt=40,
-    n_cached=10,
-    n_output=5,
-    queue_s=0.004,
-    prefill_s=0.03,
-    ttft_s=0.034,
-    decode_s=0.08,
-    e2e_s=0.115,
-    intake_s=0.02,
-)
+    n_prompt=40, n_cached=10, n_output=5, queue_s=0.004, prefill_s=0.03, ttft_s=0.034, decode_s=0.08,
+    e2e_s=0.115, intake_s=0.02,
+)  # fmt: skip
 IN_QUEUE = RequestStats(
     n_prompt=90, n_cached=0, n_output=0, queue_s=None, prefill_s=None, ttft_s=None, decode_s=None, e2e_s=1.5
 )
@@ -97,7 +90,6 @@ def fed_collector() -> Collector:
 
 
 def exposition() -> str:
-    """Return what an ingress shows of that collector."""
     snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 11, 3 << 20, 1.5))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [Usage("ingress", 12, 2 << 20, 0.5), Usage("front_end", 13, 1 << 20, 0.25)]

@@ -187,21 +187,6 @@ class Setup:
         self.engine.scheduler.check()
 
 
-def test_each_says_what_it_says_alone():
-    requests = [("a", ""), ("b", "1"), ("c", "2"), ("d", "1"), ("e", ""), ("f", "2")]
-    together = Setup()
-    for name, adapter in requests:
-        together.submit(name, adapter)
-    together.run()
-    texts = {name: together.events.text(name) for name, _ in requests}
-    for name, adapter in requests:
-        alone = Setup()
-        alone.submit(name, adapter)
-        alone.run()
-        assert texts[name] == alone.events.text(name)
-    assert len({texts[name] for name in "abc"}) == 3
-
-
 def test_a_prompt_begins_with_nothing_that_was_computed_under_another_adapter():
     setup = Setup()
     prompt = b"the same beginning of a long prompt for everybody, whatever its adapter is, " * 3
@@ -242,18 +227,6 @@ def test_prompts_of_all_adapters_go_on():
     assert all(setup.events.ends(f"r{i}")[0].stats.n_output == 40 for i in range(8))
     used = [adapter for adapter, _ in setup.backend.passes]
     assert setup.engine.scheduler.counts.n_adapter_changes == sum(a != b for a, b in pairwise(["", *used]))
-
-
-def test_an_answer_goes_on_under_its_adapter():
-    whole = Setup()
-    whole.submit("a", "1", max_tokens=20)
-    whole.run()
-    said = tuple(token for event in whole.events.events["a"][:-1] for token in event.tokens)
-    setup = Setup()
-    setup.submit("b", "2", max_tokens=20)
-    setup.submit("a~1", "1", max_tokens=20, said=said[:7], attempt=1)
-    setup.run()
-    assert setup.events.text("a~1") == whole.events.text("a")[7:]
 
 
 def test_who_asks_for_an_adapter_that_is_not_there_ends_alone():

@@ -69,7 +69,7 @@ class Installed:
             id="unknown",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_hint_names_this_environment_and_where_the_package_came_from(
     origin, inside, command, laboratory, monkeypatch
 ):

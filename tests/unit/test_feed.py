@@ -11,7 +11,6 @@ from test_engine import Setup as EngineSetup
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import End
-from cobali_ray.core.life import Stay
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.core.stats import TickStats
@@ -292,7 +291,3 @@ async def test_the_itl_target(itl_target_s, seen, shown):
     for since in (0, len(seen)):
         engine = (await s.read(since=since))["engine"]
         assert (engine["itl_target"], engine["itl_target_s"]) == shown
-
-
-def test_a_stay_is_open_until_it_is_closed():
-    assert Stay(1, 2.0).until_s is None

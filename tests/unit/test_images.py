@@ -327,15 +327,6 @@ def server():
 
 
 @pytest.mark.anyio
-async def test_an_engine_refuses_what_it_cannot_read(server):
-    server, _ = server
-    refusal = await server.run(request_of("a", b"broken"))
-    assert isinstance(refusal, InvalidImageError)
-    assert await server.run(request_of("b", b"one")) is None
-    assert isinstance(await server.run(request_of("c", b"broken")), InvalidImageError)
-
-
-@pytest.mark.anyio
 async def test_no_more_images_are_looked_at_than_the_queue_holds(server):
     server, projector = server
     read, gate = projector.read, threading.Event()

@@ -43,7 +43,6 @@ def ask(name, n_prompt=20, **changes):
 
 
 def run(engine):
-    """Have it do a little of everything."""
     engine.submit(ask("a", 60, stop=("e", "zz")))
     engine.submit(ask("b", 60, tenant="other", priority=1))
     engine.embed(EmbeddingRequest.of([[1] * 9, [2] * 30], request_id="texts", tenant="other"))

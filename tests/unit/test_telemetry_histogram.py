@@ -74,10 +74,3 @@ def test_our_bounds_contain_vllms_and_start_lower(ours, theirs):
     assert set(theirs) < set(ours)
     assert ours[0] < theirs[0]
     assert set(bounds.from_below(ours, theirs)) == set(theirs) | {b for b in ours if b < theirs[0]}
-
-
-def test_bounds_of_counts():
-    assert bounds.REQUEST_TOKENS[:7] == (1, 2, 5, 10, 20, 50, 100)
-    assert bounds.REQUEST_TOKENS[-3:] == (200_000, 500_000, 1_000_000)
-    assert bounds.SEQUENCES[:9] == (1, 2, 3, 4, 6, 8, 12, 16, 24)
-    assert bounds.SEQUENCES[-1] == 256

@@ -381,12 +381,6 @@ def test_what_a_server_refuses_is_said(status, words):
         watching.begin([server.watcher()])
 
 
-def test_no_server_is_one_clear_line():
-    result = CliRunner().invoke(cli, ["trace", "--seconds", "1", "--url", "http://127.0.0.1:1"])
-    assert isinstance(result.exception, ConfigError)
-    assert "no server answers at http://127.0.0.1:1" in str(result.exception)
-
-
 def test_a_saved_answer_becomes_a_trace(tmp_path, out):
     s = busy()
     s.run()

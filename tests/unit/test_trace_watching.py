@@ -44,7 +44,6 @@ def out(tmp_path):
 
 @pytest.fixture
 def watch(monkeypatch, out):
-    """Return how to run the command against a server in this process."""
     real = httpx2.Client
 
     def run(server, *options):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.settings import EngineSettings
-from cobali_workloads.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
-from cobali_workloads.inside.prefill import Prefill, batches_of, pack, pad_left, padded_ticks
+from cobali_workloads.inside.lengths import SPREADS, batch_reduction, packed_rows
+from cobali_workloads.inside.prefill import Prefill, batches_of, pack, padded_ticks
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
@@ -21,13 +21,6 @@ def test_lengths_have_the_mean_and_the_range(spread):
     assert fmean(lengths) == pytest.approx(spread.mean, rel=0.05)
     assert pstdev(lengths) == pytest.approx(spread.deviation, rel=0.2)
     assert spread.least <= min(lengths) <= max(lengths) <= spread.most
-
-
-def test_bounds_that_cut_much_keep_the_mean():
-    spread = LengthSpread(name="cut", mean=100, deviation=200, least=50, most=300, about="")
-    lengths = spread.draw(4000, seed=1)
-    assert fmean(lengths) == pytest.approx(100, rel=0.05)
-    assert min(lengths) == 50
 
 
 def test_lengths_are_seeded_and_asking_for_more_changes_none():
@@ -54,17 +47,6 @@ def test_mmlu_batches_of_64_waste_what_the_original_wasted():
 def test_packed_rows(lengths, rows):
     assert packed_rows(lengths) == rows
     assert batch_reduction(lengths) == len(lengths) / rows
-
-
-@given(LENGTHS)
-def test_packing_is_between_the_area_and_a_row_each(lengths):
-    assert -(-sum(lengths) // max(lengths)) <= packed_rows(lengths) <= len(lengths)
-    assert deviation(lengths) >= 0
-
-
-def test_padding_goes_in_front():
-    rows = pad_left([[1, 2, 3], [9]], filler=7)
-    assert [row.tolist() for row in rows] == [[1, 2, 3], [7, 7, 9]]
 
 
 @given(st.integers(1, 20), st.integers(1, 90), st.integers(1, 64))
