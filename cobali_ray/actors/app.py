@@ -77,5 +77,4 @@ def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
 
 
 def _gpus() -> int:
-    """Return how many GPUs the cluster has."""
     return int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0

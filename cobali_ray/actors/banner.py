@@ -48,12 +48,7 @@ def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> 
 
 
 def size_of(model: Mapping[str, Any]) -> str:
-    """Say how large a model is: its parameters, quant and bytes, as far as they are known."""
-    known = [
-        _short(model.get("parameters"), ""),
-        model.get("quant"),
-        _short(model.get("size_bytes"), "B"),
-    ]
+    known = [_short(model.get("parameters"), ""), model.get("quant"), _short(model.get("size_bytes"), "B")]
     return ", ".join(str(one) for one in known if one)
 
 
@@ -117,7 +112,6 @@ def _short(number: float | None, unit: str) -> str:
 
 
 def _home(path: str) -> str:
-    """Return a path with ~ for the user's home."""
     try:
         return f"~/{Path(path).relative_to(Path.home())}"
     except (ValueError, RuntimeError):

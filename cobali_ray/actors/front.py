@@ -66,11 +66,7 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
         "too_many_connections",
         "Too many connections are open from your address; use fewer, or close idle ones.",
     ),
-    431: (
-        "invalid_request_error",
-        HeadersTooLargeError.code,
-        str(HeadersTooLargeError(HEADER_BYTES)),
-    ),
+    431: ("invalid_request_error", HeadersTooLargeError.code, str(HeadersTooLargeError(HEADER_BYTES))),
     500: ("server_error", "internal_error", "The front end failed on this request."),
     501: (
         "invalid_request_error",
@@ -240,7 +236,6 @@ def last_words(folder: Path) -> str | None:
 
 
 def page_paths(folder: Path) -> dict[int, Path]:
-    """Where the answer to each of HAProxy's own errors lies."""
     return {status: folder / f"{status}.json" for status in ERRORS}
 
 
@@ -387,7 +382,6 @@ class _Config:
                 inside.extend(lines)
 
     def text(self) -> str:
-        """Return the configuration as HAProxy reads it."""
         lines = []
         for section, inside in self._sections.items():
             lines += [section, *(f"    {line}" for line in inside)]

@@ -87,7 +87,6 @@ class Served(NamedTuple):
 
 
 def served_by(found: Sequence[Place]) -> list[Served]:
-    """Return what the ingress is told of the engines."""
     return [
         Served(
             engine_id=place.engine_id,
@@ -113,7 +112,6 @@ class ForIngress(NamedTuple):
 
 
 def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
-    """Return what the HTTP layer is told."""
     return ForIngress(settings.api, settings.server, listens)
 
 
@@ -133,7 +131,6 @@ def _version(*told: object) -> str:
 
 
 def _cores_of(name: str, asked: ProcessSettings) -> list[str | None]:
-    """Share the CPUs among the replicas of an engine."""
     if asked.cores is None:
         return [None] * asked.replicas
     cores = listed(asked.cores)

@@ -233,7 +233,6 @@ def _mib(n_bytes: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Write a time in its largest two units."""
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     parts: list[str] = []
     for name, size in units:

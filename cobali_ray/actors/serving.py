@@ -153,7 +153,6 @@ class _Server:
         self._forks: ForkServer | None = None
 
     def serve(self, wishes: SimpleQueue[Wish], verbose: threading.Event) -> None:
-        """Start, wait for wishes, stop."""
         steps, started, in_order = Steps(self._output), False, False
         stopping_s = time.monotonic()
         try:
@@ -314,7 +313,6 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
 
 
 def _limit_s(settings: EngineSettings) -> float:
-    """Return how long the start may take: longer for large models."""
     paths = [model_path(place.settings) for place in places(settings)]
     return START_TIMEOUT_S + sum(path.stat().st_size for path in paths if path) / SLOW_DISK_BPS
 
@@ -371,7 +369,6 @@ def _wait_ready(
 
 
 def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
-    """Return what the banner says of the settings and of the engines."""
     return {
         "models": [_model_facts(place) for place in places(settings)],
         "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),

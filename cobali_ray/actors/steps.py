@@ -27,5 +27,4 @@ class Steps:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
         return round(self._now() - self._began_s, 3)

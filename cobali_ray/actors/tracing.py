@@ -50,12 +50,10 @@ class EngineTracer:
 
     @classmethod
     def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
-        """Return one where the settings want spans."""
         tracing = open_tracing(settings.server.otlp_endpoint, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:
-        """Remember a request that was let in."""
         if request.trace is not None:
             self._open[request.request_id] = request
 
@@ -66,5 +64,4 @@ class EngineTracer:
             self._onlooker.look(self._tracing.record, request, end, ended_ns)
 
     def close(self) -> None:
-        """Send what waits and stop."""
         self._onlooker.look(self._tracing.close)

@@ -153,7 +153,6 @@ class Account:
         return fault
 
     def write(self, http_s: float) -> None:
-        """Write the one line of this request."""
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
         line: dict[str, Any] = {
             "request_id": self.request_id,
@@ -198,6 +197,5 @@ class Account:
 
 
 def account_of(http: HttpRequest) -> Account:
-    """Return the account that the frame opened for this request."""
     account: Account = http.scope[SCOPE_KEY]
     return account

@@ -24,7 +24,6 @@ class Adapters:
         self._fleet = fleet
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["facts"])
         get(router, "/lora-adapters", self.tell, responses=errors(*TELLING))
         router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.change)

@@ -40,7 +40,6 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The answer so far."""
         return "".join(self.texts)
 
 
@@ -77,11 +76,9 @@ class Choices(Answer):
         ]
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
         self._add(news, news.logprobs)
 
     def body(self, times: Times) -> Any:
-        """Return the body; every choice has ended."""
         call = self._call
         stats = [choice.end.stats for choice in self.choices if choice.end]
         return {
@@ -97,7 +94,6 @@ class Choices(Answer):
         }
 
     def _more(self) -> dict[str, Any]:
-        """Return what else stands beside the choices."""
         return {}
 
     def _reason(self, index: int, choice: Choice) -> str | None:
@@ -135,7 +131,6 @@ class ChatAnswer(Choices):
         self._taken_apart = [TakenApart() for _ in self._turns]
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
         if not self._turns:
             super().add(news)
             return
@@ -144,7 +139,6 @@ class ChatAnswer(Choices):
         self._add(news, logprobs)
 
     def finish_reason(self, index: int, end: End) -> str | None:
-        """Return why a choice ended: of calls, `tool_calls`."""
         return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     @property
@@ -185,7 +179,6 @@ class CompletionAnswer(Choices):
         self._echoed = [CompletionLogprobs(start, call.n_echo_logprobs) for start in call.echo_starts]
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
         if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
             self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
         super().add(news)
@@ -264,5 +257,4 @@ def _times(
 
 
 def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
-    """Return the numbers of the choice that ended last."""
     return max(stats, key=lambda one: one.e2e_s)

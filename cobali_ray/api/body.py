@@ -89,7 +89,6 @@ class _Unpacker:
 
     @property
     def whole(self) -> bool:
-        """Whether the encoding has come to its end."""
         return self._unpack.eof
 
     def take(self, piece: bytes, most_bytes: int) -> bytes:
@@ -166,7 +165,6 @@ def _written(raw: bytes, changes: Iterable[tuple[NDArray[np.int64], bytes]]) -> 
 
 
 def _places(value: Any) -> Iterator[Path]:
-    """Yield where in a body a mark stands."""
     left: list[tuple[Path, Any]] = [((), value)]
     while left:
         where, one = left.pop()

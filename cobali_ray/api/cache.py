@@ -44,7 +44,6 @@ class Cache:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["cache"])
         fails = errors(400, 401, 500, 503)
         get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
@@ -52,10 +51,7 @@ class Cache:
         extra = takes(SlotBody) | {"parameters": OF_ENGINE["parameters"] + _ACTION["parameters"]}
         extra["requestBody"] = extra["requestBody"] | {"required": False}
         router.post(
-            "/slots/{id_slot}",
-            response_model=None,
-            responses=errors(*READING, 409, 501),
-            openapi_extra=extra,
+            "/slots/{id_slot}", response_model=None, responses=errors(*READING, 409, 501), openapi_extra=extra
         )(self.move)
         return router
 

@@ -70,8 +70,7 @@ def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
         return
     if kind != "json_schema":
         raise UnsupportedParameterError(
-            ("response_format", "type"),
-            f"must be text, json_object or json_schema, got {str(kind)[:32]!r}",
+            ("response_format", "type"), f"must be text, json_object or json_schema, got {str(kind)[:32]!r}"
         )
     # llama-server has the schema right beside the type.
     where: Path = ("response_format", "json_schema") if "json_schema" in value else ("response_format",)

@@ -60,7 +60,6 @@ class Debug:
         self._fleet, self._viewers = fleet, viewers
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["debug"], prefix="/debug")
         router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
             self.ticks
@@ -99,7 +98,6 @@ class ViewerReply(Response):
         account.stream = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Send until somebody leaves."""
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
@@ -112,6 +110,5 @@ class ViewerReply(Response):
 
 
 def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
-    """Return a whole number of the query. Raises InvalidParameterError."""
     text = http.query_params.get(name)
     return default if text is None else whole_number(text, name, low=low, high=high)

@@ -85,7 +85,6 @@ class Embeddings:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["embeddings"])
         for path, endpoint, body in (
             ("/v1/embeddings", self.embed, EmbeddingBody),
@@ -110,7 +109,6 @@ class Embeddings:
         return await self.vectors(http, self._read)
 
     async def vectors(self, http: HttpRequest, read: Read) -> Response:
-        """Make a vector of each text of a body of any API."""
         return await self._answer(http, partial(self._embed, read))
 
     async def rerank(self, http: HttpRequest) -> Response:
@@ -148,8 +146,7 @@ class Embeddings:
             raise InvalidParameterError(param, f"must have at most {MAX_INPUTS} texts, got {len(texts)}")
         if body.dimensions is not None and body.dimensions > kind.width:
             raise InvalidParameterError(
-                "dimensions",
-                f"must be at most {kind.width} with this model, got {body.dimensions}",
+                "dimensions", f"must be at most {kind.width} with this model, got {body.dimensions}"
             )
         tokens = _tokens(source, kind, texts, param, gone)
         request = self._request("embd", body, source, tokens)
@@ -254,7 +251,6 @@ class _Pairs:
                 raise TextTooLongError(where, error.n_least, error.n_most) from None
 
     def scores(self, rows: Rows, *, raw: bool) -> list[float]:
-        """Return a score for each pair."""
         if self._kind.pooling != "rank":
             vectors = unit(rows)
             cosines: list[float] = (vectors[: self._n_first] * vectors[self._n_first :]).sum(axis=1).tolist()
@@ -301,7 +297,6 @@ class VectorsReply(Response):
         self._end: End | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Answer, unless the client leaves first."""
         try:
             await unless_gone(receive, self._reply(send))
         finally:

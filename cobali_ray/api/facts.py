@@ -43,7 +43,6 @@ class Facts:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["facts"])
         keyed = errors(401, 500, 503)
         body = errors(*READING)
@@ -58,10 +57,7 @@ class Facts:
         moves = errors(*READING, 409, 507)
         for verb, endpoint in (("load", self.load), ("unload", self.unload)):
             router.post(
-                f"/v1/models/{verb}",
-                response_model=None,
-                responses=moves,
-                openapi_extra=takes(ModelBody),
+                f"/v1/models/{verb}", response_model=None, responses=moves, openapi_extra=takes(ModelBody)
             )(endpoint)
         router.post("/tokenize", response_model=None, responses=body, openapi_extra=takes(TokenizeBody))(
             self.tokenize
@@ -74,11 +70,7 @@ class Facts:
         get(router, "/ready", self.ready, responses=not_ready)
         exposition = content(EXPOSITION, "Prometheus text format.")
         get(
-            router,
-            "/metrics",
-            self.metrics,
-            response_class=Response,
-            responses=exposition | errors(401, 500),
+            router, "/metrics", self.metrics, response_class=Response, responses=exposition | errors(401, 500)
         )
         return router
 
@@ -202,7 +194,6 @@ class Facts:
 
 
 def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
-    """Return how the engine is that says whether requests are taken, and how each one is."""
     return {"engine": asdict(overall(states)), "engines": [asdict(state) for state in states]}
 
 
@@ -228,7 +219,6 @@ _WORDS = {
 
 
 def capabilities(card: ModelCard) -> Iterator[str]:
-    """Name what a model can do."""
     if card.generates:
         yield "completion"
     if (kind := card.embedding) is not None:

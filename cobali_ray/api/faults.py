@@ -61,7 +61,6 @@ class Fault:
 
     @property
     def body_bytes(self) -> bytes:
-        """The body, encoded."""
         return orjson.dumps(self.body)
 
 
@@ -123,7 +122,6 @@ def is_our_fault(error: BaseException) -> bool:
 
 
 def type_of(status: int) -> str:
-    """Return OpenAI's type of the errors with a status."""
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 

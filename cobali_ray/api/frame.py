@@ -27,12 +27,10 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 def is_open(path: str) -> bool:
-    """Say whether a path wants no key."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 def fault_response(fault: Fault) -> Response:
-    """Return an error as an HTTP response."""
     return Response(
         fault.body_bytes, fault.status, headers=dict(fault.headers), media_type="application/json"
     )

@@ -59,8 +59,6 @@ BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 
 
 class Dialect(NamedTuple):
-    """How an API writes the answers of one call."""
-
     id_prefix: str
     frames: Callable[[Call], Frames]
     answer: Callable[[Call], Answer]
@@ -84,8 +82,6 @@ Read = Callable[[Account, bytes, Gone], Asked]
 
 
 class Prompted(NamedTuple):
-    """What a body has the model continue."""
-
     text: str
     tokens: Sequence[int]
 
@@ -112,7 +108,6 @@ class Generation:
         self._streams = streams
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["generation"])
         for path, endpoint, body in (
             ("/v1/chat/completions", self.chat, ChatBody),
@@ -341,13 +336,7 @@ class Generation:
         model = self._fleet.find(call.model)
         if not call.stream:
             return WholeReply(model, call, account, dialect.answer(call), clock=self._clock)
-        reply = StreamReply(
-            model,
-            call,
-            account,
-            dialect.frames(call),
-            clock=self._clock,
-        )
+        reply = StreamReply(model, call, account, dialect.frames(call), clock=self._clock)
         if call.resumable and self._streams.has_room(account.holder.tenant):
             return RecordedReply(self._streams, call.call_id, reply, account)
         if call.resumable:

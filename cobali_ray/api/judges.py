@@ -62,7 +62,6 @@ class Hearing:
         return (made, ()) if made else _NOT_YET
 
     def close(self) -> None:
-        """Raise Unjudged if a verdict is missing."""
         if self._open:
             raise Unjudged(tuple(dict.fromkeys(self._open)))
 
@@ -153,12 +152,10 @@ class _Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def judge(self, case: Case) -> Verdict | None:

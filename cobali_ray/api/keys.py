@@ -108,7 +108,6 @@ class Ring:
         return found
 
     def joined(self, other: Ring) -> Ring:
-        """Return a ring with the keys of both."""
         return Ring(self.holders + other.holders)
 
 

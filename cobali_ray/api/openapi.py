@@ -115,10 +115,7 @@ def tells(stream: str) -> Responses:
     """Return the declaration of an answer that is JSON, or a stream of another media type."""
     ok = {
         "description": "The answer, or with `stream` its events.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            stream: {"schema": {}},
-        },
+        "content": {"application/json": {"schema": {"type": "object"}}, stream: {"schema": {}}},
     }
     return {200: ok}
 

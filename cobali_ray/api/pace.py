@@ -20,7 +20,6 @@ class Pace:
         self._gaps_s = array("d")
 
     def speak(self, now_s: float) -> None:
-        """Note that it says something."""
         if self.ttft_s is None:
             self.ttft_s = now_s
         else:

@@ -125,7 +125,6 @@ def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> Non
 
 
 def n_of(body: GenerationBody, n_prompts: int) -> int:
-    """Return the number of answers per prompt."""
     n = 1 if body.n is None else body.n
     if n < 1:
         raise InvalidParameterError("n", f"must be at least 1, got {n}")

@@ -30,7 +30,6 @@ STREAM_HEADERS = [
 
 
 def json_response(body: Any) -> Response:
-    """Return an answer that is known whole."""
     return Response(orjson.dumps(body), media_type="application/json")
 
 
@@ -51,7 +50,6 @@ class Reply(Response):
         self._tally = Tally(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Answer, unless the client leaves first."""
         try:
             await unless_gone(receive, self._reply(send))
         finally:
@@ -65,7 +63,6 @@ class Reply(Response):
                 self._model.observe("e2e_seconds", times.e2e_s)
 
     def _since_s(self) -> float:
-        """Return how long ago the HTTP request arrived."""
         return self._clock.now() - self._account.received_s
 
     def _tell_first(self) -> None:
@@ -108,13 +105,7 @@ class StreamReply(Reply):
     """A stream, at most one write per wake-up; the status waits for the first event."""
 
     def __init__(
-        self,
-        model: Model,
-        call: Call,
-        account: Account,
-        frames: Frames,
-        *,
-        clock: ApiClock,
+        self, model: Model, call: Call, account: Account, frames: Frames, *, clock: ApiClock
     ) -> None:
         super().__init__(model, call, account, frames, clock)
         self._frames = frames

@@ -57,7 +57,6 @@ def _prompt(value: Any) -> Prompt:
 
 
 def prompt_if_any(value: Any) -> Prompt | None:
-    """Check a prompt that may be missing."""
     return None if value is None else _prompt(value)
 
 
@@ -321,7 +320,6 @@ class Thinking(Shape):
 
     @property
     def thinks(self) -> bool:
-        """Whether it does."""
         return self.type != "disabled"
 
 
@@ -367,8 +365,7 @@ class ChatBody(GenerationBody):
         None, description="type: disabled, or enabled with budget_tokens; another spelling of the two."
     )
     reasoning_format: str | None = Field(
-        None,
-        description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",
+        None, description="auto: in reasoning_content; parsed: in reasoning; none: in the content."
     )
     include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
     reasoning_budget: Annotated[

@@ -20,7 +20,6 @@ class SharedPrompts:
         self._held: dict[int, list[Event]] = defaultdict(list)
 
     def share(self, batch: Sequence[Event]) -> list[Event]:
-        """Return what is told now."""
         told: list[Event] = []
         for event in batch:
             prompt = self._choice[event.request_id] // self._n

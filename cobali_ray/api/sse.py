@@ -23,7 +23,6 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """Return one server-sent event."""
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
@@ -83,11 +82,9 @@ class Chunks(Frames):
 
     @property
     def n_reasoning(self) -> int | None:
-        """Tokens of reasoning so far; None where answers have none."""
         return None
 
     def say(self, news: News) -> bytes:
-        """Return the chunks with what a batch adds to one choice; may be empty."""
         text, logprobs = news.text, news.logprobs
         tokens = news.tokens if self._call.return_token_ids else ()
         return self.text(news.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
@@ -132,7 +129,6 @@ class Chunks(Frames):
         return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as an event, and the end."""
         return event(fault.body) + DONE
 
     @abstractmethod
@@ -156,7 +152,6 @@ class ChatFrames(Chunks):
 
     @property
     def n_reasoning(self) -> int:
-        """Tokens of reasoning so far."""
         return sum(turn.n_reasoning for turn in self._turns)
 
     def say(self, news: News) -> bytes:
@@ -179,7 +174,6 @@ class ChatFrames(Chunks):
         return b"".join(wire)
 
     def finish_reason(self, index: int, end: End) -> str | None:
-        """Return why a choice ended: of calls, `tool_calls`."""
         return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     def opening(self, index: int) -> bytes:
@@ -191,7 +185,6 @@ class ChatFrames(Chunks):
         return self._head + choice + self._tail + self._prompt_ids(index) + b"}\n\n"
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
-        """Return an empty delta with the finish reason."""
         return b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}' % (index, reason)
 
     def _before(self, index: int) -> bytes:
@@ -241,7 +234,6 @@ class CompletionFrames(Chunks):
         return self._befores[index] + orjson.dumps(echo) + self._after(b"null") + end
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
-        """Return an empty text with the finish reason."""
         return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (index, reason)
 
     def _before(self, index: int) -> bytes:

@@ -56,11 +56,9 @@ class Tally:
             yield News(index, said, end)
 
     def times(self, now_s: float) -> Times:
-        """Return what the client has waited for so far."""
         return Times(self.ttft_s, now_s, self._paces)
 
     def check(self) -> None:
-        """Raise the error that ended a choice, if one did."""
         if self.failure is not None:
             raise self.failure
 

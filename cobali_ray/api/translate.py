@@ -145,7 +145,6 @@ def prompts_of(body: CompletionBody) -> list[str | list[int]]:
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, field: Field) -> None:
-    """Raise InvalidParameterError for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise InvalidParameterError(field, f": token id {token} is not in [0, {n_vocab - 1}]")

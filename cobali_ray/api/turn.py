@@ -40,7 +40,6 @@ class News(NamedTuple):
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that it is of."""
         return [token for delta in self.deltas for token in delta.tokens]
 
     @property

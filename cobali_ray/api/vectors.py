@@ -27,7 +27,6 @@ class Gathered:
         self._here = np.zeros(n_texts, bool)
 
     def add(self, told: Vectors) -> None:
-        """Take what the engine told."""
         texts = list(told.texts)
         self._rows[texts] = np.frombuffer(told.rows, "<f4").reshape(len(texts), -1)
         self._here[texts] = True
@@ -48,12 +47,10 @@ def unit(rows: Rows, dimensions: int | None = None) -> Rows:
 
 
 def logistic(rows: Rows) -> Rows:
-    """Return scores in 0 to 1."""
     return (1 / (1 + np.exp(-rows.astype(np.float64)))).astype(np.float32)
 
 
 def usage(n_tokens: int) -> dict[str, int]:
-    """Return what an answer says of tokens."""
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 

@@ -63,7 +63,6 @@ class Viewer:
         self._arrived.set()
 
     def close(self) -> None:
-        """Let the stream end after what is waiting."""
         self.closed = True
         self._arrived.set()
 

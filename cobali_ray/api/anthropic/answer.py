@@ -36,7 +36,6 @@ class Blocks:
         """The type of the block that is open."""
 
     def take(self, news: News) -> list[Told]:
-        """Return the events of what a batch adds."""
         told: list[Told] = []
         if self._turn is None:
             return self._say("text", news.text) if news.text else told
@@ -56,7 +55,6 @@ class Blocks:
         return told
 
     def close(self) -> list[Told]:
-        """Return the end of the block that is open, if one is."""
         if not self._open:
             return []
         # There is nothing to sign, and clients want to send a signature back.
@@ -67,14 +65,12 @@ class Blocks:
         return [*signed, {"type": "content_block_stop", "index": self._n_begun - 1}]
 
     def reason(self, end: End) -> str | None:
-        """Return why the message ended."""
         reason = end.finish_reason if self._turn is None else self._turn.finish_reason(end)
         if reason == "stop":
             return "end_turn" if end.stop is None else "stop_sequence"
         return None if reason is None else _REASONS[reason]
 
     def ending(self, end: End) -> Told:
-        """Return why the message ended, and with which stop sequence."""
         reason = self.reason(end)
         return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
 
@@ -173,19 +169,16 @@ class MessageAnswer(Answer):
         self._end: End | None = None
 
     def add(self, news: News) -> None:
-        """Take what a batch adds."""
         self._told += self._blocks.take(news)
         self._end = news.end
 
     def body(self, times: Times) -> Any:  # noqa: ARG002 the API has no place for them
-        """Return the message."""
         end = self._end
         ending = {} if end is None else self._blocks.ending(end)
         usage = self._blocks.usage(end and end.stats, self._call.n_prompt)
         return _head(self._call) | {"content": content_of(self._told)} | ending | {"usage": usage}
 
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
-        """Return why the message ended."""
         return self._blocks.reason(end)
 
 
@@ -199,20 +192,17 @@ class MessageFrames(Frames):
         """As they were when the answer began."""
 
     def say(self, news: News) -> bytes:
-        """Return the events of what a batch adds."""
         if self._stats is None:
             first = next((delta.stats for delta in news.deltas if delta.stats is not None), None)
             self._stats = first or (news.end and news.end.stats)
         return _wire(self._blocks.take(news))
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        """Return the message without its content."""
         usage = self._blocks.usage(self._stats, self._call.n_prompt)
         begun: Told = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         return _wire([{"type": "message_start", "message": _head(self._call) | begun}])
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the end of the last block, and how the message ended."""
         usage = self._blocks.usage(end.stats, self._call.n_prompt)
         return _wire(
             [
@@ -222,15 +212,12 @@ class MessageFrames(Frames):
         )
 
     def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the last event."""
         return _wire([{"type": "message_stop"}])
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as an event; nothing comes behind it."""
         return _wire([fault.body | {"type": "error"}])
 
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
-        """Return why the message ended."""
         return self._blocks.reason(end)
 
 

@@ -81,7 +81,6 @@ class Names:
         self._places = places
 
     def __call__(self, path: Path) -> str:
-        """Return the name of a field that is given by its path in the chat."""
         return dotted(self._own(path))
 
     def _own(self, path: Path) -> Path:
@@ -255,7 +254,6 @@ def _text(text: str) -> Block:
 
 
 def _image(block: Block, place: Path) -> Block:
-    """Return an image as OpenAI's chats have it."""
     source = block.get("source")
     if not isinstance(source, dict):
         raise InvalidParameterError((*place, "source"), "must be an object")

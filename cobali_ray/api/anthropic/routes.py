@@ -29,7 +29,6 @@ class Messages:
         self._generation, self._settings = generation, settings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["messages"])
         router.post(
             "/v1/messages",

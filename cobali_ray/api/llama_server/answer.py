@@ -23,10 +23,7 @@ ANY_SLOT = -1
 
 
 class NativeLogprobs(ChatLogprobs):
-    """The alternatives of one answer."""
-
     def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        """Return the list for further tokens."""
         return {"completion_probabilities": [_probability(one) for one in logprobs]}
 
 
@@ -39,14 +36,12 @@ class NativeAnswer(Choices):
         self._tokens: list[list[int]] = [[] for _ in self.choices]
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
         if self._native.silent:
             news = _silenced(news)
         super().add(news)
         self._tokens[news.choice] += [token for delta in news.deltas for token in delta.tokens]
 
     def body(self, times: Times) -> Any:
-        """Return the body; every choice has ended."""
         del times
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         return answers[0] if len(answers) == 1 else answers
@@ -76,11 +71,9 @@ class NativeFrames(Frames):
         self._new_line = [False] * len(call.requests)
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 nothing goes before
-        """Return nothing."""
         return b""
 
     def say(self, news: News) -> bytes:
-        """Return the event with further text of one choice."""
         index, text = news.choice, news.text
         tokens = [token for delta in news.deltas for token in delta.tokens]
         self._n_said[index] += len(tokens)
@@ -101,7 +94,6 @@ class NativeFrames(Frames):
         return event(told)
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the event that ends a choice."""
         del stats, times
         told = _closed(self._call, self._native, index, end, "")
         told["tokens"] = []
@@ -109,12 +101,10 @@ class NativeFrames(Frames):
         return event(_only(told, self._native.response_fields))
 
     def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return nothing: the last event has said so."""
         del stats, times
         return b""
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as the last event."""
         return event(fault.body)
 
 
@@ -176,7 +166,6 @@ def native_timings(stats: RequestStats) -> dict[str, float]:
 
 
 def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
-    """Return how the tokens of an answer are drawn."""
     params = request.sampling
     return {
         "seed": params.seed,
@@ -202,7 +191,6 @@ def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _silenced(news: News) -> News:
-    """Return news that tell of the prompt alone."""
     told = [delta._replace(text="", tokens=(), logprobs=()) for delta in news.deltas if delta.prompt]
     return news._replace(deltas=told)
 

@@ -240,7 +240,6 @@ class _Reader:
         self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
 
     def prompts(self, value: Any) -> list[Part]:
-        """Return each prompt, as text or as tokens."""
         if value is None:
             raise InvalidParameterError("prompt", MISSING)
         many = isinstance(value, list) and not any(type(one) is int for one in value)
@@ -251,7 +250,6 @@ class _Reader:
         return [self._prompt(one, ("prompt", index)) for index, one in enumerate(value)]
 
     def infill(self, body: InfillBody) -> list[Part]:
-        """Return the one prompt of an infill. Raises NoInfillError."""
         marks = self._words.infill
         if marks is None:
             raise NoInfillError(self._card.model_id)
@@ -275,7 +273,6 @@ class _Reader:
         return [tokens]
 
     def tokens(self, parts: list[Part]) -> list[list[int]]:
-        """Return all prompts as tokens."""
         return [self._tokenize(part, add_special=True) if isinstance(part, str) else part for part in parts]
 
     def biases(self, value: Any) -> dict[str, float] | None:

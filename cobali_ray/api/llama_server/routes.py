@@ -47,7 +47,6 @@ class LlamaServer:
         self._generation, self._embeddings = generation, embeddings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["llama-server"])
         generates = generation_responses()
         for path, endpoint, body, responses in (

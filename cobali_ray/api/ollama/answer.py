@@ -43,7 +43,6 @@ class Style(NamedTuple):
 
 
 def chat_message(said: Said) -> dict[str, Any]:
-    """Return a part as /api/chat has it."""
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.thinking:
         message["thinking"] = said.thinking
@@ -53,7 +52,6 @@ def chat_message(said: Said) -> dict[str, Any]:
 
 
 def response(said: Said) -> dict[str, Any]:
-    """Return a part as /api/generate has it."""
     return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
@@ -71,7 +69,6 @@ class Talk:
         self._tokens: list[int] = []
 
     def take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
-        """Return what a batch adds."""
         if self._style.with_context:
             for delta in news.deltas:
                 self._tokens += delta.tokens
@@ -97,7 +94,6 @@ class Talk:
         return found, logprobs
 
     def line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-        """Return a part as an object of its own."""
         told = self._head | self._style.say(said) | {"done": False}
         return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
@@ -122,12 +118,10 @@ class Talk:
 
 
 def when(unix_s: int) -> str:
-    """Return a time as Ollama writes it."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def nanoseconds(seconds: float | None) -> int:
-    """Return a duration as Ollama writes it."""
     return round((seconds or 0.0) * 1e9)
 
 
@@ -142,14 +136,12 @@ class WholeTalk(Answer):
         self._end: End | None = None
 
     def add(self, news: News) -> None:
-        """Take what a batch adds."""
         said, logprobs = self._talk.take(news)
         self._said += said
         self._logprobs += chat_logprob_items(logprobs)
         self._end = news.end
 
     def body(self, times: Times) -> Any:
-        """Return the object."""
         said = Said(
             "".join(one.content for one in self._said),
             "".join(one.thinking for one in self._said),
@@ -169,7 +161,6 @@ class Lines(Frames):
         self._talk = Talk(call, style)
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        """Return nothing: the first line is like all others."""
         return b""
 
     def say(self, news: News) -> bytes:
@@ -181,15 +172,12 @@ class Lines(Frames):
         return b"".join(map(_wire, lines))
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the last line."""
         return _wire(self._talk.last(Said(), end, times))
 
     def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return nothing: the last line is told."""
         return b""
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as a line, the last one."""
         return _wire(fault.body)
 
 
@@ -198,7 +186,6 @@ def _wire(told: dict[str, Any]) -> bytes:
 
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
-    """Yield the answer of /api/embed."""
     yield b'{"model":%b,"embeddings":[' % orjson.dumps(model)
     for start in range(0, len(rows), AT_ONCE):
         text = orjson.dumps(list(rows[start : start + AT_ONCE]), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
@@ -207,6 +194,5 @@ def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
 
 
 def one_vector(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
-    """Yield the answer of /api/embeddings."""
     del model, n_tokens
     yield orjson.dumps({"embedding": rows[0]}, option=orjson.OPT_SERIALIZE_NUMPY)

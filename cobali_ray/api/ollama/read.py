@@ -45,14 +45,12 @@ IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "U
 
 
 def chat_of(body: OllamaChatBody) -> ChatBody:
-    """Return the chat. Raises InvalidParameterError."""
     tools = body.tools and [_tool(one) for one in body.tools]
     fields = {"messages": _messages(body.messages or []), "tools": tools}
     return model_of(ChatBody, fields | _shared(body) | _logprobs(body) | _thinking(body))
 
 
 def prompt_chat_of(body: OllamaGenerateBody) -> ChatBody:
-    """Return the chat of one turn that a prompt is."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": _content(body.prompt, body.images)}]
     if body.system is not None:
         messages.insert(0, {"role": "system", "content": body.system})
@@ -60,7 +58,6 @@ def prompt_chat_of(body: OllamaGenerateBody) -> ChatBody:
 
 
 def raw_of(body: OllamaGenerateBody) -> CompletionBody:
-    """Return the completion that a raw prompt is. Raises UnsupportedParameterError."""
     for name in ("system", "images", "context"):
         if getattr(body, name):
             raise UnsupportedParameterError(name, "is not supported with raw")
@@ -84,7 +81,6 @@ def ignored_of(body: AskedBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, 
 
 
 def named(path: Path) -> str:
-    """Return what Ollama's API calls a field of a chat."""
     match path:
         case "messages", int(index), "content", int(), *_:
             path = ("messages", index, "images")

@@ -95,7 +95,6 @@ class Ollama:
         self._generation, self._embeddings, self._intake = generation, embeddings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["ollama"])
         wrong = partial(errors, body=OllamaErrorBody)
         answers = tells(NDJSON.decode()) | wrong(*READING, 409, 504, 507)

@@ -31,7 +31,6 @@ class Response:
         self._cut = False
 
     def take(self, news: News) -> list[Told]:
-        """Return what is told of a batch."""
         told: list[Told] = []
         # With logprobs each token by itself: which text it belongs to is not known of several.
         deltas = [[delta] for delta in news.deltas] if self._call.with_logprobs else [news.deltas]
@@ -43,7 +42,6 @@ class Response:
         return told
 
     def close(self) -> list[Told]:
-        """Return what is told when the answer has ended well."""
         return self.output.close(cut=self._cut)
 
     def body(self, status: str, output: Sequence[Any], **more: Any) -> dict[str, Any]:
@@ -106,27 +104,22 @@ class ResponseFrames(Frames):
         self._n_told = 2  # what opens the stream, which is asked for after the first text
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is but one choice
-        """Return what tells that the response has begun."""
         body = orjson.Fragment(orjson.dumps(self._response.body("in_progress", [])))
         kinds = ("response.created", "response.in_progress")
         told = [{"type": kind, "response": body} for kind in kinds]
         return b"".join(_framed(one, number) for number, one in enumerate(told))
 
     def say(self, news: News) -> bytes:
-        """Return the events of a batch."""
         return self._framed(self._response.take(news))
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002
-        """Return the events that end the last item."""
         return self._framed(self._response.close())
 
     def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return the event with the whole response."""
         body = self._response.whole(self._response.output.bodies(), stats, times)
         return self._framed([{"type": f"response.{body['status']}", "response": body}])
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the event that says why there is no more, with what there was."""
         error = {"code": fault.code or "server_error", "message": fault.message}
         body = self._response.body("failed", self._response.output.bodies(), error=error)
         return self._framed([{"type": "response.failed", "response": body}])
@@ -151,12 +144,10 @@ class ResponseAnswer(Answer):
         self._stats: list[RequestStats] = []
 
     def add(self, news: News) -> None:
-        """Take what a batch adds."""
         self._response.take(news)
         if news.end is not None:
             self._stats.append(news.end.stats)
 
     def body(self, times: Times) -> dict[str, Any]:
-        """Return the body; the response has ended."""
         self._response.close()
         return self._response.whole(self._response.output.kept(), self._stats, times)

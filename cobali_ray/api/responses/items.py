@@ -91,7 +91,6 @@ class _Chat:
         """The model's turn that further items may belong to."""
 
     def add(self, message: dict[str, Any], place: Path) -> None:
-        """Add a message that is no turn of the model."""
         self.end_turn()
         last = self.messages[-1] if len(self.messages) == 1 else None
         if last and last["role"] in SYSTEM and message["role"] in SYSTEM:
@@ -104,7 +103,6 @@ class _Chat:
         self.places.append(place)
 
     def take(self, item: Item, where: Path) -> None:
-        """Add an item."""
         match item:
             case ReasoningItem():
                 self._think(_reasoning(item, where), where)

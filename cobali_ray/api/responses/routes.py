@@ -31,7 +31,6 @@ class Responses:
         self._generation, self._settings = generation, settings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["responses"])
         router.post(
             "/v1/responses",
@@ -63,7 +62,6 @@ class Responses:
         raise NotStoredError(response_id[:64])
 
     def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
-        """Read a body, in a thread of the intake."""
         del gone
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
         account.ignore(found.ignored)

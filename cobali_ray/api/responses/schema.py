@@ -135,8 +135,7 @@ class ResponsesBody(SampledBody):
     ]
     instructions: str | None = Field(None, description="A system message before the input.")
     max_output_tokens: int | None = Field(
-        None,
-        description="Most output tokens, reasoning included, limited to what fits into the context.",
+        None, description="Most output tokens, reasoning included, limited to what fits into the context."
     )
     tools: Annotated[
         Many[dict[str, Any]] | None,

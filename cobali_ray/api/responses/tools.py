@@ -143,7 +143,6 @@ def custom_input(arguments: str) -> str:
 
 
 def custom_arguments(text: str) -> str:
-    """Return the arguments of the function that a custom tool is to the model."""
     return orjson.dumps({CUSTOM_INPUT: text}).decode()
 
 
