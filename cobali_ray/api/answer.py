@@ -43,11 +43,19 @@ class Choice:
         return "".join(self.texts)
 
 
-class Answer(ABC):
-    """The body of one call's answer, as its choices grow."""
+class Writing:
+    """What an API writes of one call. Choices are named by their index."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
+        """Return why a choice ended, in the words of the API."""
+        return end.finish_reason
+
+
+class Answer(Writing, ABC):
+    """An answer in one piece, as its choices grow."""
 
     @abstractmethod
     def add(self, news: News) -> None:
@@ -56,10 +64,6 @@ class Answer(ABC):
     @abstractmethod
     def body(self, times: Times) -> Any:
         """Return the body; every choice has ended."""
-
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
-        """Return why a choice ended, in the words of the API."""
-        return end.finish_reason
 
 
 class Choices(Answer):

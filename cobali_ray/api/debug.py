@@ -12,35 +12,25 @@ from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account, account_of
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.openapi import errors
+from cobali_ray.api.openapi import errors, query
 from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.sse import SSE
 from cobali_ray.api.viewers import AT_FIRST, MOST_TICKS, Viewers
 
-_ENGINE: dict[str, Any] = {
-    "name": "engine",
-    "in": "query",
-    "description": "An engine's id, where there are several; else the first.",
-    "schema": {"type": "string"},
-}
+_ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
 OF_ENGINE: dict[str, Any] = {"parameters": [_ENGINE]}
 _TICKS: dict[str, Any] = {
     "parameters": [
         _ENGINE,
-        {
-            "name": "last",
-            "in": "query",
-            "description": "Most ticks, the newest ones.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
-        },
-        {
-            "name": "since",
-            "in": "query",
-            "description": "Only ticks with this id or a later one: `next` of the answer before.",
-            "schema": {"type": "integer", "minimum": 0, "default": 0},
-        },
+        query(
+            "last",
+            "Most ticks, the newest ones.",
+            **_WHOLE | {"minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
+        ),
+        query("since", "Only ticks with this id or a later one: `next` of the answer before.", **_WHOLE),
     ]
 }
 _EVENTS: dict[int | str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.openapi import READING, errors, takes
+from cobali_ray.api.openapi import READING, errors, post
 from cobali_ray.api.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.translate import check_tokens, priority_of
@@ -94,14 +94,7 @@ class Embeddings:
             ("/reranking", self.rerank, RerankBody),
             ("/v1/score", self.score, ScoreBody),
         ):
-            router.add_api_route(
-                path,
-                endpoint,
-                methods=["POST"],
-                response_model=None,
-                responses={200: OK, **errors(*READING, 504, 507)},
-                openapi_extra=takes(body),
-            )
+            post(router, path, endpoint, body, {200: OK, **errors(*READING, 504, 507)})
         return router
 
     async def embed(self, http: HttpRequest) -> Response:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -24,7 +24,7 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.images import in_order, shown, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.judges import Hearing
-from cobali_ray.api.openapi import content, errors, generation_responses, takes
+from cobali_ray.api.openapi import content, errors, generation_responses, post, query
 from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
@@ -86,16 +86,13 @@ class Prompted(NamedTuple):
     tokens: Sequence[int]
 
 
-_AFTER: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "after",
-            "in": "query",
-            "description": "The id of the last event that came; the header `Last-Event-ID` says the same.",
-            "schema": {"type": "integer", "minimum": 0, "default": 0},
-        }
-    ]
-}
+_AFTER = query(
+    "after",
+    "The id of the last event that came; the header `Last-Event-ID` says the same.",
+    type="integer",
+    minimum=0,
+    default=0,
+)
 
 
 class Generation:
@@ -109,25 +106,15 @@ class Generation:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["generation"])
-        for path, endpoint, body in (
-            ("/v1/chat/completions", self.chat, ChatBody),
-            ("/v1/completions", self.complete, CompletionBody),
-        ):
-            router.add_api_route(
-                path,
-                endpoint,
-                methods=["POST"],
-                response_model=None,
-                responses=generation_responses(),
-                openapi_extra=takes(body),
-            )
+        post(router, "/v1/chat/completions", self.chat, ChatBody, generation_responses())
+        post(router, "/v1/completions", self.complete, CompletionBody, generation_responses())
         router.get(
             "/v1/streams/{stream_id}",
             response_model=None,
             response_class=Response,
             responses=content("text/event-stream", "The events behind `after`, and those that come.")
             | errors(400, 401, 404, 500),
-            openapi_extra=_AFTER,
+            openapi_extra={"parameters": [_AFTER]},
         )(self.read_on)
         return router
 

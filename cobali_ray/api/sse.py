@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from cobali_ray.api.answer import Times, timings, usage
+from cobali_ray.api.answer import Times, Writing, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
@@ -26,17 +26,14 @@ def event(body: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-class Frames(ABC):
-    """The stream of one call, as one API writes it. Choices are named by their index."""
+class Frames(Writing, ABC):
+    """An answer as a stream."""
 
     media_type: ClassVar = SSE
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    @abstractmethod
-    def opening(self, index: int) -> bytes:
-        """Return what goes before the first text of a choice; may be empty."""
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 most have nothing to say there
+        """Return what goes before the first text of a choice."""
+        return b""
 
     @abstractmethod
     def say(self, news: News) -> bytes:
@@ -44,19 +41,14 @@ class Frames(ABC):
 
     @abstractmethod
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return what goes behind a choice; `stats` are those of all choices, where it is the last."""
+        """Return what goes behind a choice.
 
-    @abstractmethod
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return what goes behind all choices."""
+        `stats` are those of all choices, where it is the last: then the stream ends here.
+        """
 
     @abstractmethod
     def failure(self, fault: Fault) -> bytes:
         """Return how the stream says that it failed halfway, and its end."""
-
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
-        """Return why a choice ended, in the words of the API."""
-        return end.finish_reason
 
 
 class Chunks(Frames):
@@ -114,19 +106,19 @@ class Chunks(Frames):
         """Return the JSON of a choice that has ended."""
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the chunk with the finish reason; without a usage chunk, the last one has the timings."""
+        """Return the chunk with the finish reason, and at the end the counts, if wanted, and `[DONE]`.
+
+        Without a chunk of counts the last one has the timings.
+        """
         reason = orjson.dumps(self.finish_reason(index, end))
         wire = self._head + self.closing_choice(index, reason) + self._tail
-        if stats is not None and not self._call.include_usage:
-            wire += b',"timings":' + orjson.dumps(timings(stats, times))
-        return wire + b"}\n\n"
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return `[DONE]`, and before it, where it is asked for, the chunk that counts the tokens."""
+        if stats is None:
+            return wire + b"}\n\n"
+        timed = {"timings": timings(stats, times)}
         if not self._call.include_usage:
-            return DONE
-        counted = {"usage": usage(self._call, stats, self.n_reasoning), "timings": timings(stats, times)}
-        return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
+            return wire + b"," + orjson.dumps(timed)[1:] + b"\n\n" + DONE
+        counted = {"usage": usage(self._call, stats, self.n_reasoning)} | timed
+        return wire + b"}\n\n" + self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
 
     def failure(self, fault: Fault) -> bytes:
         return event(fault.body) + DONE

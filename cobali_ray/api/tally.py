@@ -98,6 +98,4 @@ class StreamWriter:
             wire.append(said)
             if end is not None and closes:
                 wire.append(self._frames.closing(index, end, stats if i == last else None, times))
-        if stats is not None:
-            wire.append(self._frames.ending(stats, times))
         return b"".join(wire)

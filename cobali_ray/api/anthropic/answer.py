@@ -204,15 +204,8 @@ class MessageFrames(Frames):
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
         usage = self._blocks.usage(end.stats, self._call.n_prompt)
-        return _wire(
-            [
-                *self._blocks.close(),
-                {"type": "message_delta", "delta": self._blocks.ending(end), "usage": usage},
-            ]
-        )
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        return _wire([{"type": "message_stop"}])
+        delta = {"type": "message_delta", "delta": self._blocks.ending(end), "usage": usage}
+        return _wire([*self._blocks.close(), delta, {"type": "message_stop"}])
 
     def failure(self, fault: Fault) -> bytes:
         return _wire([fault.body | {"type": "error"}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
@@ -13,7 +15,7 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.dialects import OVERLOADED
 from cobali_ray.api.fields import judge
 from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.openapi import errors, takes, tells
+from cobali_ray.api.openapi import errors, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
@@ -30,18 +32,10 @@ class Messages:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["messages"])
-        router.post(
-            "/v1/messages",
-            response_model=None,
-            responses=tells("text/event-stream") | errors(*READING, 504, 507, body=AnthropicErrorBody),
-            openapi_extra=takes(MessagesBody),
-        )(self.messages)
-        router.post(
-            "/v1/messages/count_tokens",
-            response_model=None,
-            responses=errors(*READING, body=AnthropicErrorBody),
-            openapi_extra=takes(CountBody),
-        )(self.count)
+        wrong = partial(errors, *READING, body=AnthropicErrorBody)
+        answers = tells("text/event-stream") | wrong(504, 507)
+        post(router, "/v1/messages", self.messages, MessagesBody, answers)
+        post(router, "/v1/messages/count_tokens", self.count, CountBody, wrong())
         return router
 
     async def messages(self, http: HttpRequest) -> Response:

@@ -70,9 +70,6 @@ class NativeFrames(Frames):
         self._n_said = [0] * len(call.requests)
         self._new_line = [False] * len(call.requests)
 
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 nothing goes before
-        return b""
-
     def say(self, news: News) -> bytes:
         index, text = news.choice, news.text
         tokens = [token for delta in news.deltas for token in delta.tokens]
@@ -99,10 +96,6 @@ class NativeFrames(Frames):
         told["tokens"] = []
         told["has_new_line"] = self._new_line[index]
         return event(_only(told, self._native.response_fields))
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        del stats, times
-        return b""
 
     def failure(self, fault: Fault) -> bytes:
         return event(fault.body)

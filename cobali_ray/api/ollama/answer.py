@@ -160,9 +160,6 @@ class Lines(Frames):
         super().__init__(call)
         self._talk = Talk(call, style)
 
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        return b""
-
     def say(self, news: News) -> bytes:
         """Return the lines of what a batch adds; logprobs go with the first."""
         said, logprobs = self._talk.take(news)
@@ -173,9 +170,6 @@ class Lines(Frames):
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
         return _wire(self._talk.last(Said(), end, times))
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        return b""
 
     def failure(self, fault: Fault) -> bytes:
         return _wire(fault.body)

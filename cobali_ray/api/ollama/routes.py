@@ -43,7 +43,7 @@ from cobali_ray.api.ollama.body import (
     OllamaModelBody,
 )
 from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
-from cobali_ray.api.openapi import READING, errors, get, takes, tells
+from cobali_ray.api.openapi import READING, errors, get, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import EmbeddingBody
 from cobali_ray.backend.port import Gone
@@ -106,7 +106,7 @@ class Ollama:
             ("/api/show", self.show, OllamaModelBody, wrong(*READING)),
         )
         for path, endpoint, body, responses in routes:
-            router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
+            post(router, path, endpoint, body, responses)
         get(router, "/api/tags", self.tags, responses=wrong(401, 500, 503))
         get(router, "/api/ps", self.running, responses=wrong(401, 500, 503))
         get(router, "/api/version", self.version, responses=wrong(401, 500))

@@ -113,11 +113,11 @@ class ResponseFrames(Frames):
         return self._framed(self._response.take(news))
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002
-        return self._framed(self._response.close())
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
+        wire = self._framed(self._response.close())
+        if stats is None:
+            return wire
         body = self._response.whole(self._response.output.bodies(), stats, times)
-        return self._framed([{"type": f"response.{body['status']}", "response": body}])
+        return wire + self._framed([{"type": f"response.{body['status']}", "response": body}])
 
     def failure(self, fault: Fault) -> bytes:
         error = {"code": fault.code or "server_error", "message": fault.message}

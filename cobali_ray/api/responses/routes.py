@@ -10,7 +10,7 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account
 from cobali_ray.api.body import parse
 from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.openapi import READING, errors, generation_responses, takes
+from cobali_ray.api.openapi import READING, errors, generation_responses, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.responses.frames import ID_PREFIX, ResponseAnswer, ResponseFrames
 from cobali_ray.api.responses.read import read
@@ -32,18 +32,8 @@ class Responses:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["responses"])
-        router.post(
-            "/v1/responses",
-            response_model=None,
-            responses=generation_responses(),
-            openapi_extra=takes(ResponsesBody),
-        )(self.create)
-        router.post(
-            "/v1/responses/input_tokens",
-            response_model=None,
-            responses=errors(*READING),
-            openapi_extra=takes(ResponsesBody),
-        )(self.count)
+        post(router, "/v1/responses", self.create, ResponsesBody, generation_responses())
+        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*READING))
         for method, path in KEPT:
             router.add_api_route(path, self.kept, methods=[method], include_in_schema=False)
         return router
