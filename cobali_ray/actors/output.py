@@ -321,6 +321,26 @@ class Workers:
         return self._cries[-1] if self._cries else ""
 
 
+class Steps:
+    """The steps of a start: each is shown while it goes on, then said with its seconds."""
+
+    def __init__(self, output: Output, now: Callable[[], float] = time.monotonic) -> None:
+        self._output, self._now = output, now
+        self._began_s = now()
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[Told]:
+        """Show `what` while inside, and how long it took once it is done; nothing of one that fails."""
+        began_s = self._now()
+        with self._output.working(what) as progress:
+            yield progress
+        self._output.say("start_step", step=what, seconds=round(self._now() - began_s, 3))
+
+    @property
+    def seconds(self) -> float:
+        return round(self._now() - self._began_s, 3)
+
+
 @contextlib.contextmanager
 def failing_as_event() -> Iterator[None]:
     """Where stdout is no terminal, tell there, too, why the server did not start.

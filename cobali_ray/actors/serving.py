@@ -4,7 +4,7 @@ HAProxy (`front.py`) in front of replicas whose user code runs in the main loop:
 128 streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
 
 Ray's node starts beside the fork server's imports; then Serve's controller, the front end and the app start
-concurrently (`steps.py` shows them). One timer bounds everything after Ray's own start, retries included. A
+concurrently (`Steps` shows them). One timer bounds everything after Ray's own start, retries included. A
 signal ends a start at once: a thread receives it (`signal.set_wakeup_fd`), because the main thread may be
 waiting in Ray's C++, kills what was started and ends the process.
 
@@ -57,10 +57,9 @@ from cobali_ray.actors.node import (
     temp_folder,
     watching_node,
 )
-from cobali_ray.actors.output import Apart, Output, Workers, open_output
+from cobali_ray.actors.output import Apart, Output, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
-from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.models.builtin import Progress

@@ -24,8 +24,15 @@ from cobali_ray.errors import Field, Path, dotted
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
-FEED = frozenset({"/debug/ticks", "/debug/stream"})
 """The status in the log where the client left before any answer; never sent."""
+FEED = frozenset({"/debug/ticks", "/debug/stream"})
+
+LOGGED = (
+    *("request_id", "method", "route", "model", "tenant", "status", "stream", "n_prompt", "n_cached"),
+    *("n_output", "finish_reasons", "intake_s", "queue_s", "ttft_s", "e2e_s", "http_s"),
+    *("tokens_per_second", "cancelled", "error"),
+)
+"""What a line has of a request, in this order."""
 
 log = structlog.get_logger("cobali_ray.api")
 
@@ -154,27 +161,8 @@ class Account:
 
     def write(self, http_s: float) -> None:
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
-        line: dict[str, Any] = {
-            "request_id": self.request_id,
-            "method": self.method,
-            "route": self.route,
-            "model": self.model,
-            "tenant": self.holder.tenant or None,
-            "status": status,
-            "stream": self.stream,
-            "n_prompt": self.n_prompt,
-            "n_cached": self.n_cached,
-            "n_output": self.n_output,
-            "finish_reasons": self.finish_reasons,
-            "intake_s": self.intake_s,
-            "queue_s": self.queue_s,
-            "ttft_s": self.ttft_s,
-            "e2e_s": self.e2e_s,
-            "http_s": round(http_s, 6),
-            "tokens_per_second": self.tokens_per_second,
-            "cancelled": self.cancelled,
-            "error": self.error,
-        }
+        line = {name: getattr(self, name, None) for name in LOGGED}
+        line |= {"tenant": self.holder.tenant or None, "status": status, "http_s": round(http_s, 6)}
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
         # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks

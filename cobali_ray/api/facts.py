@@ -237,15 +237,19 @@ def capabilities(card: ModelCard) -> Iterator[str]:
 
 def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any]:
     """Describe a model; how it is to be used is known once it has been loaded."""
+    root = model.names[0]
+    told = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "cobali",
+        "root": root,
+        "parent": root if name in model.adapters else None,
+    }
     with suppress(LoadingError):
         card = model.card
-        return {
-            "id": name,
-            "object": "model",
+        told |= {
             "created": card.created_s,
-            "owned_by": "cobali",
-            "root": card.model_id,
-            "parent": card.model_id if name in model.adapters else None,
             "max_model_len": card.n_ctx_slot,
             "capabilities": list(capabilities(card.under(name))),
             "architecture": {
@@ -254,18 +258,8 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             },
             "description": card.description,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
-            "status": status,
         }
-    root = model.names[0]
-    return {
-        "id": name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "cobali",
-        "root": root,
-        "parent": root if name in model.adapters else None,
-        "status": status,
-    }
+    return told | {"status": status}
 
 
 def _token_list(items: Iterable[Any], gone: Gone) -> bytes:

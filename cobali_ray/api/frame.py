@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.api.dialects import error_shape
-from cobali_ray.api.faults import Fault
+from cobali_ray.api.faults import Fault, error_shape
 from cobali_ray.api.ids import HEADER_BYTES, request_id_of
 from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.origins import Origins, is_loopback

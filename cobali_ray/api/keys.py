@@ -9,12 +9,12 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cobali_ray.api.salts import key_salt
 from cobali_ray.core.request import MAX_PRIORITY, MIN_PRIORITY
 from cobali_ray.errors import ConfigError
 
@@ -82,7 +82,7 @@ class Holder:
     tenant: str = ""
     terms: Terms = _FREE
     salt: str = ""
-    """Of the key; see salts.py."""
+    """Of the key: who may begin with its prefixes."""
 
 
 NOBODY = Holder()
@@ -150,3 +150,16 @@ def _shown(headers: Mapping[str, str]) -> list[str]:
     if scheme.lower() == "bearer":
         shown.append(token.strip())
     return [key for key in shown if key]
+
+
+# -- salts: who may begin with whose prefixes. An engine hears of these only, never of a key or a name.
+
+
+def key_salt(api_key: str) -> str:
+    """Return the salt of all that is asked with an API key; the same after every start."""
+    return blake2b(api_key.encode(), digest_size=16, person=b"cobali key").hexdigest()
+
+
+def own_salt(salt: str, of_key: str) -> str:
+    """Return the salt that a client's own is turned into: who has another key cannot name it."""
+    return blake2b(salt.encode(), digest_size=16, key=of_key.encode(), person=b"cobali salt").hexdigest()

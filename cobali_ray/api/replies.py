@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi import Response
@@ -33,17 +33,20 @@ def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-class Reply(Response):
+WritingT = TypeVar("WritingT", Answer, Frames)
+
+
+class Reply(Response, Generic[WritingT]):
     """An answer that asks the engine itself, so that its generator is closed whatever ends the request.
 
     Errors before the first byte leave `__call__` and become a proper HTTP status.
     """
 
     def __init__(
-        self, model: Model, call: Call, account: Account, written: Answer | Frames, clock: ApiClock
+        self, model: Model, call: Call, account: Account, writing: WritingT, *, clock: ApiClock
     ) -> None:
         super().__init__()
-        self._written = written
+        self._writing = writing
         self._model, self._call, self._account, self._clock = model, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
@@ -58,7 +61,7 @@ class Reply(Response):
             if (stats := self._tally.stats()) is not None:
                 self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
                 self._account.n_rows = n_prompt - self._call.n_prompt
-            self._account.settle(ends, n_tokens, times, reason=self._written.finish_reason)
+            self._account.settle(ends, n_tokens, times, reason=self._writing.finish_reason)
             if not self._tally.n_open:
                 self._model.observe("e2e_seconds", times.e2e_s)
 
@@ -78,37 +81,30 @@ class Reply(Response):
     async def _answer(self, events: Events, send: Send) -> None: ...
 
 
-class WholeReply(Reply):
+class WholeReply(Reply[Answer]):
     """One JSON body, once all choices have ended."""
-
-    def __init__(
-        self, model: Model, call: Call, account: Account, answer: Answer, *, clock: ApiClock
-    ) -> None:
-        super().__init__(model, call, account, answer, clock)
-        self._whole = answer
 
     async def _answer(self, events: Events, send: Send) -> None:
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
             for news in self._tally.sort(await next_batch(events), self._since_s()):
-                self._whole.add(news)
+                self._writing.add(news)
             if silent:
                 self._tell_first()
             self._tally.check()
-        body = orjson.dumps(self._whole.body(self._tally.times(self._since_s())))
+        body = orjson.dumps(self._writing.body(self._tally.times(self._since_s())))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
-class StreamReply(Reply):
+class StreamReply(Reply[Frames]):
     """A stream, at most one write per wake-up; the status waits for the first event."""
 
     def __init__(
         self, model: Model, call: Call, account: Account, frames: Frames, *, clock: ApiClock
     ) -> None:
-        super().__init__(model, call, account, frames, clock)
-        self._frames = frames
+        super().__init__(model, call, account, frames, clock=clock)
         self._writer = StreamWriter(call, frames, self._tally)
 
     async def _answer(self, events: Events, send: Send) -> None:
@@ -117,7 +113,7 @@ class StreamReply(Reply):
             first = self._writer.write(await next_batch(events), self._since_s())
         self._tell_first()
         self._tally.check()
-        headers = [(b"content-type", self._frames.media_type), *STREAM_HEADERS]
+        headers = [(b"content-type", self._writing.media_type), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._writes(first, events)) as writes:
             async for wire in writes:
@@ -136,7 +132,7 @@ class StreamReply(Reply):
                 wire = self._writer.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self._frames.failure(self._account.blame(error))
+            yield self._writing.failure(self._account.blame(error))
 
 
 async def next_batch(events: Events) -> list[Event]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.salts import MOST_CHARS
 from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 
 MAX_BIASES = 4096
@@ -21,6 +20,8 @@ MAX_INPUTS = 2048
 """Texts of one request for vectors, or for scores, as OpenAI has it."""
 
 MAX_ADAPTERS = 256
+
+MAX_SALT_CHARS = 256
 
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
@@ -224,7 +225,7 @@ class SampledBody(Shape):
         str | None,
         Field(
             min_length=1,
-            max_length=MOST_CHARS,
+            max_length=MAX_SALT_CHARS,
             description="Share computed prefixes only with requests of the same key and the same salt.",
         ),
     ] = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cobali_ray.api.answer import Times
-from cobali_ray.api.pace import Pace
+from cobali_ray.api.answer import Pace, Times
 from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News

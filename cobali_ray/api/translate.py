@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cobali_ray.api.keys import NOBODY, Holder, Terms
+from cobali_ray.api.keys import NOBODY, Holder, Terms, own_salt
 from cobali_ray.api.params import (
     NO_LIMIT,
     adapter_of,
@@ -20,7 +20,6 @@ from cobali_ray.api.params import (
     wants_recording,
     wants_usage,
 )
-from cobali_ray.api.salts import own_salt
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words

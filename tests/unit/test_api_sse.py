@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import timings, usage
+from cobali_ray.api.answer import Pace, timings, usage
 from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
-from cobali_ray.api.pace import Pace
 from cobali_ray.api.sse import ChatFrames, CompletionFrames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames
+from cobali_ray.api.anthropic.answer import Message
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
 from cobali_ray.api.body import parse
-from cobali_ray.api.dialects import OVERLOADED
+from cobali_ray.api.faults import OVERLOADED
 from cobali_ray.api.fields import judge
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.openapi import errors, post, tells
@@ -20,7 +20,7 @@ from cobali_ray.api.replies import json_response
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 
-MESSAGES = Dialect("msg_", MessageFrames, MessageAnswer)
+MESSAGES = Dialect("msg_", Message, Message)
 READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
 
 

@@ -55,20 +55,61 @@ def response(said: Said) -> dict[str, Any]:
     return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
-class Talk:
-    """One answer's state."""
+class Talk(Frames, Answer):
+    """One answer, as a stream of objects, one a line, or as one object."""
 
-    def __init__(self, call: Call, style: Style) -> None:
-        self._call, self._style = call, style
+    media_type = NDJSON
+
+    def __init__(self, call: Call, *, style: Style) -> None:
+        super().__init__(call)
+        self._style = style
         self._head = {"model": style.model or call.model, "created_at": when(call.created)}
-        turns = turns_of(call.speech, call.call_id, 1)
-        self._turn = turns[0] if turns else None
+        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
         self._name = ""
         self._arguments: list[str] = []
         """Of the call that is being written: it is told when it is whole."""
         self._tokens: list[int] = []
+        self._said: list[Said] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._end: End
 
-    def take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
+    # -- as one object
+
+    def add(self, news: News) -> None:
+        said, logprobs = self._take(news)
+        self._said += said
+        self._logprobs += chat_logprob_items(logprobs)
+        if news.end is not None:
+            self._end = news.end
+
+    def body(self, times: Times) -> Any:
+        said = Said(
+            "".join(one.content for one in self._said),
+            "".join(one.thinking for one in self._said),
+            tuple(call for one in self._said for call in one.calls),
+        )
+        told = self._last(said, self._end, times)
+        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
+
+    # -- as lines
+
+    def say(self, news: News) -> bytes:
+        """Return the lines of what a batch adds; logprobs go with the first."""
+        said, logprobs = self._take(news)
+        if logprobs and not said:
+            said = [Said()]
+        lines = [self._line(one, () if i else logprobs) for i, one in enumerate(said)]
+        return b"".join(map(_wire, lines))
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+        return _wire(self._last(Said(), end, times))
+
+    def failure(self, fault: Fault) -> bytes:
+        return _wire(fault.body)
+
+    # -- both
+
+    def _take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
         if self._style.with_context:
             for delta in news.deltas:
                 self._tokens += delta.tokens
@@ -93,25 +134,27 @@ class Talk:
                     found.append(Said(calls=(call,)))
         return found, logprobs
 
-    def line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
+    def _line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
         told = self._head | self._style.say(said) | {"done": False}
         return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
-    def last(self, said: Said, end: End | None, times: Times) -> dict[str, Any]:
+    def _last(self, said: Said, end: End, times: Times) -> dict[str, Any]:
         """Return how the answer ended, with what is said at last."""
-        told: dict[str, Any] = self._head | self._style.say(said) | {"done": True}
-        if end is None:
-            return told
         stats = end.stats
-        told |= {
-            "done_reason": end.finish_reason,
-            "total_duration": nanoseconds(times.e2e_s),
-            "load_duration": 0,
-            "prompt_eval_count": stats.n_prompt,
-            "prompt_eval_duration": nanoseconds(stats.prefill_s),
-            "eval_count": stats.n_output,
-            "eval_duration": nanoseconds(stats.decode_s),
-        }
+        told: dict[str, Any] = (
+            self._head
+            | self._style.say(said)
+            | {
+                "done": True,
+                "done_reason": end.finish_reason,
+                "total_duration": nanoseconds(times.e2e_s),
+                "load_duration": 0,
+                "prompt_eval_count": stats.n_prompt,
+                "prompt_eval_duration": nanoseconds(stats.prefill_s),
+                "eval_count": stats.n_output,
+                "eval_duration": nanoseconds(stats.decode_s),
+            }
+        )
         if self._style.with_context and not self._call.requests[0].images:  # those are no tokens
             told["context"] = [*self._call.requests[0].prompt, *self._tokens]
         return told
@@ -123,56 +166,6 @@ def when(unix_s: int) -> str:
 
 def nanoseconds(seconds: float | None) -> int:
     return round((seconds or 0.0) * 1e9)
-
-
-class WholeTalk(Answer):
-    """The answer in one object."""
-
-    def __init__(self, call: Call, *, style: Style) -> None:
-        super().__init__(call)
-        self._talk = Talk(call, style)
-        self._said: list[Said] = []
-        self._logprobs: list[dict[str, Any]] = []
-        self._end: End | None = None
-
-    def add(self, news: News) -> None:
-        said, logprobs = self._talk.take(news)
-        self._said += said
-        self._logprobs += chat_logprob_items(logprobs)
-        self._end = news.end
-
-    def body(self, times: Times) -> Any:
-        said = Said(
-            "".join(one.content for one in self._said),
-            "".join(one.thinking for one in self._said),
-            tuple(call for one in self._said for call in one.calls),
-        )
-        told = self._talk.last(said, self._end, times)
-        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
-
-
-class Lines(Frames):
-    """The answer as a stream of objects, one a line."""
-
-    media_type = NDJSON
-
-    def __init__(self, call: Call, *, style: Style) -> None:
-        super().__init__(call)
-        self._talk = Talk(call, style)
-
-    def say(self, news: News) -> bytes:
-        """Return the lines of what a batch adds; logprobs go with the first."""
-        said, logprobs = self._talk.take(news)
-        if logprobs and not said:
-            said = [Said()]
-        lines = [self._talk.line(one, () if i else logprobs) for i, one in enumerate(said)]
-        return b"".join(map(_wire, lines))
-
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        return _wire(self._talk.last(Said(), end, times))
-
-    def failure(self, fault: Fault) -> bytes:
-        return _wire(fault.body)
 
 
 def _wire(told: dict[str, Any]) -> bytes:

@@ -40,6 +40,10 @@ REFUSED_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "penalize_newline": (True,),
     "tfs_z": (1,),
 }
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+)
 IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """What images of a kind begin with in base64."""
 
@@ -147,15 +151,8 @@ def _shared(body: AskedBody) -> dict[str, Any]:
         "max_tokens": n_most if n_most > 0 else None,
         "seed": None if options.seed is None or options.seed < 0 else options.seed,
         "stop": list(options.stop),
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "typical_p": options.typical_p,
-        "repeat_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
         "response_format": _format(body.format),
+        **{name: getattr(options, name) for name in SAMPLING},
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -24,10 +24,9 @@ from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.intake import Intake, Source, asked_model, source_of
 from cobali_ray.api.ollama.answer import (
     NDJSON,
-    Lines,
     Said,
     Style,
-    WholeTalk,
+    Talk,
     chat_message,
     many_vectors,
     one_vector,
@@ -71,13 +70,6 @@ class _Moves(Exception):  # noqa: N818 it asks for something, and nothing is wro
     def __init__(self, model: Model, asked: AskedBody, told: dict[str, Any]) -> None:
         super().__init__(model)
         self.model, self.asked, self.told = model, asked, told
-
-
-class Found(NamedTuple):
-    """What /api/show tells of."""
-
-    source: Source
-    model: Model
 
 
 class Ollama:
@@ -250,12 +242,12 @@ class Ollama:
         account.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
         return name
 
-    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> Found:
+    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> tuple[Source, Model]:
         del gone
         body = parse(OllamaModelBody, raw)
         account.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
         name = self._name(body.model or body.name)
-        return Found(source_of(self._fleet, name, account), self._fleet.find(name))
+        return source_of(self._fleet, name, account), self._fleet.find(name)
 
     def _name(self, asked: str | None) -> str | None:
         """Return the name under which a model is served: Ollama's clients add a tag to names without one."""
@@ -269,27 +261,27 @@ class Ollama:
 
 
 def _dialect(style: Style) -> Dialect:
-    return Dialect("ollama-", partial(Lines, style=style), partial(WholeTalk, style=style))
+    talk = partial(Talk, style=style)
+    return Dialect("ollama-", talk, talk)
 
 
 def _listed(name: str, model: Model) -> dict[str, Any]:
     """Describe a model under a name; sizes are not known here."""
     tagged = name if ":" in name else name + LATEST
-    told: dict[str, Any] = {"name": tagged, "model": tagged, "size": 0, "size_vram": 0}
+    card, known = None, name
     with suppress(LoadingError):
         card = model.card.under(name)
         known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
-        return told | {
-            "modified_at": when(card.created_s),
-            "digest": sha256(known.encode()).hexdigest(),
-            "details": _details(card),
-            "context_length": card.n_ctx_slot,
-        }
-    return told | {
-        "modified_at": when(0),
-        "digest": sha256(name.encode()).hexdigest(),
-        "details": _details(None),
+    told = {
+        "name": tagged,
+        "model": tagged,
+        "size": 0,
+        "size_vram": 0,
+        "modified_at": when(card.created_s if card else 0),
+        "digest": sha256(known.encode()).hexdigest(),
+        "details": _details(card),
     }
+    return told | ({"context_length": card.n_ctx_slot} if card else {})
 
 
 def _details(card: ModelCard | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cobali_ray.api.body import parse
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.openapi import READING, errors, generation_responses, post
 from cobali_ray.api.replies import json_response
-from cobali_ray.api.responses.frames import ID_PREFIX, ResponseAnswer, ResponseFrames
+from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
 from cobali_ray.api.responses.read import read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.backend.port import Gone
@@ -56,6 +56,5 @@ class Responses:
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
         account.ignore(found.ignored)
         account.named = found.named
-        written = found.written
-        dialect = Dialect(ID_PREFIX, partial(ResponseFrames, written), partial(ResponseAnswer, written))
-        return Asked(found.chat, dialect)
+        writer = partial(ResponseWriter, found.written)
+        return Asked(found.chat, Dialect(ID_PREFIX, writer, writer))
