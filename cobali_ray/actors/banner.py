@@ -18,10 +18,7 @@ UNITS: Final = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> RenderableType:
-    """Return the facts of the event `ready` for a terminal of this width.
-
-    `models` are those of `model_facts`, one for each engine; `command` is how this program is called.
-    """
+    """Return the facts of the event `ready`, with those of models, for a terminal this wide."""
     models: Sequence[Mapping[str, Any]] = facts["models"]
     head = Text.assemble((f"cobali_ray {__version__}", "bold"), f" is ready after {facts['seconds']:.1f} s")
     lines: list[RenderableType] = [

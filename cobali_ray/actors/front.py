@@ -154,10 +154,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
 
 
 def speaking_json(binary: str, folder: Path) -> str:
-    """Make a copy of HAProxy in `folder` that says in JSON what it cannot read; return its path.
-
-    If there is nothing to change, or the copy does not run, that is the path of the original.
-    """
+    """Return a copy in `folder` that says in JSON what it cannot read; `binary`, if that does not run."""
     original = Path(binary)
     content = original.read_bytes()
     if (changed := in_json(content)) == content:
@@ -240,11 +237,7 @@ def page_paths(folder: Path) -> dict[int, Path]:
 
 
 def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
-    """Return the configuration of HAProxy as `cobali serve` runs it; what is mended already stays.
-
-    Raises:
-        FrontEndError: Ray writes it differently than it did.
-    """
+    """Return the configuration that we want. Raises FrontEndError where Ray writes it otherwise."""
     if text.startswith(_MARK):
         return text
     config = _Config(text)
@@ -302,10 +295,7 @@ def _write_pages(folder: Path) -> None:
 
 
 def in_json(binary: bytes) -> bytes:
-    """Return HAProxy's binary with answers in the API's shape in the place of its own pages, of their length.
-
-    One that has other pages than expected stays as it is.
-    """
+    """Return HAProxy's binary with answers in the API's shape, of the length of its own pages."""
     for status, message in UNREADABLE.items():
         kind, code, _ = ERRORS[status]
         pages = re.findall(rb"HTTP/1\.1 %d [^\0]*</html>\n" % status, binary)

@@ -47,10 +47,7 @@ def end(pids: Iterable[int]) -> None:
 
 
 def end_all(find: Callable[[], set[int]]) -> set[int]:
-    """Kill what `find` returns until it finds nothing more, and return what that was.
-
-    What Linux does not end within `END_S`, in a call that cannot be broken off, is left to it.
-    """
+    """Kill what `find` returns until it finds nothing more, at most for `END_S`; return what that was."""
     ended = set[int]()
     for _ in range(round(END_S / POLL_S)):
         if not (found := find()):

@@ -113,10 +113,7 @@ def draws_alike() -> bool:
 
 
 def listen_on(host: str) -> None:
-    """Have Serve's gRPC server of this replica, which starts later, listen on this address alone.
-
-    Serve itself has it listen on all addresses of the machine.
-    """
+    """Have Serve's gRPC server of this replica, which starts later, listen on this address alone."""
     replica = _having("ray.serve._private.replica", "add_port_to_grpc_server")
     listen, place = replica.add_port_to_grpc_server, f"[{host}]" if ":" in host else host
 

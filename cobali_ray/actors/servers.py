@@ -211,7 +211,7 @@ def _ports(found: list[Listener]) -> Table:
 
 
 def _fitted(table: Table, width: int) -> Table:
-    """Return the table, or, where it is too wide for a narrow terminal, a block of lines for each row."""
+    """Return the table, or where that is too wide a block of lines for each row."""
     if width >= NARROW or Console(width=NARROW, markup=False).measure(table).maximum <= width:
         return table
     blocks = Table.grid(padding=(0, 2, 0, 0))

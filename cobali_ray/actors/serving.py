@@ -296,10 +296,7 @@ def _import_serve() -> None:
 
 
 def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: str = LOOPBACK) -> bool:
-    """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported.
-
-    Says whether HAProxy, which not every platform has, is the front end.
-    """
+    """Set the flags of Ray and of Serve, but for exported ones; say whether HAProxy is the front end."""
     for name, value in RAY_FLAGS.items():
         environ.setdefault(name, value)
     try:

@@ -131,10 +131,7 @@ class Account:
         *,
         reason: Callable[[int, End], str | None],
     ) -> None:
-        """Note how and when the choices ended; where one did not, count the tokens seen.
-
-        `reason` says why one of them ended, in the words of the API.
-        """
+        """Note how and when the choices ended; where one did not, count the tokens seen."""
         self.ttft_s = times.ttft_s
         closed = [end for end in ends if end is not None]
         reasons = [reason(i, end) for i, end in enumerate(ends) if end is not None]

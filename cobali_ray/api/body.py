@@ -92,10 +92,7 @@ class _Unpacker:
         return self._unpack.eof
 
     def take(self, piece: bytes, most_bytes: int) -> bytes:
-        """Return what a piece unpacks to, at most `most_bytes`: a few bytes can become gigabytes.
-
-        Raises MalformedBodyError.
-        """
+        """Return at most `most_bytes` of what a piece unpacks to, of gigabytes. Raises MalformedBodyError."""
         found = list[bytes]()
         try:
             while piece and most_bytes > 0:
@@ -212,10 +209,7 @@ def _weight_outside_texts(raw: bytes) -> int:
 
 
 def model_of(shape: type[ShapeT], value: dict[str, Any], where: Path = ()) -> ShapeT:
-    """Return a JSON object as its model; `where` is its place in the body.
-
-    Raises MalformedBodyError or InvalidParameterError.
-    """
+    """Return a JSON object, of this place in the body, as its model. Raises BadRequestError."""
     if len(value) > MAX_FIELDS:
         raise MalformedBodyError(f"{dotted(where) or 'it'} has more than {MAX_FIELDS} fields")
     try:

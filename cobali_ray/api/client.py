@@ -50,10 +50,7 @@ class EngineClient(Protocol):
         """Return what `/metrics` shows: the engine's counters while it is there, and whether it is."""
 
     async def ticks(self, *, last: int, since: int = 0, before: int | None = None) -> TickFeed:
-        """Return the newest `last` of the ticks `since .. before` and the requests of that time.
-
-        Raises LoadingError while the engine cannot be reached.
-        """
+        """Return the newest `last` of the ticks `since .. before` and their requests. Raises LoadingError."""
 
     async def cache(self) -> CacheView:
         """Return what slots and host memory hold. Raises LoadingError while the engine cannot be reached."""
@@ -62,10 +59,7 @@ class EngineClient(Protocol):
         """Save, restore or erase a slot. Raises BadRequestError."""
 
     async def load(self) -> None:
-        """Load the model, unless it is there, and learn what it is.
-
-        Raises NoRoomError, ModelTooLargeError, LoadingError if the engine goes away, or why it cannot be.
-        """
+        """Load the model, unless it is there, and learn what it is. Raises why it cannot be."""
 
     async def unload(self) -> None:
         """Give its memory back. Raises ModelBusyError while requests are open."""

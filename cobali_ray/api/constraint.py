@@ -29,10 +29,7 @@ class Constraint(NamedTuple):
 
 
 def constraint_of(body: GenerationBody) -> Constraint | None:
-    """Return what the answer must look like, whichever field says so; None where none does.
-
-    Raises InvalidParameterError where two fields say so, and UnsupportedParameterError.
-    """
+    """Return what the answer must look like. Raises InvalidParameterError where two fields say so."""
     found = list(_constraints(body))
     if len(found) > 1:
         first, second = found[0].path, found[1].path

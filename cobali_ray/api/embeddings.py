@@ -279,10 +279,7 @@ def _tokens(
 
 
 class VectorsReply(Response):
-    """An answer that asks the engine itself, so that the request ends with whatever ends the answer.
-
-    Errors before the first byte leave `__call__` and become a proper HTTP status.
-    """
+    """An answer that asks the engine itself, as `Reply` does."""
 
     def __init__(self, model: Model, job: Job, account: Account, clock: ApiClock) -> None:
         super().__init__()

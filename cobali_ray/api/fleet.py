@@ -145,12 +145,7 @@ class Fleet:
             model.dispatch = dispatch
 
     def find(self, asked: str | None) -> Model:
-        """Return the model that a client asks for; it need not say which if there is but one.
-
-        Raises:
-            UnknownModelError: nothing of this name is served.
-            InvalidParameterError: there are several, and none was named.
-        """
+        """Return a model by name; by none if there is one. Raises UnknownModelError, InvalidParameterError."""
         if asked is None:
             if len(self.models) == 1:
                 return self.models[0]

@@ -51,10 +51,7 @@ class Hearing:
         self._open: list[Case] = []
 
     def judge(self, case: Case) -> Verdict:
-        """Return the verdict, or a stand-in until `close`.
-
-        Schemas are offered together with a grammar made of theirs, which is to be judged at once too.
-        """
+        """Return the verdict; until `close` a stand-in, for a schema a grammar to be judged at once too."""
         if (verdict := self._known(case)) is not None:
             return verdict
         self._open.append(case)

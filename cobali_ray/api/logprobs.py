@@ -99,11 +99,7 @@ class PromptLogprobs:
 
 
 class WholeLogprobs:
-    """The logprobs of a choice that is answered in one piece, encoded as they come.
-
-    A long answer with 20 alternatives has a hundred thousand of them: all at once, at its end, they would
-    hold the event loop.
-    """
+    """The logprobs of a whole choice, encoded as they come: at its end they would hold the event loop."""
 
     def __init__(self, kind: ChatLogprobs | CompletionLogprobs) -> None:
         self._kind = kind

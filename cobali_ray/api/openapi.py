@@ -104,10 +104,7 @@ def generation_responses() -> Responses:
 
 
 def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
-    """Make the document true: add the schemas that `post` and `errors` point to, and how keys are shown.
-
-    `keyed`: keys are asked for. `is_open` says of a path that it wants none.
-    """
+    """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are shown."""
     made = app.openapi
 
     @cache  # it takes tens of milliseconds, and the event loop belongs to all

@@ -26,10 +26,7 @@ def sampling_of(
     n_logprobs: int | None,
     bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> SamplingParams:
-    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError.
-
-    `bad_words` are those of the body, as tokens.
-    """
+    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError."""
     asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
     if (penalty := _repetition_penalty(body)) is not None:
         asked["repetition_penalty"] = penalty
@@ -111,10 +108,7 @@ def prompt_logprobs(body: GenerationBody) -> int | None:
 
 
 def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> None:
-    """Raise InvalidParameterError where an answer would hold too many logprobs of prompts.
-
-    `n_tokens` of the prompts of all answers have `n_each` values.
-    """
+    """Raise InvalidParameterError where an answer would hold too many logprobs of prompts."""
     if n_tokens * n_each > MAX_PROMPT_VALUES:
         param = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
         message = (
@@ -138,10 +132,7 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
 
 
 def asked_max_tokens(body: GenerationBody) -> int | None:
-    """Return the answer's length limit as the client gave it, under either name; None if it did not.
-
-    NO_LIMIT: as many as fit.
-    """
+    """Return the answer's length limit under either name, which may be NO_LIMIT; None if there is none."""
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidParameterError(

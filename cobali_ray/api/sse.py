@@ -41,10 +41,7 @@ class Frames(Writing, ABC):
 
     @abstractmethod
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return what goes behind a choice.
-
-        `stats` are those of all choices, where it is the last: then the stream ends here.
-        """
+        """Return what goes behind a choice; behind the last, with the `stats` of all, also the stream's end."""
 
     @abstractmethod
     def failure(self, fault: Fault) -> bytes:
@@ -106,10 +103,7 @@ class Chunks(Frames):
         """Return the JSON of a choice that has ended."""
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the chunk with the finish reason, and at the end the counts, if wanted, and `[DONE]`.
-
-        Without a chunk of counts the last one has the timings.
-        """
+        """Return the chunk with the finish reason; behind the last also counts, if wanted, and `[DONE]`."""
         reason = orjson.dumps(self.finish_reason(index, end))
         wire = self._head + self.closing_choice(index, reason) + self._tail
         if stats is None:

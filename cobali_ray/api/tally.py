@@ -76,10 +76,7 @@ class StreamWriter:
         self._opened = [False] * len(call.requests)
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
-        """Return what a batch adds to the stream; after the last end this includes how the stream closes.
-
-        `now_s` is how long ago the HTTP request arrived.
-        """
+        """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
         if not batch:
             return b""
         news = list(self._tally.sort(batch, now_s))

@@ -161,10 +161,7 @@ def completion_call(
     origin: Origin,
     echo_starts: Sequence[int] = (),
 ) -> Call:
-    """Return the call of a completion; `echoes` has one text per prompt, empty where none is wanted.
-
-    `echo_starts` has a number for each if logprobs come with them; see `Call`.
-    """
+    """Return the call of a completion; for `echoes` and `echo_starts`, one per prompt, see `Call`."""
     call = _call(body, prompts, echoes, completion_logprobs(body), origin)
     starts = tuple([start for start in echo_starts for _ in range(call.n)])
     return replace(call, echo_starts=starts) if starts else call

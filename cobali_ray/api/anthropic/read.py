@@ -324,10 +324,7 @@ def _choice(body: CountBody) -> dict[str, Any]:
 
 
 def _thinking(body: CountBody) -> dict[str, Any]:
-    """Return whether the model reasons: only if it is asked to.
-
-    The names are those that chat templates have for it; they look at no others.
-    """
+    """Return whether the model reasons, only if it is asked to, by the names that templates have for it."""
     thinking = body.thinking
     thinks = thinking is not None and thinking.thinks
     fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}}
