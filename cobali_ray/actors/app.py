@@ -10,7 +10,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import INGRESS, ForIngress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
@@ -40,7 +40,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     if settings.api.api_keys_file is not None:
         read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
     found, version = places(settings), versions(settings, listens)
-    shares = gpu_shares(found, _gpus())
+    n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
+    shares = gpu_shares(found, n_gpus)
     engines = [
         _as(
             serve.deployment(
@@ -58,6 +59,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         ).bind(place.settings, place.engine_id)
         for place in found
     ]
+    told = ForIngress(settings.api, settings.server, listens)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name=INGRESS,
@@ -68,13 +70,9 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings, listens))
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), told)
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
     """Give a deployment a version; Serve's own is another one whenever something is deployed."""
     return deployment.options(version=version, _internal=True)
-
-
-def _gpus() -> int:
-    return int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0

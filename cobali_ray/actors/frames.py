@@ -21,7 +21,7 @@ class Frames:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take a piece; return the messages that are whole now. Raises InternalError: the stream is broken."""
+        """Take a piece; return the messages that are whole now. Raises InternalError where it is broken."""
         self._rest += data
         messages, begin = [], _HEADER_BYTES
         while len(self._rest) >= begin:

@@ -164,14 +164,15 @@ class _Server:
                         self._apart.undo()
                     self._start(settings, steps, running)
                     started = True
-                    ready = _ready_facts(settings)
+                    models = [_model_facts(place) for place in places(settings)]
                 self._output.say(
                     "ready",
                     seconds=steps.seconds,
                     url=self._url,
                     logs=logs_folder(),
                     everywhere=reached_at(self._host) != self._host,
-                    **ready,
+                    models=models,
+                    needs_key=bool(settings.api.api_keys or settings.api.api_keys_file),
                 )
                 settings = self._until_stopped(settings, wishes)
             stopping_s = time.monotonic()
@@ -362,13 +363,6 @@ def _wait_ready(
             if now() > until_s and (words := last_words(folder)):
                 raise StartError("HAProxy", words)
             pause(POLL_S)
-
-
-def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
-    return {
-        "models": [_model_facts(place) for place in places(settings)],
-        "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
-    }
 
 
 def _model_facts(place: Place) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.answer import SSE
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.openapi import errors, query
 from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
-from cobali_ray.api.sse import SSE
 from cobali_ray.api.viewers import AT_FIRST, MOST_TICKS, Viewers
 
 _ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")

@@ -145,7 +145,7 @@ class Fleet:
             model.dispatch = dispatch
 
     def find(self, asked: str | None) -> Model:
-        """Return a model by name; by none if there is one. Raises UnknownModelError, InvalidParameterError."""
+        """Return the model asked for, or the only one. Raises UnknownModelError, InvalidParameterError."""
         if asked is None:
             if len(self.models) == 1:
                 return self.models[0]

@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.answer import Answer, ChatAnswer, CompletionAnswer
+from cobali_ray.api.answer import Writer
 from cobali_ray.api.body import parse
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
@@ -29,7 +29,7 @@ from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
+from cobali_ray.api.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
     Call,
@@ -55,17 +55,14 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import ApiSettings
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
-
 
 class Dialect(NamedTuple):
     id_prefix: str
-    frames: Callable[[Call], Frames]
-    answer: Callable[[Call], Answer]
+    writer: Callable[[Call], Writer]
 
 
-CHAT = Dialect("chatcmpl-", ChatFrames, ChatAnswer)
-COMPLETION = Dialect("cmpl-", CompletionFrames, CompletionAnswer)
+CHAT = Dialect("chatcmpl-", ChatWriter)
+COMPLETION = Dialect("cmpl-", CompletionWriter)
 
 
 class Asked(NamedTuple):
@@ -124,7 +121,7 @@ class Generation:
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
-        return await self.answer(http, self._read_completion)
+        return await self.answer(http, partial(self._read_own, CompletionBody, COMPLETION))
 
     async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
         """Resume a resumable stream after the last event received."""
@@ -153,18 +150,22 @@ class Generation:
 
     def read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
         """Read the body of a chat as OpenAI has it."""
-        del gone
-        return Asked(self._judged(account, parse(ChatBody, raw)), CHAT)
+        return self._read_own(ChatBody, CHAT, account, raw, gone)
 
-    def _read_completion(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read_own(
+        self,
+        shape: type[ChatBody | CompletionBody],
+        dialect: Dialect,
+        account: Account,
+        raw: bytes,
+        gone: Gone,
+    ) -> Asked:
         del gone
-        return Asked(self._judged(account, parse(CompletionBody, raw)), COMPLETION)
-
-    def _judged(self, account: Account, body: BodyT) -> BodyT:
+        body = parse(shape, raw)
         account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
-        return body
+        return Asked(body, dialect)
 
     def _read(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Asked, Source]:
         account.named = dotted  # a body may be read again
@@ -322,8 +323,8 @@ class Generation:
     def _reply(self, call: Call, account: Account, dialect: Dialect) -> Response:
         model = self._fleet.find(call.model)
         if not call.stream:
-            return WholeReply(model, call, account, dialect.answer(call), clock=self._clock)
-        reply = StreamReply(model, call, account, dialect.frames(call), clock=self._clock)
+            return WholeReply(model, call, account, dialect.writer(call), clock=self._clock)
+        reply = StreamReply(model, call, account, dialect.writer(call), clock=self._clock)
         if call.resumable and self._streams.has_room(account.holder.tenant):
             return RecordedReply(self._streams, call.call_id, reply, account)
         if call.resumable:

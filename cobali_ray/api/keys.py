@@ -62,6 +62,10 @@ class _Entry(Terms):
         return self
 
     @property
+    def terms(self) -> Terms:
+        return Terms(**{name: getattr(self, name) for name in Terms.model_fields})
+
+    @property
     def digest(self) -> bytes:
         return bytes.fromhex(self.key_sha256) if self.key_sha256 else _digest(self.key or "")
 
@@ -129,14 +133,10 @@ def parse(text: str) -> Ring:
         mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark else ""
         raise ConfigError("api_keys_file", f"is not valid YAML{where}") from None
-    ring = Ring(tuple((e.digest, name, Terms(**_terms(e))) for name, e in file.keys.items()))
+    ring = Ring(tuple((e.digest, name, e.terms) for name, e in file.keys.items()))
     if len({digest for digest, _, _ in ring.holders}) < len(ring.holders):
         raise ConfigError("api_keys_file", "two names have the same key")
     return ring
-
-
-def _terms(entry: _Entry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in Terms.model_fields}
 
 
 def _digest(key: str) -> bytes:

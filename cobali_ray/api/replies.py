@@ -5,18 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Answer, prompt_tokens
+from cobali_ray.api.answer import Writer, prompt_tokens
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import Events, events_of, unless_gone
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Event
@@ -33,20 +32,17 @@ def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-WritingT = TypeVar("WritingT", Answer, Frames)
-
-
-class Reply(Response, Generic[WritingT]):
+class Reply(Response):
     """An answer that asks the engine itself, so that its generator is closed whatever ends the request.
 
     Errors before the first byte leave `__call__` and become a proper HTTP status.
     """
 
     def __init__(
-        self, model: Model, call: Call, account: Account, writing: WritingT, *, clock: ApiClock
+        self, model: Model, call: Call, account: Account, writer: Writer, *, clock: ApiClock
     ) -> None:
         super().__init__()
-        self._writing = writing
+        self._writer = writer
         self._model, self._call, self._account, self._clock = model, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
@@ -61,7 +57,7 @@ class Reply(Response, Generic[WritingT]):
             if (stats := self._tally.stats()) is not None:
                 self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
                 self._account.n_rows = n_prompt - self._call.n_prompt
-            self._account.settle(ends, n_tokens, times, reason=self._writing.finish_reason)
+            self._account.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
             if not self._tally.n_open:
                 self._model.observe("e2e_seconds", times.e2e_s)
 
@@ -81,39 +77,39 @@ class Reply(Response, Generic[WritingT]):
     async def _answer(self, events: Events, send: Send) -> None: ...
 
 
-class WholeReply(Reply[Answer]):
+class WholeReply(Reply):
     """One JSON body, once all choices have ended."""
 
     async def _answer(self, events: Events, send: Send) -> None:
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
             for news in self._tally.sort(await next_batch(events), self._since_s()):
-                self._writing.add(news)
+                self._writer.add(news)
             if silent:
                 self._tell_first()
             self._tally.check()
-        body = orjson.dumps(self._writing.body(self._tally.times(self._since_s())))
+        body = orjson.dumps(self._writer.body(self._tally.times(self._since_s())))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
-class StreamReply(Reply[Frames]):
+class StreamReply(Reply):
     """A stream, at most one write per wake-up; the status waits for the first event."""
 
     def __init__(
-        self, model: Model, call: Call, account: Account, frames: Frames, *, clock: ApiClock
+        self, model: Model, call: Call, account: Account, writer: Writer, *, clock: ApiClock
     ) -> None:
-        super().__init__(model, call, account, frames, clock=clock)
-        self._writer = StreamWriter(call, frames, self._tally)
+        super().__init__(model, call, account, writer, clock=clock)
+        self._stream = StreamWriter(call, writer, self._tally)
 
     async def _answer(self, events: Events, send: Send) -> None:
-        first = self._writer.write(await next_batch(events), self._since_s())
+        first = self._stream.write(await next_batch(events), self._since_s())
         while not first and self._tally.failure is None:
-            first = self._writer.write(await next_batch(events), self._since_s())
+            first = self._stream.write(await next_batch(events), self._since_s())
         self._tell_first()
         self._tally.check()
-        headers = [(b"content-type", self._writing.media_type), *STREAM_HEADERS]
+        headers = [(b"content-type", self._writer.media_type), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._writes(first, events)) as writes:
             async for wire in writes:
@@ -129,10 +125,10 @@ class StreamReply(Reply[Frames]):
                 self._tally.check()
                 if not self._tally.n_open:
                     return
-                wire = self._writer.write(await next_batch(events), self._since_s())
+                wire = self._stream.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self._writing.failure(self._account.blame(error))
+            yield self._writer.failure(self._account.blame(error))
 
 
 async def next_batch(events: Events) -> list[Event]:

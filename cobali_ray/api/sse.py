@@ -1,24 +1,24 @@
-"""Events of a stream as ready-made bytes. Pure.
+"""OpenAI's answers: whole, or events of a stream as ready-made bytes. Pure.
 
 A token costs one JSON-escaped string between two constants; dicts appear only where logprobs were asked for.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Times, Writing, timings, usage
+from cobali_ray.api.answer import Choice, Choices, Times, timings, usage
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
+from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, delta_of, turns_of
+from cobali_ray.api.turn import News, delta_of, message_of, turns_of
+from cobali_ray.chat.splitter import Answer as TakenApart
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
-SSE: Final = b"text/event-stream; charset=utf-8"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -26,30 +26,8 @@ def event(body: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-class Frames(Writing, ABC):
-    """An answer as a stream."""
-
-    media_type: ClassVar = SSE
-
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 most have nothing to say there
-        """Return what goes before the first text of a choice."""
-        return b""
-
-    @abstractmethod
-    def say(self, news: News) -> bytes:
-        """Return what a batch adds to one choice; may be empty."""
-
-    @abstractmethod
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return what goes behind a choice; behind the last, with the `stats` of all, also the stream's end."""
-
-    @abstractmethod
-    def failure(self, fault: Fault) -> bytes:
-        """Return how the stream says that it failed halfway, and its end."""
-
-
-class Chunks(Frames):
-    """OpenAI's chunks."""
+class Chunks(Choices):
+    """OpenAI's answers, also as a stream of chunks."""
 
     kind: str
 
@@ -68,10 +46,6 @@ class Chunks(Frames):
         self._tail = b'],"usage":null' if call.include_usage else b"]"
         self._plain_after = self._after(b"null") + b"}" + self._tail + b"}\n\n"
         self._befores = [self._head + self._before(index) for index in range(len(call.requests))]
-
-    @property
-    def n_reasoning(self) -> int | None:
-        return None
 
     def say(self, news: News) -> bytes:
         text, logprobs = news.text, news.logprobs
@@ -127,14 +101,15 @@ class Chunks(Frames):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]: ...
 
 
-class ChatFrames(Chunks):
-    """Chunks of POST /v1/chat/completions."""
+class ChatWriter(Chunks):
+    """The answer of POST /v1/chat/completions."""
 
-    kind = "chat.completion.chunk"
+    whole_kind, kind = "chat.completion", "chat.completion.chunk"
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._turns = turns_of(call.speech, call.call_id, len(call.requests))
+        self._taken_apart = [TakenApart() for _ in self._turns]
 
     @property
     def n_reasoning(self) -> int:
@@ -182,11 +157,44 @@ class ChatFrames(Chunks):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002 no offset
         return {"content": chat_logprob_items(logprobs), "refusal": None}
 
+    # -- whole
 
-class CompletionFrames(Chunks):
-    """Chunks of POST /v1/completions."""
+    def add(self, news: News) -> None:
+        if not self._turns:
+            super().add(news)
+            return
+        events, logprobs = self._turns[news.choice].take(news)
+        self._taken_apart[news.choice].add(events)
+        self._keep(news, logprobs)
 
-    kind = "text_completion"
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+        return WholeLogprobs(ChatLogprobs())
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": self._message(index, choice),
+            "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
+            "finish_reason": self._reason(index, choice),
+            **({"token_ids": choice.tokens} if self._call.return_token_ids else {}),
+        }
+
+    def _more(self) -> dict[str, Any]:
+        """Return what is told of the prompt: a chat has one, whatever `n` is."""
+        prompt, call = self.choices[0].prompt, self._call
+        logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
+        return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
+
+    def _message(self, index: int, choice: Choice) -> dict[str, Any]:
+        if self._turns:
+            return message_of(self._taken_apart[index], self._turns[index])
+        return {"role": "assistant", "content": choice.text, "refusal": None}
+
+
+class CompletionWriter(Chunks):
+    """The answer of POST /v1/completions."""
+
+    whole_kind = kind = "text_completion"
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -230,3 +238,25 @@ class CompletionFrames(Chunks):
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return self._counts[index].take(logprobs)
+
+    # -- whole
+
+    def add(self, news: News) -> None:
+        if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
+            self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
+        super().add(news)
+
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:
+        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
+        if self._call.return_token_ids:
+            more |= {"token_ids": choice.tokens, "prompt_token_ids": self._call.prompt_token_ids(index)}
+        return {
+            "index": index,
+            "text": self._call.echoes[index] + choice.text,
+            "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
+            "finish_reason": self._reason(index, choice),
+            **more,
+        }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cobali_ray.api.answer import Pace, Times
-from cobali_ray.api.sse import Frames
+from cobali_ray.api.answer import Pace, Times, Writer
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
 from cobali_ray.core.events import Delta, End, Event, RequestStats
@@ -71,8 +70,8 @@ class Tally:
 class StreamWriter:
     """Turns batches of a call into the bytes of one write each."""
 
-    def __init__(self, call: Call, frames: Frames, tally: Tally) -> None:
-        self._frames, self._tally = frames, tally
+    def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
+        self._writer, self._tally = writer, tally
         self._opened = [False] * len(call.requests)
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
@@ -87,11 +86,11 @@ class StreamWriter:
         for i, one in enumerate(news):
             index, end = one.choice, one.end
             closes = end is not None and end.error is None
-            said = self._frames.say(one)
+            said = self._writer.say(one)
             if (said or closes) and not self._opened[index]:
                 self._opened[index] = True
-                wire.append(self._frames.opening(index))
+                wire.append(self._writer.opening(index))
             wire.append(said)
             if end is not None and closes:
-                wire.append(self._frames.closing(index, end, stats if i == last else None, times))
+                wire.append(self._writer.closing(index, end, stats if i == last else None, times))
         return b"".join(wire)

@@ -67,13 +67,6 @@ class Speech(NamedTuple):
     """Whether what is no reasoning is calls."""
 
 
-class Told(NamedTuple):
-    """What the client is told by one batch."""
-
-    events: list[Event]
-    logprobs: list[TokenLogprob]
-
-
 class Turn:
     """One choice's state."""
 
@@ -85,8 +78,8 @@ class Turn:
         self.n_reasoning = 0
         """Tokens of reasoning, its markers among them."""
 
-    def take(self, news: News) -> Told:
-        """Return what the client is told by a batch; neighbours of a kind are one event."""
+    def take(self, news: News) -> tuple[list[Event], list[TokenLogprob]]:
+        """Return what the client is told by a batch: events, neighbours of a kind as one, and logprobs."""
         found: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for delta in news.deltas:
@@ -99,7 +92,7 @@ class Turn:
             logprobs += delta.logprobs
         if news.end is not None and news.end.error is None:
             self._add(found, self._at_end(news.end))
-        return Told(found, logprobs)
+        return found, logprobs
 
     def _add(self, found: list[Event], events: Iterable[Event]) -> None:
         for event in events:

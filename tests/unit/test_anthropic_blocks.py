@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api.answer import Times
-from cobali_ray.api.anthropic.answer import Message, input_of
+from cobali_ray.api.anthropic.answer import MessageWriter, input_of
 from cobali_ray.api.faults import fault_of
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
@@ -72,12 +72,12 @@ def ended(reason="stop", stop=None):
 
 
 def streamed(one, batches):
-    writer = StreamWriter(one, Message(one), Tally(one))
+    writer = StreamWriter(one, MessageWriter(one), Tally(one))
     return b"".join(writer.write(batch, 0.5) for batch in batches)
 
 
 def whole(one, batches):
-    answer, tally = Message(one), Tally(one)
+    answer, tally = MessageWriter(one), Tally(one)
     for batch in batches:
         for news in tally.sort(batch, 0.5):
             answer.add(news)
@@ -220,10 +220,10 @@ def test_no_arguments_are_an_error(text):
 
 def test_a_failure_is_an_event_of_its_own_and_the_last():
     one = call()
-    writer = StreamWriter(one, Message(one), Tally(one))
+    writer = StreamWriter(one, MessageWriter(one), Tally(one))
     wire = writer.write([Delta("0", "Hel", (1,))], 0.5)
     wire += writer.write([End("0", None, EngineDiedError(), ended().stats)], 0.6)
-    wire += Message(one).failure(fault_of(EngineDiedError()))
+    wire += MessageWriter(one).failure(fault_of(EngineDiedError()))
     *_, last, error = events_of(wire)
     assert last["type"] == "content_block_delta"
     assert error["type"] == "error"

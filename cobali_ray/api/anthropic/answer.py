@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.answer import Times, Writer
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
@@ -25,7 +24,7 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 """Of a block that is text: the type of its deltas, and where in them the text stands."""
 
 
-class Message(Frames, Answer):
+class MessageWriter(Writer):
     """The answer of POST /v1/messages, as events or whole. A block is closed before the next one begins."""
 
     def __init__(self, call: Call) -> None:
@@ -53,7 +52,12 @@ class Message(Frames, Answer):
     # -- as events
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        begun = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(self._stats)}
+        begun: Told = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(self._stats),
+        }
         return _wire([{"type": "message_start", "message": self._head() | begun}])
 
     def say(self, news: News) -> bytes:
@@ -86,7 +90,8 @@ class Message(Frames, Answer):
         told: list[Told] = []
         if self._turn is None:
             return self._say("text", news.text) if news.text else told
-        for event in self._turn.take(news).events:
+        events, _ = self._turn.take(news)
+        for event in events:
             match event:
                 case Reasoning(text):
                     told += self._say("thinking", text)

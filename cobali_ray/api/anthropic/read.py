@@ -40,8 +40,8 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
 }
 """They would have the server run or keep things; beside each, the values that ask for nothing."""
 
-BILLING: Final = re.compile(r"x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
-"""What Claude Code puts before its system text: its version and a stamp that differs with each request."""
+STAMP: Final = re.compile(r"\Ax-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
+"""What Claude Code puts before its system text: its version and a stamp that differs each time."""
 REMINDER: Final = "<system-reminder>\n{text}\n</system-reminder>"
 """How the model is told what a system message between turns says; Claude Code's own words for it."""
 
@@ -193,7 +193,7 @@ class Turns:
     def _flush(self) -> None:
         """End the user's turn; before the first one, tell the system text."""
         if not self.messages:
-            told = [(text, place) for block, place in self._system if (text := _unstamped(block["text"]))]
+            told = [(text, place) for block, place in self._system if (text := STAMP.sub("", block["text"]))]
             if told:
                 content = "\n".join(text for text, _ in told)
                 self._add({"role": "system", "content": content}, [place for _, place in told])
@@ -206,12 +206,6 @@ class Turns:
     def _add(self, message: dict[str, Any], places: list[Path]) -> None:
         self.messages.append(message)
         self.places.append(places)
-
-
-def _unstamped(text: str) -> str:
-    """Return a system text without what Claude Code puts before it for Anthropic's billing."""
-    stamp = BILLING.match(text)
-    return text if stamp is None else text[stamp.end() :]
 
 
 def _joined(parts: list[Placed]) -> str | list[Block]:

@@ -11,7 +11,7 @@ from cobali_ray.api.answer import Choice, Choices, Times
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.llama_server.body import SAMPLERS, Native
 from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_item
-from cobali_ray.api.sse import Frames, event
+from cobali_ray.api.sse import event
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
 from cobali_ray.api.vectors import AT_ONCE, Rows
@@ -27,13 +27,15 @@ class NativeLogprobs(ChatLogprobs):
         return {"completion_probabilities": [_probability(one) for one in logprobs]}
 
 
-class NativeAnswer(Choices):
-    """The answer of POST /completion and POST /infill: an object, or a list of them."""
+class NativeWriter(Choices):
+    """The answer of POST /completion and POST /infill: an object, a list of them, or a stream."""
 
     def __init__(self, call: Call, native: Native) -> None:
         super().__init__(call)
         self._native = native
         self._tokens: list[list[int]] = [[] for _ in self.choices]
+        self._n_said = [0] * len(call.requests)
+        self._new_line = [False] * len(call.requests)
 
     def add(self, news: News) -> None:
         if self._native.silent:
@@ -46,7 +48,7 @@ class NativeAnswer(Choices):
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         return answers[0] if len(answers) == 1 else answers
 
-    def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(NativeLogprobs())
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -60,15 +62,7 @@ class NativeAnswer(Choices):
             told["prompt_logprobs"] = choice.prompt.json()
         return _only(told, self._native.response_fields)
 
-
-class NativeFrames(Frames):
-    """The stream of POST /completion and POST /infill; its last event has `stop`."""
-
-    def __init__(self, call: Call, native: Native) -> None:
-        super().__init__(call)
-        self._native = native
-        self._n_said = [0] * len(call.requests)
-        self._new_line = [False] * len(call.requests)
+    # -- as a stream, whose last event has `stop`
 
     def say(self, news: News) -> bytes:
         index, text = news.choice, news.text

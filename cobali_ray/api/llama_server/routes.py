@@ -15,7 +15,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.intake import loaded_model, source_of
-from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings, native_vectors
+from cobali_ray.api.llama_server.answer import NativeWriter, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
     InfillBody,
     NativeBody,
@@ -120,5 +120,4 @@ class LlamaServer:
         account.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
         source = source_of(self._fleet, body.model, account)
         native = completion_of(body, source.words, source.card, gone)
-        dialect = Dialect("cmpl-", partial(NativeFrames, native=native), partial(NativeAnswer, native=native))
-        return Asked(native.body, dialect)
+        return Asked(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.answer import Times, Writer
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import chat_logprob_items
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.api.vectors import AT_ONCE, Rows
@@ -55,7 +54,7 @@ def response(said: Said) -> dict[str, Any]:
     return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
-class Talk(Frames, Answer):
+class TalkWriter(Writer):
     """One answer, as a stream of objects, one a line, or as one object."""
 
     media_type = NDJSON

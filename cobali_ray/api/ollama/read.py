@@ -49,7 +49,7 @@ IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "U
 
 
 def chat_of(body: OllamaChatBody) -> ChatBody:
-    tools = body.tools and [_tool(one) for one in body.tools]
+    tools = body.tools and [one if one.get("type") else one | {"type": "function"} for one in body.tools]
     fields = {"messages": _messages(body.messages or []), "tools": tools}
     return model_of(ChatBody, fields | _shared(body) | _logprobs(body) | _thinking(body))
 
@@ -136,10 +136,6 @@ def _content(text: str | None, images: list[str] | None) -> str | list[dict[str,
 
 def _kind(data: str) -> str:
     return next((kind for begin, kind in IMAGES.items() if data.startswith(begin)), "png")
-
-
-def _tool(raw: dict[str, Any]) -> dict[str, Any]:
-    return raw if raw.get("type") else raw | {"type": "function"}
 
 
 def _shared(body: AskedBody) -> dict[str, Any]:

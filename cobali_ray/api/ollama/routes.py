@@ -26,7 +26,7 @@ from cobali_ray.api.ollama.answer import (
     NDJSON,
     Said,
     Style,
-    Talk,
+    TalkWriter,
     chat_message,
     many_vectors,
     one_vector,
@@ -261,8 +261,7 @@ class Ollama:
 
 
 def _dialect(style: Style) -> Dialect:
-    talk = partial(Talk, style=style)
-    return Dialect("ollama-", talk, talk)
+    return Dialect("ollama-", partial(TalkWriter, style=style))
 
 
 def _listed(name: str, model: Model) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times, timings, usage
+from cobali_ray.api.answer import Times, Writer, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.responses.output import Output, Told
 from cobali_ray.api.responses.read import Written
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.chat.splitter import Content
@@ -20,7 +19,7 @@ from cobali_ray.core.events import End, RequestStats
 ID_PREFIX = "resp_"
 
 
-class ResponseWriter(Frames, Answer):
+class ResponseWriter(Writer):
     """One response, as a stream, in which each event has a name and a number, or in one piece."""
 
     def __init__(self, written: Written, call: Call) -> None:

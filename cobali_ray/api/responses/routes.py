@@ -56,5 +56,4 @@ class Responses:
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
         account.ignore(found.ignored)
         account.named = found.named
-        writer = partial(ResponseWriter, found.written)
-        return Asked(found.chat, Dialect(ID_PREFIX, writer, writer))
+        return Asked(found.chat, Dialect(ID_PREFIX, partial(ResponseWriter, found.written)))

@@ -104,7 +104,8 @@ def _function(
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    return _present(function), Callee("function", tool.name, namespace), []
+    present = {key: value for key, value in function.items() if value is not None}
+    return present, Callee("function", tool.name, namespace), []
 
 
 def _custom(
@@ -176,7 +177,3 @@ def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
     if callee is None or callee.kind != kind:
         raise InvalidParameterError(where, f"names {told[:64]!r}, which is not a {kind} tool")
     return {"type": "function", "function": {"name": told}}
-
-
-def _present(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
