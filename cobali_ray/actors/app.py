@@ -10,7 +10,7 @@ from ray.serve import Application
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.actors.ingress import Ingress
-from cobali_ray.actors.layout import INGRESS, ForIngress, gpu_shares, places, served_by, versions
+from cobali_ray.actors.layout import INGRESS, for_ingress, gpu_shares, places, served_by, versions
 from cobali_ray.actors.tracing import require_tracing
 from cobali_ray.api.keyring import read_keys
 from cobali_ray.settings import EngineSettings, read_settings
@@ -59,7 +59,6 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         ).bind(place.settings, place.engine_id)
         for place in found
     ]
-    told = ForIngress(settings.api, settings.server, listens)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name=INGRESS,
@@ -70,7 +69,7 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": N_CPUS},
     )
-    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), told)
+    return _as(ingress, version[INGRESS]).bind(engines, served_by(found), for_ingress(settings, listens))
 
 
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:

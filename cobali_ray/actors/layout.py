@@ -111,6 +111,10 @@ class ForIngress(NamedTuple):
     """Where clients reach it, if that is not at Serve's own proxy."""
 
 
+def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
+    return ForIngress(settings.api, settings.server, listens)
+
+
 def versions(settings: EngineSettings, listens: str | None = None) -> dict[str, str]:
     """Return a name for what each deployment is told: Serve restarts those whose name changes."""
     found = places(settings)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -186,7 +185,7 @@ class Generation:
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found, tokens = self._chat_prompt(body, source, gone)
-        origin = replace(self._origin("chat", dialect, source, body), grammar=self._grammar(body, source))
+        origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
         chat_call(body, tokens, origin)  # for what it refuses
         return Prompted(shown(found.text), tokens)
 
@@ -207,8 +206,11 @@ class Generation:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
         check_tokens(before, source.card.n_vocab, "context")
         found, prompt = self._chat_prompt(body, source, gone)
-        origin = replace(
-            self._origin("chat", dialect, source, body),
+        origin = self._origin(
+            "chat",
+            dialect,
+            source,
+            body,
             grammar=self._chat_grammar(body, source, found),
             speech=found.speech,
             shown_tokens=found.shown_tokens,
@@ -235,8 +237,8 @@ class Generation:
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
                 starts.append(0)
-        origin = self._origin("text_completion", dialect, source, body)
-        origin = replace(origin, grammar=self._grammar(body, source))
+        grammar = self._grammar(body, source)
+        origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
         return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
 
     def _tokenize(
@@ -306,7 +308,9 @@ class Generation:
     ) -> Checked:
         return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
 
-    def _origin(self, operation: str, dialect: Dialect, source: Source, body: GenerationBody) -> Origin:
+    def _origin(
+        self, operation: str, dialect: Dialect, source: Source, body: GenerationBody, **more: Any
+    ) -> Origin:
         span = source.account.span
         return Origin(
             call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
@@ -318,6 +322,7 @@ class Generation:
             holder=source.account.holder,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
+            **more,
         )
 
     def _reply(self, call: Call, account: Account, dialect: Dialect) -> Response:

@@ -57,10 +57,6 @@ def _prompt(value: Any) -> Prompt:
     )
 
 
-def prompt_if_any(value: Any) -> Prompt | None:
-    return None if value is None else _prompt(value)
-
-
 def _documents(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
@@ -71,10 +67,6 @@ def _documents(value: Any) -> list[str]:
     raise PydanticCustomError(
         "documents", f"must be 1 to {MAX_INPUTS:,} texts, as strings or as objects with a text"
     )
-
-
-def _documents_if_any(value: Any) -> list[str] | None:
-    return None if value is None else _documents(value)
 
 
 def _stop(value: Any) -> tuple[str, ...]:
@@ -94,6 +86,12 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
         return value
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
+
+Texts: TypeAlias = Annotated[list[str], PlainValidator(_documents, json_schema_input_type=Inputs[str])]
+OneOrMore: TypeAlias = Annotated[
+    list[str], PlainValidator(_documents, json_schema_input_type=str | Inputs[str])
+]
+CheckedPrompt: TypeAlias = Annotated[Prompt, PlainValidator(_prompt, json_schema_input_type=PromptSchema)]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -386,11 +384,7 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Annotated[
-        Prompt,
-        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
-        Field(description="A string, strings, token ids or lists of token ids."),
-    ]
+    prompt: Annotated[CheckedPrompt, Field(description="A string, strings, token ids or lists of token ids.")]
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
     logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
     best_of: int | None = Field(None, description="Must equal n.")
@@ -401,8 +395,7 @@ class EmbeddingBody(Shape):
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
-        Prompt,
-        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
+        CheckedPrompt,
         Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
     ]
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -433,16 +426,14 @@ class RerankBody(ScoringBody):
 
     model_config = ConfigDict(json_schema_extra=one_of("documents", "texts"))
     query: Annotated[str, Field(description="What the documents are compared with.")]
-    documents: Annotated[
-        list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]] | None),
-        Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
-    ] = None
-    texts: Annotated[
-        list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | None),
-        Field(description="TEI's name for documents."),
-    ] = None
+    documents: (
+        Annotated[
+            list[str],
+            PlainValidator(_documents, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]]),
+        ]
+        | None
+    ) = Field(None, description=f"Up to {MAX_INPUTS:,} texts, or objects with a text.")
+    texts: Texts | None = Field(None, description="TEI's name for documents.")
     top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
         None
     )
@@ -453,16 +444,8 @@ class RerankBody(ScoringBody):
 class ScoreBody(ScoringBody):
     """POST /v1/score: of each pair of texts; one text goes with each of the others."""
 
-    text_1: Annotated[
-        list[str],
-        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
-        Field(description="One text, or several."),
-    ]
-    text_2: Annotated[
-        list[str],
-        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
-        Field(description="One text, or as many as in text_1."),
-    ]
+    text_1: Annotated[OneOrMore, Field(description="One text, or several.")]
+    text_2: Annotated[OneOrMore, Field(description="One text, or as many as in text_1.")]
 
 
 class TokenizeBody(Shape):

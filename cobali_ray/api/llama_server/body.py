@@ -12,15 +12,13 @@ from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
     MAX_BIASES,
+    CheckedPrompt,
     CompletionBody,
     EmbeddingBody,
     GenerationBody,
     Many,
-    Prompt,
-    PromptSchema,
     Shape,
     one_of,
-    prompt_if_any,
 )
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.request import MAX_TOP_LOGPROBS
@@ -123,16 +121,10 @@ class NativeEmbeddingBody(Shape):
 
     model_config = ConfigDict(json_schema_extra=one_of("input", "content"))
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    input: Annotated[
-        Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
-        Field(description="One text or up to 2,048, as strings or as token ids."),
-    ] = None
-    content: Annotated[
-        Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
-        Field(description="Another name for input."),
-    ] = None
+    input: CheckedPrompt | None = Field(
+        None, description="One text or up to 2,048, as strings or as token ids."
+    )
+    content: CheckedPrompt | None = Field(None, description="Another name for input.")
     embd_normalize: int | None = Field(None, description="Must be 2: vectors have length 1.")
 
 
