@@ -19,7 +19,6 @@ from cobali_ray.settings.engine import ProcessSettings, ServerSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 INGRESS = "ingress"
-"""The deployment of the HTTP layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,6 @@ class Served(NamedTuple):
     engine_id: str
     names: tuple[str, ...]
     adapters: tuple[str, ...]
-    """The names of its adapters."""
     model: str
     """The reference: another file may have another vocabulary, and then the ingress starts anew."""
     on_demand: bool

@@ -275,7 +275,6 @@ class Apart:
             os.dup2(file, number)
         os.close(file)
         self.terminal = os.fdopen(os.dup(self._own[0]), "w", encoding="utf-8", errors="replace")
-        """What stdout was."""
 
     def move(self, path: Path) -> None:
         """Have the file lie elsewhere, if that is on the same disk."""

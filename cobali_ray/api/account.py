@@ -46,15 +46,11 @@ class Account:
     """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
     holder: Holder = NOBODY
-    """Whose key it came with."""
     quota: Quota | None = None
-    """What that one may still do."""
     error_shape: ErrorShape = OPENAI
-    """How the API that was called writes errors."""
     named: Callable[[Path], str] = dotted
     """What that API calls a field that is given by its path in the body it was translated into."""
     admitted: bool = False
-    """Whether the quota counts it."""
     method: str = ""
     route: str = "unmatched"
     model: str | None = None

@@ -83,7 +83,6 @@ class Writer(ABC):
     """Writes the answer to a call as an API has it: as a stream, or whole. Choices have an index."""
 
     media_type: ClassVar = SSE
-    """Of the stream."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

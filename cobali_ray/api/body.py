@@ -18,6 +18,7 @@ from cobali_ray.api.schema import Shape
 from cobali_ray.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
+    Field,
     InvalidParameterError,
     MalformedBodyError,
     Path,
@@ -39,7 +40,6 @@ MAX_VALUES: Final = 400_000
 WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
 """What a mark says of the time that reading takes: a number counts 1, a string 8, a name and a number 9."""
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""Content encodings, with what zlib calls them."""
 
 
 async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
@@ -187,6 +187,12 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     if not isinstance(value, dict):
         raise MalformedBodyError("the top-level value is not an object")
     return model_of(shape, value)
+
+
+def check_choice(where: Field, value: str, known: tuple[str, ...]) -> None:
+    """Raise InvalidParameterError unless a field has one of the values that are known."""
+    if value not in known:
+        raise InvalidParameterError(where, f"must be one of {', '.join(known)}, got {value[:32]!r}")
 
 
 def _is_heavy(raw: bytes) -> bool:

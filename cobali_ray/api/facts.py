@@ -33,7 +33,6 @@ from cobali_ray.settings import ApiSettings
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
 PIECE = 8192
-"""Tokens that are encoded at once."""
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 

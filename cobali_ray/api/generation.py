@@ -70,7 +70,6 @@ class Asked(NamedTuple):
     body: ChatBody | CompletionBody
     dialect: Dialect
     before: tuple[int, ...] = ()
-    """Tokens that a chat's prompt goes on from."""
 
 
 Read = Callable[[Account, bytes, Gone], Asked]

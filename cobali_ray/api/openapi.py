@@ -53,7 +53,6 @@ KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-"""The two ways to show one of `api_keys`."""
 
 
 def get(router: APIRouter, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:

@@ -97,27 +97,22 @@ class WholeReply(Reply):
 class StreamReply(Reply):
     """A stream, at most one write per wake-up; the status waits for the first event."""
 
-    def __init__(
-        self, model: Model, call: Call, account: Account, writer: Writer, *, clock: ApiClock
-    ) -> None:
-        super().__init__(model, call, account, writer, clock=clock)
-        self._stream = StreamWriter(call, writer, self._tally)
-
     async def _answer(self, events: Events, send: Send) -> None:
-        first = self._stream.write(await next_batch(events), self._since_s())
+        stream = StreamWriter(self._call, self._writer, self._tally)
+        first = stream.write(await next_batch(events), self._since_s())
         while not first and self._tally.failure is None:
-            first = self._stream.write(await next_batch(events), self._since_s())
+            first = stream.write(await next_batch(events), self._since_s())
         self._tell_first()
         self._tally.check()
         headers = [(b"content-type", self._writer.media_type), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._writes(first, events)) as writes:
+        async with aclosing(self._writes(stream, first, events)) as writes:
             async for wire in writes:
                 # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
                 await send({"type": "http.response.body", "body": wire, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _writes(self, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
+    async def _writes(self, stream: StreamWriter, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
         try:
             while True:
                 if wire:
@@ -125,7 +120,7 @@ class StreamReply(Reply):
                 self._tally.check()
                 if not self._tally.n_open:
                     return
-                wire = self._stream.write(await next_batch(events), self._since_s())
+                wire = stream.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
             yield self._writer.failure(self._account.blame(error))

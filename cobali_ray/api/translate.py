@@ -44,7 +44,6 @@ class Call:
 
     call_id: str
     created: int
-    """Unix seconds."""
     model: str
     fingerprint: str
     requests: tuple[Request, ...]
@@ -56,7 +55,6 @@ class Call:
     include_usage: bool
     with_logprobs: bool
     resumable: bool = False
-    """Whether the stream may be read on after a cut."""
     n_echo_logprobs: int | None = None
     """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
     echo_starts: tuple[int, ...] = ()
@@ -91,7 +89,6 @@ class Origin:
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
     x_request_id: str = ""
-    """The HTTP request's own id."""
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -102,7 +99,6 @@ class Origin:
     images: tuple[Image, ...] = ()
     """What stands where the prompt has negative ids."""
     holder: Holder = NOBODY
-    """Whose key the request came with."""
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:

@@ -25,7 +25,6 @@ EVENTS_PER_S: Final = 12
 AT_FIRST: Final = 200
 """Ticks that a newcomer is shown."""
 MOST_TICKS: Final = 4096
-"""Ticks that the engine remembers."""
 BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 

@@ -267,7 +267,8 @@ def _image(block: Block, place: Path) -> Block:
 def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
     """Return a tool's message without its content, and the parts of that."""
     call_id, content = _string(block, "tool_use_id", place), block.get("content")
-    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in _list(content)):
+    blocks = content if isinstance(content, list) else []
+    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in blocks):
         raise InvalidParameterError((*place, "content"), "must be a string or a list of blocks")
     parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
     for part, where in _placed(content or "", (*place, "content")):
@@ -278,10 +279,6 @@ def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
         else:
             raise _unknown(kind, where, "text and image")
     return {"role": "tool", "tool_call_id": call_id}, parts or [(_text(""), place)]
-
-
-def _list(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else []
 
 
 def _call(block: Block, place: Path) -> dict[str, Any]:

@@ -308,7 +308,8 @@ class _Reader:
                 tokens.append(one)
             else:
                 raise InvalidParameterError((*where, index), ": neither text nor a token id")
-            self._bound(len(tokens))
+            if len(tokens) > self._card.n_ctx_slot:
+                raise self._too_long(len(tokens))
         return tokens
 
     def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
@@ -322,10 +323,6 @@ class _Reader:
             )
         except TooManyTokensError as error:
             raise self._too_long(error.n_least) from None
-
-    def _bound(self, n_tokens: int) -> None:
-        if n_tokens > self._card.n_ctx_slot:
-            raise self._too_long(n_tokens)
 
     def _too_long(self, n_least: int) -> PromptTooLongError:
         return PromptTooLongError(n_least, self._n_predict, self._card.n_ctx_slot, True)

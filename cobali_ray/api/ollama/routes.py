@@ -54,7 +54,6 @@ SPEAKS = "0.13.0"
 """The version of Ollama whose API this is: some clients look for a least one."""
 LATEST = ":latest"
 UNLOADS = (0, "0", "0s", "0m")
-"""Values of keep_alive."""
 REFUSED = (
     ("POST", "/api/pull"),
     ("POST", "/api/push"),

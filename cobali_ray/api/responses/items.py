@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cobali_ray.api.body import MISSING, ShapeT, model_of
+from cobali_ray.api.body import MISSING, ShapeT, check_choice, model_of
 from cobali_ray.api.fields import judge
 from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
 from cobali_ray.api.responses.tools import custom_arguments, told_name
@@ -115,11 +115,7 @@ class _Chat:
             case MessageItem(role="assistant"):
                 self._say(_text(item.content, (*where, "content")), where)
             case MessageItem():
-                if item.role not in ROLES:
-                    known = ", ".join(ROLES)
-                    raise InvalidParameterError(
-                        (*where, "role"), f"must be one of {known}, got {item.role[:32]!r}"
-                    )
+                check_choice((*where, "role"), item.role, ROLES)
                 read = _text if item.role in SYSTEM else _parts
                 content = read(item.content, (*where, "content"))
                 self.add({"role": item.role, "content": content}, (*where, "content"))

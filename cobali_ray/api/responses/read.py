@@ -52,7 +52,6 @@ NAMES: Final[Mapping[str, Path]] = {
     "reasoning_effort": ("reasoning", "effort"),
     "response_format": ("text", "format"),
 }
-"""What chats call by another name."""
 FUNCTION: Final = {"parameters": None, "strict": False}
 """What OpenAI's schema of a response wants every function to have."""
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -85,7 +84,6 @@ class Asked(NamedTuple):
     chat: ChatBody
     written: Written
     named: Callable[[Path], str]
-    """What this API calls a field of the chat."""
     ignored: tuple[str, ...]
 
 
