@@ -219,21 +219,18 @@ class SampledBody(Shape):
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."
     )
-    cache_salt: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=MAX_SALT_CHARS,
-            description="Share computed prefixes only with requests of the same key and the same salt.",
-        ),
-    ] = None
+    cache_salt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_SALT_CHARS,
+        description="Share computed prefixes only with requests of the same key and the same salt.",
+    )
     cache_prompt: bool | None = Field(
         None, description="Reuse computed prefixes, and let other requests reuse this one; default true."
     )
-    lora: Annotated[
-        list[LoraScale] | None,
-        Field(max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."),
-    ] = None
+    lora: list[LoraScale] | None = Field(
+        None, max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."
+    )
     structured_outputs: dict[str, Any] | None = Field(
         None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
     )
@@ -290,18 +287,15 @@ class Message(Shape):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
-    content: Annotated[
-        Content,
-        Field(
-            description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images."
-        ),
-    ] = None
+    content: Content = Field(
+        None,
+        description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images.",
+    )
     refusal: str | None = Field(None, description="What an assistant's turn said instead of content.")
     name: str | None = Field(None, description="Who says it; the template decides.")
-    tool_calls: Annotated[
-        list[MessageToolCall] | None,
-        Field(max_length=MAX_CALLS, description="What an assistant's turn called."),
-    ] = None
+    tool_calls: list[MessageToolCall] | None = Field(
+        None, max_length=MAX_CALLS, description="What an assistant's turn called."
+    )
     tool_call_id: str | None = Field(None, description="Which call a tool's message answers.")
     function_call: CalledFunction | None = Field(
         None, description="The one call of an assistant's turn, before a message of the role function."
@@ -314,7 +308,7 @@ class Thinking(Shape):
     """Whether the model reasons."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int | None, Field(ge=1)] = None
+    budget_tokens: int | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] | None = None
 
     @property
@@ -346,10 +340,9 @@ class ChatBody(GenerationBody):
         PlainValidator(_messages, json_schema_input_type=NotEmpty[Message]),
         Field(description="The turns of the chat: role and content."),
     ]
-    tools: Annotated[
-        Many[dict[str, Any]] | None,
-        Field(description="At most 512 functions that the model may call: type, function."),
-    ] = None
+    tools: Many[dict[str, Any]] | None = Field(
+        None, description="At most 512 functions that the model may call: type, function."
+    )
     tool_choice: str | dict[str, Any] | None = Field(
         None, description="none, auto, required, one function, or allowed_tools; auto if there are tools."
     )
@@ -367,9 +360,9 @@ class ChatBody(GenerationBody):
         None, description="auto: in reasoning_content; parsed: in reasoning; none: in the content."
     )
     include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
-    reasoning_budget: Annotated[
-        int | None, Field(ge=-1, description="Tokens of reasoning before it is cut off; -1: no limit.")
-    ] = None
+    reasoning_budget: int | None = Field(
+        None, ge=-1, description="Tokens of reasoning before it is cut off; -1: no limit."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
     )
@@ -401,9 +394,9 @@ class EmbeddingBody(Shape):
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="float (default), or base64: 32-bit floats, little-endian."
     )
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="Keep this many numbers from the front, rescaled to length 1.")
-    ] = None
+    dimensions: int | None = Field(
+        None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
+    )
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."
@@ -434,9 +427,7 @@ class RerankBody(ScoringBody):
         | None
     ) = Field(None, description=f"Up to {MAX_INPUTS:,} texts, or objects with a text.")
     texts: Texts | None = Field(None, description="TEI's name for documents.")
-    top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
-        None
-    )
+    top_n: int | None = Field(None, ge=1, description="How many to return, best first; absent: all.")
     return_documents: bool | None = Field(None, description="Return each text; default false.")
     return_text: bool | None = Field(None, description="TEI's name for that.")
 

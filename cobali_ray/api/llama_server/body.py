@@ -90,10 +90,9 @@ class NativeBody(GenerationBody):
         Field(description="[[token or text, bias or false], ...], or an object."),
     ] = None
     samplers: Many[str] | None = Field(None, description="The samplers to use; their order is fixed.")
-    response_fields: Annotated[
-        list[str] | None,
-        Field(max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."),
-    ] = None
+    response_fields: list[str] | None = Field(
+        None, max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."
+    )
     return_tokens: bool | None = Field(None, description="Return the tokens of the answer; default false.")
     post_sampling_probs: bool | None = Field(None, description="Must be false.")
     id_slot: int | None = Field(None, description="Must be -1: the scheduler chooses slots.")
@@ -111,9 +110,9 @@ class InfillBody(NativeBody):
 
     input_prefix: str = Field("", description="The text before the gap.")
     input_suffix: str = Field("", description="The text after the gap.")
-    input_extra: Annotated[
-        list[dict[str, Any]] | None, Field(max_length=1024, description="Other files: {filename, text}.")
-    ] = None
+    input_extra: list[dict[str, Any]] | None = Field(
+        None, max_length=1024, description="Other files: {filename, text}."
+    )
 
 
 class NativeEmbeddingBody(Shape):
