@@ -82,7 +82,6 @@ class Ingress:
         return all(drained)
 
     def __del__(self) -> None:
-        """Close the sockets; Serve calls this when the replica goes."""
         for client in getattr(self, "_clients", {}).values():
             client.close()
         tracing = getattr(self, "_tracing", None)

@@ -69,7 +69,6 @@ def server_processes() -> list[psutil.Process]:
 
 
 def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
-    """Yield every port on which one of them listens."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             part = _part(process)

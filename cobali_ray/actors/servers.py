@@ -50,8 +50,6 @@ class Engine:
 
 @dataclass(slots=True)
 class Server:
-    """A server that listens here."""
-
     url: str
     pid: int
     up_s: float

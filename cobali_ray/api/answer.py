@@ -64,8 +64,6 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class Choice:
-    """One answer as it grows."""
-
     logprobs: WholeLogprobs
     prompt: PromptLogprobs | None = None
     """Where `prompt_logprobs` asks for them."""

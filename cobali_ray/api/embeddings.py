@@ -51,8 +51,6 @@ OK = {"description": "The answer.", "content": {"application/json": {"schema": {
 
 
 class Job(NamedTuple):
-    """One HTTP request, translated."""
-
     model: str
     request: EmbeddingRequest
     width: int
@@ -65,8 +63,6 @@ Translate = Callable[[Account, bytes, Gone], Job]
 
 
 class Wanted(NamedTuple):
-    """A body that asks for vectors, as it was read."""
-
     body: EmbeddingBody
     write: Callable[[Rows, str, int], Iterator[bytes]]
     """Writes vectors, the model's name and the number of tokens."""
@@ -79,8 +75,6 @@ Read = Callable[[Account, bytes], Wanted]
 
 
 class Embeddings:
-    """The routes that ask the engine what it makes of texts."""
-
     def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
 

@@ -37,8 +37,6 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Facts:
-    """Everything but generation."""
-
     def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 

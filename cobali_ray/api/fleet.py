@@ -75,7 +75,6 @@ class Model:
 
     @property
     def present(self) -> list[str]:
-        """The engines that take requests."""
         return [engine_id for engine_id in self.engines if self.dispatch.state.engines[engine_id].present]
 
     @property

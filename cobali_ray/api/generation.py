@@ -65,8 +65,6 @@ COMPLETION = Dialect("cmpl-", CompletionWriter)
 
 
 class Asked(NamedTuple):
-    """A body that was read, of whichever API."""
-
     body: ChatBody | CompletionBody
     dialect: Dialect
     before: tuple[int, ...] = ()

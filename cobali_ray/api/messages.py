@@ -72,7 +72,6 @@ class Ending(TypedDict, total=False):
 
 
 def ending_of(body: ChatBody) -> Ending:
-    """Return how the prompt of a chat ends. Raises InvalidParameterError."""
     if not body.continue_final_message:
         return {"add_generation_prompt": body.add_generation_prompt is not False}
     if body.add_generation_prompt:

@@ -37,7 +37,6 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
-    """Return the declarations of some error answers."""
     schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
     return {
         status: {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
@@ -84,7 +83,6 @@ def query(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 
 def content(media_type: str, description: str) -> Responses:
-    """Return the declaration of an answer that is no JSON."""
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 

@@ -77,7 +77,6 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
-    """Return how many alternatives per token a chat asks for; None without logprobs."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -86,7 +85,6 @@ def chat_logprobs(body: ChatBody) -> int | None:
 
 
 def completion_logprobs(body: CompletionBody) -> int | None:
-    """Return how many alternatives per token a completion asks for; None without logprobs."""
     if body.logprobs is None:
         return None
     if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:

@@ -33,8 +33,6 @@ _OWN_FIELDS = frozenset(
 
 
 class ChatPrompt(NamedTuple):
-    """What a chat's body comes to."""
-
     text: str
     end: str
     """As much of its end as tells how the answer begins."""

@@ -55,7 +55,6 @@ class Chunks(Choices):
     def text(
         self, index: int, text: str, logprobs: Sequence[TokenLogprob], tokens: Sequence[int] = ()
     ) -> bytes:
-        """Return the chunk with further text of one choice."""
         call, before, said = self._call, self._befores[index], orjson.dumps(text)
         if not (call.with_logprobs or call.return_token_ids):
             return before + said + self._plain_after

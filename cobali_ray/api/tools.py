@@ -18,8 +18,6 @@ ToolDict = Mapping[str, Any]
 
 
 class Offer(NamedTuple):
-    """The tools of one request."""
-
     tools: tuple[ToolDict, ...] = ()
     """What the model is told: all of them, or none at all where it may call none."""
     callable: tuple[ToolDict, ...] = ()

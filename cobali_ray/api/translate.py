@@ -80,8 +80,6 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a call knows beside its body."""
-
     call_id: str
     created: int
     card: ModelCard

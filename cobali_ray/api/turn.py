@@ -68,8 +68,6 @@ class Speech(NamedTuple):
 
 
 class Turn:
-    """One choice's state."""
-
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
         self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
         self.reasoning_field, self._must_call = speech.reasoning_field, speech.must_call

@@ -90,7 +90,6 @@ def jina_body(
 
 
 def tei_body(ranked: Sequence[tuple[int, float]], shown: Sequence[str] | None) -> bytes:
-    """Return a ranking as text-embeddings-inference has it."""
     text = {} if shown is None else dict(enumerate(shown))
     return orjson.dumps(
         [{"index": i, "score": score} | ({"text": text[i]} if text else {}) for i, score in ranked]
@@ -98,7 +97,6 @@ def tei_body(ranked: Sequence[tuple[int, float]], shown: Sequence[str] | None) -
 
 
 def scores_body(scores: Sequence[float], call_id: str, created: int, model: str, n_tokens: int) -> bytes:
-    """Return the score of each pair, as vLLM has it."""
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
     return orjson.dumps(
         {

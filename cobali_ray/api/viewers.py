@@ -41,8 +41,6 @@ def gone(state: EngineState) -> bytes:
 
 
 class Viewer:
-    """Events on their way to one reader."""
-
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.fresh = True

@@ -25,8 +25,6 @@ READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
 
 
 class Messages:
-    """Anthropic's routes."""
-
     def __init__(self, generation: Generation, settings: ApiSettings) -> None:
         self._generation, self._settings = generation, settings
 

@@ -128,8 +128,6 @@ class NativeEmbeddingBody(Shape):
 
 
 class Native(NamedTuple):
-    """A body as the engine takes it, and what its answer shows beside."""
-
     body: CompletionBody
     prompts: tuple[str, ...]
     """As texts."""
@@ -215,7 +213,6 @@ def _only(samplers: list[str]) -> dict[str, Any]:
 
 
 def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
-    """Return the request for vectors that a body makes, and what it calls the texts."""
     texts, param = (body.content, "content") if body.input is None else (body.input, "input")
     if texts is None or (body.input is not None and body.content is not None):
         raise InvalidParameterError("content", ": exactly one of content and input is needed")
@@ -225,8 +222,6 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
 
 
 class _Reader:
-    """Reads what needs the vocabulary."""
-
     def __init__(self, words: Words, card: ModelCard, gone: Gone, n_predict: int) -> None:
         self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
 

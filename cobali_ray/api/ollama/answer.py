@@ -21,8 +21,6 @@ NDJSON = b"application/x-ndjson"
 
 
 class Said(NamedTuple):
-    """A part of an answer: words, thoughts or calls."""
-
     content: str = ""
     thinking: str = ""
     calls: tuple[dict[str, Any], ...] = ()

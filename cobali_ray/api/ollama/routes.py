@@ -72,8 +72,6 @@ class _Moves(Exception):  # noqa: N818 it asks for something, and nothing is wro
 
 
 class Ollama:
-    """Ollama's routes."""
-
     def __init__(
         self,
         fleet: Fleet,

@@ -24,8 +24,6 @@ TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "re
 
 
 class Heard(NamedTuple):
-    """The messages of one input."""
-
     messages: list[dict[str, Any]]
     places: list[Path]
     """Where in the body the content of each of them stands."""

@@ -185,8 +185,6 @@ class _CustomCall(_Call):
 
 
 class Output:
-    """The items of one response."""
-
     def __init__(
         self, answer_id: str, callees: Mapping[str, Callee], call_id_of: Callable[[int], str]
     ) -> None:

@@ -71,16 +71,12 @@ INCLUDED: Final = frozenset(
 
 
 class Written(NamedTuple):
-    """What an answer is written with."""
-
     echo: Mapping[str, Any]
     """What of the body stands in every response."""
     callees: Mapping[str, Callee]
 
 
 class Asked(NamedTuple):
-    """A body that was read."""
-
     chat: ChatBody
     written: Written
     named: Callable[[Path], str]

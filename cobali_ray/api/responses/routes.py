@@ -25,8 +25,6 @@ KEPT = (("GET", ONE), ("DELETE", ONE), ("GET", f"{ONE}/input_items"), ("POST", f
 
 
 class Responses:
-    """OpenAI's Responses API."""
-
     def __init__(self, generation: Generation, settings: ApiSettings) -> None:
         self._generation, self._settings = generation, settings
 

@@ -26,8 +26,6 @@ class Callee(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """The tools of one body."""
-
     functions: tuple[dict[str, Any], ...]
     """As a chat has them."""
     places: tuple[Path, ...]
