@@ -56,6 +56,8 @@ from cobali_ray.settings import ApiSettings
 
 
 class Dialect(NamedTuple):
+    """How an API writes the answer to a call."""
+
     id_prefix: str
     writer: Callable[[Call], Writer]
 
@@ -68,6 +70,7 @@ class Asked(NamedTuple):
     body: ChatBody | CompletionBody
     dialect: Dialect
     before: tuple[int, ...] = ()
+    """Tokens that a chat's prompt goes on from."""
 
 
 Read = Callable[[Account, bytes, Gone], Asked]
