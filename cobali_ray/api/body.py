@@ -196,17 +196,19 @@ def check_choice(where: Field, value: str, known: tuple[str, ...]) -> None:
 
 
 def _is_heavy(raw: bytes) -> bool:
-    if sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items()) <= MAX_VALUES:
-        return False
-    # Now only what stands outside of texts. By numpy, which leaves others the interpreter meanwhile.
+    heaviest = sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items())
+    return heaviest > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES
+
+
+def _weight_outside_texts(raw: bytes) -> int:
+    # By numpy, which leaves others the interpreter meanwhile.
     plain = raw.replace(rb"\\", b"__").replace(rb"\"", b"__")
     chars = np.frombuffer(plain, np.uint8)
     quotes = chars == ord('"')
     counts = ~np.bitwise_xor.accumulate(quotes) | quotes
-    found = (
+    return sum(
         weight * int(np.count_nonzero((chars == ord(mark)) & counts)) for mark, weight in WEIGHTS.items()
     )
-    return sum(found) > MAX_VALUES
 
 
 def model_of(shape: type[ShapeT], value: dict[str, Any], where: Path = ()) -> ShapeT:
