@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
@@ -18,21 +19,14 @@ N_CELLS = 1000
 
 
 def make_collector(**changes: Any) -> Collector:
-    return Collector(
-        **{
-            "model_name": "tiny",
-            "node": "10.0.0.1",
-            "n_slots": N_SLOTS,
-            "n_cells": N_CELLS,
-            "token_budget": 64,
-            "n_ctx_slot": 125,
-            "max_queue": 16,
-            "max_queue_tokens": 2000,
-            "opened_at_s": 1.7e9,
-            "now": lambda: 10.0,
-            **changes,
-        }
-    )
+    bounds = {
+        "n_slots": N_SLOTS, "n_cells": N_CELLS, "token_budget": 64, "n_ctx_slot": 125,
+        "max_queue": 16, "max_queue_tokens": 2000,
+    }  # fmt: skip
+    names = {field.name for field in fields(EngineLimits)}
+    bounds |= {name: changes.pop(name) for name in list(changes) if name in names}
+    facts = {"model_name": "tiny", "node": "10.0.0.1", "opened_at_s": 1.7e9, "now": lambda: 10.0}
+    return Collector(EngineLimits(**bounds), **facts | changes)
 
 
 def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:

@@ -68,18 +68,6 @@ def prompt(slot_id, n, done=0):
             (Span(3, 0, 4, True), Span(1, 0, 3, True), Span(2, 0, 1, False)),
             id="oldest-first",
         ),
-        pytest.param(
-            [prompt(0, 3), prompt(1, 4), prompt(2, 2), prompt(3, 3)],
-            {"prefill_order": "packed"},
-            (Span(0, 0, 3, True), Span(1, 0, 4, True), Span(2, 0, 1, False)),
-            id="packed-oldest-then-largest-that-fit",
-        ),
-        pytest.param(
-            [prompt(0, 2), prompt(1, 5), prompt(2, 3), prompt(3, 1)],
-            {"prefill_order": "packed", "prefill_chunk": 8, "token_budget": 6},
-            (Span(0, 0, 2, True), Span(2, 0, 3, True), Span(3, 0, 1, True)),
-            id="packed-fills-the-budget-with-whole-prompts",
-        ),
     ],
 )
 def test_plan_chunks(slots, changes, expected):

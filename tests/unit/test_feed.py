@@ -41,10 +41,7 @@ class Setup(EngineSetup):
 
     def __init__(self, *, ring=4096, itl_target_s=0.0, words=None, **kwargs):
         super().__init__(**kwargs)
-        self.collector = Collector(
-            model_name="m", n_slots=self.limits.n_slots, n_cells=self.limits.n_cells,
-            token_budget=self.limits.token_budget, n_ctx_slot=self.limits.n_ctx_slot, ring=ring,
-        )  # fmt: skip
+        self.collector = Collector(self.limits, model_name="m", ring=ring)
         self.feeder = TickFeeder(
             self.collector, self.clock, limits={"n_slots": 4}, itl_target_s=itl_target_s, words=words
         )

@@ -276,7 +276,7 @@ def test_the_rows_of_a_request_go_with_it(setup):
     kept = setup.loop.ask(
         lambda engine: (
             len(engine._batches.rows),
-            [event.request.images for event in engine.scheduler.story.events if isinstance(event, Submitted)],
+            [e.request.images for e, _ in engine.scheduler.story.entries if isinstance(e, Submitted)],
         )
     )
     assert kept.result(WAIT_S) == (0, [()])

@@ -78,7 +78,7 @@ class Onlooker:
     def on_refusal(self, reason):
         self.refusals.append(reason)
 
-    def on_idle(self, *, n_queued, n_cells_used, n_cells_idle):
+    def on_idle(self, n_cells):
         self.idle.release()
 
 

@@ -34,7 +34,7 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Span
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import MOST_PLACED, Scheduler
-from cobali_ray.core.story import Story, replay, tell
+from cobali_ray.core.story import Story, tell
 from cobali_ray.errors import (
     CacheFullError,
     DeadlineExceededError,
@@ -62,7 +62,7 @@ class Setup:
             "prefill_chunk": 8, "min_prefix": 0,
         }  # fmt: skip
         self.scheduler = Scheduler(
-            EngineLimits(**(base | changes)), end_tokens=frozenset({END}), check_every=1, story=Story(None)
+            EngineLimits(**(base | changes)), end_tokens=frozenset({END}), check_every=1
         )
         self.now_s = 0.0
 
@@ -422,7 +422,7 @@ def test_without_prefix_reuse_nothing_is_moved():
 def test_moving_cells_is_no_part_of_the_time_that_a_tick_of_its_shape_takes():
     s = Tiered(s_per_token=0.05)
     learnt = []
-    s.scheduler._pacer.learn = lambda _shape, seconds: learnt.append(seconds) or 0.0
+    s.scheduler.pacer.learn = lambda _shape, seconds: learnt.append(seconds) or 0.0
     s.submit(numbers("a", 0), numbers("b", 100))
     s.tick()
     s.tick()
@@ -628,15 +628,14 @@ def test_a_broken_invariant_tells_its_story_and_the_story_can_be_told_again():
     (note,) = caught.value.__notes__
     assert "Submitted(a, 4 + 3" in note
     assert "TickBegun" in note.splitlines()[-2]
-    story = s.scheduler.story
-    assert story.whole
+    *story, (last, _) = s.scheduler.story.entries
     again = Setup().scheduler
-    told = replay(story.events[:-1], again)
-    assert told == story.answers[:-1]
+    told = [again.handle(event) for event, _ in story]
+    assert told == [answer for _, answer in story]
     assert tell(told[-1][0]) == "Compute(streams 0, chunks 1:4+2)"
     sabotage(again)
     with pytest.raises(InvariantError) as repeated:
-        again.handle(story.events[-1])
+        again.handle(last)
     assert str(repeated.value) == str(caught.value)
 
 
@@ -651,8 +650,7 @@ def test_a_long_story_forgets_its_beginning():
     for _ in range(3):
         s.tick()
     story = s.scheduler.story
-    assert not story.whole
-    assert [type(event) for event in story.events] == [Sampled, Emitted, TickEnded]
+    assert [type(event) for event, _ in story.entries] == [Sampled, Emitted, TickEnded]
     assert story.text().count("\n") == 3
 
 
@@ -668,7 +666,7 @@ def test_the_pacer_learns_from_whole_ticks():
 
 def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
     s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1.0 * len(rows)
+    s.scheduler.pacer.model.runs_s = lambda rows: 1.0 * len(rows)
     s.submit(*[request(name, n_prompt=n, max_tokens=20) for name, n in (("a", 2), ("b", 2), ("c", 4))])
     s.tick()
     s.do(Cancelled, "b")
@@ -691,7 +689,7 @@ def test_who_computes_has_neighbouring_ids_and_keeps_its_slot():
 
 def test_gaps_stay_where_a_pass_costs_less_than_the_copy():
     s = Setup(4, dense=True, cell_bytes=1000)
-    s.scheduler._pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
+    s.scheduler.pacer.model.runs_s = lambda rows: 1e-9 * len(rows)
     s.submit(*[request(name, max_tokens=20) for name in "abc"])
     s.tick()
     s.tick()

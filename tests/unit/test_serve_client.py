@@ -465,10 +465,10 @@ async def test_health_follows_the_loop(make):
     with pytest.raises(InternalError, match="hangs"):
         server.check_health()
     server._host.model.loop._busy_since_s = None
-    server._host.model.loop._failure = RuntimeError("on fire")
+    server._host.model.loop.failure = RuntimeError("on fire")
     with pytest.raises(InternalError, match="on fire"):
         server.check_health()
-    server._host.model.loop._failure = None
+    server._host.model.loop.failure = None
 
 
 async def test_metrics_of_a_dead_engine_say_that_it_is_down(make):

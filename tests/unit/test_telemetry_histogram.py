@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.telemetry import bounds
-from cobali_ray.telemetry.histogram import Histogram, HistogramView
+from cobali_ray.telemetry.histogram import Histogram
 
 EDGES = bounds.ITL
 seconds = st.one_of(
@@ -52,20 +52,6 @@ def test_resampled_is_what_the_coarser_histogram_would_hold(values):
 def test_resampling_to_a_foreign_bound_is_an_error():
     with pytest.raises(ValueError, match="not in tuple"):
         Histogram((1.0, 2.0)).view().resampled((1.5,))
-
-
-@pytest.mark.parametrize(
-    ("counts", "q", "expected"),
-    [
-        pytest.param((0, 0, 0), 0.5, None, id="empty"),
-        pytest.param((4, 0, 0), 0.5, 0.5, id="half-way-into-the-first-bucket"),
-        pytest.param((2, 2, 0), 0.75, 1.5, id="half-way-into-the-second"),
-        pytest.param((2, 0, 2), 0.5, 1.0, id="on-the-bound-before-an-empty-bucket"),
-        pytest.param((0, 0, 3), 0.5, 2.0, id="above-all-is-the-last-bound"),
-    ],
-)
-def test_quantile(counts, q, expected):
-    assert HistogramView((1.0, 2.0), counts, 1.0).quantile(q) == expected
 
 
 @pytest.mark.parametrize("wrong", [(), (1.0, 1.0), (2.0, 1.0)], ids=["none", "twice", "falling"])

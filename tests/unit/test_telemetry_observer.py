@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def closed_log(folder):
     ]
 )
 def broken(request, tmp_path):
-    with request.param(tmp_path) as log:
+    with closing(request.param(tmp_path)) as log:
         yield log
 
 
@@ -90,7 +91,7 @@ async def test_a_server_on_a_full_disk_goes_on_counting():
 
 
 def test_a_log_that_works_gets_every_tick(tmp_path):
-    with TickLog(tmp_path / "ticks.jsonl") as log:
+    with closing(TickLog(tmp_path / "ticks.jsonl")) as log:
         telemetry = Telemetry(make_collector(), log)
         for tick_id in range(3):
             telemetry.on_tick(make_tick(tick_id))

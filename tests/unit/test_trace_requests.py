@@ -3,7 +3,7 @@
 import pytest
 
 from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.trace.requests import slot_rows
+from cobali_workloads.trace.requests import slot_rows
 
 NOW_S = 10.0
 

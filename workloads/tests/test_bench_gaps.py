@@ -89,7 +89,7 @@ def test_the_tick_log_says_what_the_records_say(tmp_path):
     backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
     limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=64, prefill_chunk=32)
     ticks = []
-    with TickLog(path) as log:
+    with closing(TickLog(path)) as log:
 
         def note(stats):
             ticks.append(stats)

@@ -1,6 +1,7 @@
 """Lengths with a spread, packing them, and the batches that the contenders compute."""
 
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.settings import EngineSettings
 from cobali_workloads.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
-from cobali_workloads.inside.prefill import Prefill, batches_of, pad_left, padded_ticks
+from cobali_workloads.inside.prefill import Prefill, batches_of, pack, pad_left, padded_ticks
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
@@ -94,6 +95,19 @@ def runner():
     backend = ScriptedBackend(n_slots=4, n_ctx_slot=64, n_batch=32)  # strict: it checks every batch
     settings = EngineSettings(n_slots=4, n_ctx=64, token_budget=32, prefill_chunk=32, min_prefix=0)
     return Prefill(backend, settings, filler=1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "chunk", "budget", "order"),
+    [
+        pytest.param([3, 4, 2, 3], 4, 8, [0, 1, 2, 3], id="oldest-then-largest-that-fit"),
+        pytest.param([2, 5, 3, 1], 8, 6, [0, 2, 3, 1], id="fills-the-budget-with-whole-prompts"),
+        pytest.param([], 8, 6, [], id="nobody"),
+    ],
+)
+def test_prompts_are_packed(lengths, chunk, budget, order):
+    prompts = [SimpleNamespace(slot_id=i, n_pending=n) for i, n in enumerate(lengths)]
+    assert [one.slot_id for one in pack(prompts, chunk, budget)] == order
 
 
 PROMPTS = [[65 + i] * n for i, n in enumerate((40, 3, 12, 7))]
