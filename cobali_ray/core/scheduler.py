@@ -92,10 +92,18 @@ class Scheduler:
         speculation: Speculation | None = None,
         embedding: EmbeddingKind | None = None,
         check_every: int = CHECK_EVERY,
+        story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
         self.pacer, self._speculation = pacer or Pacer(None), speculation
-        self.story = Story()
+        self.story = story or Story()
+        self.story.begin(
+            limits=limits,
+            end_tokens=end_tokens,
+            pacer=self.pacer,
+            speculation=speculation,
+            embedding=embedding,
+        )
         self._check_every, self._n_events = check_every, 0
         self.tiers = Tiers(limits, self._tell)
         self.slots = self.tiers.slots

@@ -1,32 +1,60 @@
-"""Story: the last events a scheduler took and what it answered. It shows nothing that a request says."""
+"""Story: the last events a scheduler took and what it answered, to be read, kept in a file and told again."""
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
+from copy import deepcopy
+from typing import Any
 
 from cobali_ray.core import instructions as told
 from cobali_ray.core.embedding import EmbeddingRequest
+from cobali_ray.errors import InvariantError
 
-N_EVENTS = 40
+N_EVENTS = 256
+_N_SHOWN = 40
 
 
 class Story:
-    """The last `n_most` events with their answers."""
+    """The last `n_most` events with their answers, or all. `text` shows nothing that a request says."""
 
-    def __init__(self, n_most: int = N_EVENTS) -> None:
+    def __init__(self, n_most: int | None = N_EVENTS) -> None:
         self.entries: deque[tuple[told.Event, Seq[told.Instruction]]] = deque(maxlen=n_most)
+        self.opening: dict[str, Any] = {}
+        """What the scheduler was made with, as it was then: the arguments for another like it."""
         self._n_events = 0
+
+    def begin(self, **opening: Any) -> None:
+        """Note what the scheduler is made with, and copy it: a pacer learns."""
+        self.opening = deepcopy(opening)
 
     def add(self, event: told.Event, instructions: Seq[told.Instruction]) -> None:
         self.entries.append((event, instructions))
         self._n_events += 1
 
+    def dump(self) -> bytes:
+        """Return it for a file, with all of each request. Raises InvariantError if its beginning is gone."""
+        if len(self.entries) < self._n_events:
+            raise InvariantError(f"only {len(self.entries)} of {self._n_events} events are kept")
+        return pickle.dumps((self.opening, list(self.entries)))
+
     def text(self) -> str:
-        first = self._n_events - len(self.entries)
-        lines = [f"{i}: {tell(e)} -> {_all(out)}" for i, (e, out) in enumerate(self.entries, first)]
+        """Return the last entries, one line each."""
+        last = list(self.entries)[-_N_SHOWN:]
+        first = self._n_events - len(last)
+        lines = [f"{i}: {tell(e)} -> {_all(out)}" for i, (e, out) in enumerate(last, first)]
         return "\n".join(["the story:", *lines])
+
+
+def load(data: bytes) -> Story:
+    """Return a story from a file, which must be one's own: reading it can run what is in it."""
+    story = Story(None)
+    story.opening, entries = pickle.loads(data)  # noqa: S301  # said above
+    for event, instructions in entries:
+        story.add(event, instructions)
+    return story
 
 
 def tell(one: told.Event | told.Instruction) -> str:

@@ -29,6 +29,7 @@ from cobali_ray.core.scheduler import CHECK_EVERY, Scheduler, Select, select_dec
 from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.slots import Slots
 from cobali_ray.core.stats import LoadView, TickStats
+from cobali_ray.core.story import Story
 from cobali_ray.engine.batches import Batches
 from cobali_ray.engine.disk import Disk
 from cobali_ray.engine.embedding import embed
@@ -73,6 +74,7 @@ class Engine:
         entropy: Callable[[], int] = lambda: secrets.randbits(64),
         check_every: int = CHECK_EVERY,
         disk: Disk | None = None,
+        story: Story | None = None,
     ) -> None:
         self.backend, self._clock, self._sink = backend, clock, sink
         self.scheduler = Scheduler(
@@ -83,6 +85,7 @@ class Engine:
             speculation=speculation if backend.verifies else None,
             embedding=None if backend.embedder is None else backend.embedder.kind,
             check_every=check_every,
+            story=story,
         )
         self.samplers = Samplers(backend, limits.n_slots, entropy)
         self.idle_slots = IdleSlots(self.scheduler, backend, self._tell)

@@ -261,6 +261,10 @@ class EngineLoop:
         self._mailbox.put(mail)
         return answer
 
+    def story(self) -> Future[bytes]:
+        """Return all that the scheduler was told, for a file; see `Story.dump`."""
+        return self.ask(lambda engine: engine.scheduler.story.dump())
+
     def drain(self) -> None:
         """Refuse new requests from now on; those inside go on."""
         self._draining = True

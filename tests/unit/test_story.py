@@ -1,4 +1,6 @@
-"""What happened in a real run, told to another scheduler, which answers the same."""
+"""A story of a real run, written to a file and told to another scheduler, which answers the same."""
+
+from math import inf
 
 import pytest
 
@@ -10,28 +12,28 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import GREEDY, Request
 from cobali_ray.core.scheduler import Scheduler
+from cobali_ray.core.story import Story, load
 from cobali_ray.engine.engine import Engine
-from cobali_ray.errors import InternalError
+from cobali_ray.engine.loop import EngineLoop
+from cobali_ray.errors import InternalError, InvariantError
 from cobali_ray.testing import FakeClock, Recorder
 
+WAIT_S = 30.0
 LIMITS = EngineLimits(
     n_slots=3, n_ctx_slot=128, n_cells=200, token_budget=35, prefill_chunk=32, min_prefix=8,
     n_host_cells=1000, host_block=8, cell_bytes=64, copies=True, dense=True,
 )  # fmt: skip
 
 
-def parts():
-    """Return what a scheduler learns with, as it is at first."""
-    return {"pacer": Pacer("auto"), "speculation": Speculation()}
-
-
-def open_engine(*, overlaps=False):
+def open_engine(story, *, overlaps=False):
     clock = FakeClock()
     backend = ScriptedBackend(
         n_slots=3, n_ctx_slot=128, n_cells=200, n_batch=64, embedder=ScriptedEmbedder(32),
         tick_s=0.01, sleep=clock.advance, now=clock.now, overlaps=overlaps,
     )  # fmt: skip
-    return Engine(backend, LIMITS, clock, Recorder(), **parts())
+    return Engine(
+        backend, LIMITS, clock, Recorder(), pacer=Pacer("auto"), speculation=Speculation(), story=story
+    )
 
 
 def ask(name, n_prompt=20, **changes):
@@ -62,23 +64,35 @@ def run(engine):
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_the_same_events_get_the_same_answers(overlaps):
-    """Nothing but events moves a scheduler: not the clock, nor what became of its answers."""
-    engine = open_engine(overlaps=overlaps)
-    first, told = engine.scheduler, []
-
-    def handle(event):
-        told.append((event, Scheduler.handle(first, event)))
-        return told[-1][1]
-
-    first.handle = handle
+def test_a_written_story_is_told_again_and_gets_the_same_answers(tmp_path, overlaps):
+    engine = open_engine(Story(None), overlaps=overlaps)
     run(engine)
-    assert {Compute, Embed, Emit, Copy, Restore} <= {type(one) for _, out in told for one in out}
-    again = Scheduler(
-        LIMITS,
-        end_tokens=engine.backend.end_tokens,
-        embedding=engine.backend.embedder.kind,
-        **parts(),
-    )
-    for event, answer in told:
+    file = tmp_path / "story"
+    file.write_bytes(engine.scheduler.story.dump())
+    story = load(file.read_bytes())
+    kinds = {type(one) for _, out in story.entries for one in out}
+    assert {Compute, Embed, Emit, Copy, Restore} <= kinds, "it is worth telling"
+    again = Scheduler(**story.opening)
+    for event, answer in story.entries:
+        assert repr(again.handle(event)) == repr(answer)
+
+
+def test_a_story_without_its_beginning_is_not_written():
+    engine = open_engine(Story(9))
+    run(engine)
+    with pytest.raises(InvariantError, match="only 9 of"):
+        engine.scheduler.story.dump()
+
+
+def test_a_running_loop_tells_its_story():
+    engine = open_engine(Story(None))
+    loop = EngineLoop(lambda sink: (engine, Recorder()), FakeClock(), lambda batch: None, stall_timeout_s=inf)
+    loop.start()
+    loop.wait_open()
+    loop.submit(ask("a"))
+    story = load(loop.story().result(WAIT_S))
+    loop.stop(timeout_s=WAIT_S)
+    again = Scheduler(**story.opening)
+    assert story.entries[0][0].request == ask("a")
+    for event, answer in story.entries:
         assert repr(again.handle(event)) == repr(answer)
