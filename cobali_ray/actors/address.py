@@ -21,7 +21,6 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` made of one."""
         if text.startswith("/"):
             return cls(text)
         node_id, _, rest = text.partition(" ")

@@ -40,7 +40,8 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
     if settings.api.api_keys_file is not None:
         read_keys(settings.api.api_keys_file)  # what is wrong with it is said here and now
     found, version = places(settings), versions(settings, listens)
-    shares = gpu_shares(found, _gpus())
+    n_gpus = int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0
+    shares = gpu_shares(found, n_gpus)
     engines = [
         _as(
             serve.deployment(
@@ -74,8 +75,3 @@ def join(settings: EngineSettings, *, listens: str | None = None) -> Application
 def _as(deployment: serve.Deployment, version: str) -> serve.Deployment:
     """Give a deployment a version; Serve's own is another one whenever something is deployed."""
     return deployment.options(version=version, _internal=True)
-
-
-def _gpus() -> int:
-    """Return how many GPUs the cluster has."""
-    return int(ray.cluster_resources().get("GPU", 0)) if ray.is_initialized() else 0

@@ -18,10 +18,7 @@ UNITS: Final = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> RenderableType:
-    """Return the facts of the event `ready` for a terminal of this width.
-
-    `models` are those of `model_facts`, one for each engine; `command` is how this program is called.
-    """
+    """Return the facts of the event `ready`, with those of models, for a terminal this wide."""
     models: Sequence[Mapping[str, Any]] = facts["models"]
     head = Text.assemble((f"cobali_ray {__version__}", "bold"), f" is ready after {facts['seconds']:.1f} s")
     lines: list[RenderableType] = [
@@ -48,12 +45,7 @@ def banner(facts: Mapping[str, Any], width: int, *, command: str = "cobali") -> 
 
 
 def size_of(model: Mapping[str, Any]) -> str:
-    """Say how large a model is: its parameters, quant and bytes, as far as they are known."""
-    known = [
-        _short(model.get("parameters"), ""),
-        model.get("quant"),
-        _short(model.get("size_bytes"), "B"),
-    ]
+    known = [_short(model.get("parameters"), ""), model.get("quant"), _short(model.get("size_bytes"), "B")]
     return ", ".join(str(one) for one in known if one)
 
 
@@ -117,7 +109,6 @@ def _short(number: float | None, unit: str) -> str:
 
 
 def _home(path: str) -> str:
-    """Return a path with ~ for the user's home."""
     try:
         return f"~/{Path(path).relative_to(Path.home())}"
     except (ValueError, RuntimeError):

@@ -26,7 +26,6 @@ SEE_DEATHS_SOON = {
 
 
 def cluster_environment(folder: Path, *, host: str = LOOPBACK) -> dict[str, str]:
-    """Return it. The front end of this machine listens on `host`, and has its files in `folder`."""
     environ: dict[str, str] = dict(SEE_DEATHS_SOON)
     set_environment(environ, folder, host=host)
     return {name: value for name, value in environ.items() if name not in ONE_NODE}

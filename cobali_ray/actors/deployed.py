@@ -36,10 +36,7 @@ def deploy(settings: EngineSettings, *, listens: str) -> None:
 
 
 def wait_loaded(settings: EngineSettings, look: Callable[[], None]) -> None:
-    """Wait until the engines are open; `look` at what else may fail.
-
-    Raises StartError with its own words if one does not open.
-    """
+    """Wait until the engines are open; `look` at what else may fail. Raises StartError."""
     awaited = [place.deployment for place in places(settings)]
     while True:
         look()

@@ -73,7 +73,6 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def close(self) -> None:

@@ -21,11 +21,7 @@ class Frames:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next piece and return the messages that are whole now.
-
-        Raises:
-            InternalError: a length beyond MAX_MESSAGE_BYTES. Nothing can be read from this stream any more.
-        """
+        """Take a piece; return the messages that are whole now. Raises InternalError where it is broken."""
         self._rest += data
         messages, begin = [], _HEADER_BYTES
         while len(self._rest) >= begin:

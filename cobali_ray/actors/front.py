@@ -66,11 +66,7 @@ ERRORS: Mapping[int, tuple[str, str, str]] = {
         "too_many_connections",
         "Too many connections are open from your address; use fewer, or close idle ones.",
     ),
-    431: (
-        "invalid_request_error",
-        HeadersTooLargeError.code,
-        str(HeadersTooLargeError(HEADER_BYTES)),
-    ),
+    431: ("invalid_request_error", HeadersTooLargeError.code, str(HeadersTooLargeError(HEADER_BYTES))),
     500: ("server_error", "internal_error", "The front end failed on this request."),
     501: (
         "invalid_request_error",
@@ -158,10 +154,7 @@ def fast_front(environ: MutableMapping[str, str], folder: Path, binary: str, *, 
 
 
 def speaking_json(binary: str, folder: Path) -> str:
-    """Make a copy of HAProxy in `folder` that says in JSON what it cannot read; return its path.
-
-    If there is nothing to change, or the copy does not run, that is the path of the original.
-    """
+    """Return a copy in `folder` that says in JSON what it cannot read; `binary`, if that does not run."""
     original = Path(binary)
     content = original.read_bytes()
     if (changed := in_json(content)) == content:
@@ -240,16 +233,11 @@ def last_words(folder: Path) -> str | None:
 
 
 def page_paths(folder: Path) -> dict[int, Path]:
-    """Where the answer to each of HAProxy's own errors lies."""
     return {status: folder / f"{status}.json" for status in ERRORS}
 
 
 def mend(text: str, *, pages: Mapping[int, Path], host: str) -> str:
-    """Return the configuration of HAProxy as `cobali serve` runs it; what is mended already stays.
-
-    Raises:
-        FrontEndError: Ray writes it differently than it did.
-    """
+    """Return the configuration that we want. Raises FrontEndError where Ray writes it otherwise."""
     if text.startswith(_MARK):
         return text
     config = _Config(text)
@@ -307,10 +295,7 @@ def _write_pages(folder: Path) -> None:
 
 
 def in_json(binary: bytes) -> bytes:
-    """Return HAProxy's binary with answers in the API's shape in the place of its own pages, of their length.
-
-    One that has other pages than expected stays as it is.
-    """
+    """Return HAProxy's binary with answers in the API's shape, of the length of its own pages."""
     for status, message in UNREADABLE.items():
         kind, code, _ = ERRORS[status]
         pages = re.findall(rb"HTTP/1\.1 %d [^\0]*</html>\n" % status, binary)
@@ -387,7 +372,6 @@ class _Config:
                 inside.extend(lines)
 
     def text(self) -> str:
-        """Return the configuration as HAProxy reads it."""
         lines = []
         for section, inside in self._sections.items():
             lines += [section, *(f"    {line}" for line in inside)]

@@ -24,7 +24,6 @@ class Cycle(httptools_impl.RequestResponseCycle):
     """Whether nothing but that says where the answer ends."""
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send a part of the answer."""
         if message["type"] == "http.response.start":
             sized = b"content-length" in {name.lower() for name, _ in message.get("headers", ())}
             if self.scope["http_version"] == "1.0" and not sized:
@@ -35,7 +34,6 @@ class Cycle(httptools_impl.RequestResponseCycle):
 
 
 def refuse(connection: httptools_impl.HttpToolsProtocol, _: str) -> None:
-    """Answer what is no HTTP."""
     connection.transport.write(raw_answer(400, *ERRORS[400]))
     connection.transport.close()
 

@@ -27,12 +27,8 @@ class Ingress:
     """One HTTP replica. Serve asks it for its ASGI app after the constructor ran."""
 
     async def __init__(  # type: ignore[misc]
-        self,
-        handles: Sequence[Any],
-        served: Sequence[Served],
-        told: ForIngress,
+        self, handles: Sequence[Any], served: Sequence[Served], told: ForIngress
     ) -> None:
-        """Look for the engines. `served` tells of each."""
         configure_logging(level=told.server.log_level, stream=sys.__stderr__)  # Serve buffers sys.stderr
         sys.setswitchinterval(SWITCH_S)
         stay_here()
@@ -63,7 +59,6 @@ class Ingress:
         self._tracing = open_tracing(told.server.otlp_endpoint, "ingress")
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Build the app of this replica."""
         judges = Judges()
         judges.warm()
         self._app = build_api(
@@ -87,7 +82,6 @@ class Ingress:
         return all(drained)
 
     def __del__(self) -> None:
-        """Close the sockets; Serve calls this when the replica goes."""
         for client in getattr(self, "_clients", {}).values():
             client.close()
         tracing = getattr(self, "_tracing", None)

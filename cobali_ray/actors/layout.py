@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from cobali_ray.errors import ConfigError
 from cobali_ray.settings import ApiSettings, EngineSettings, listed, settings_of_engines
-from cobali_ray.settings.engine import ProcessSettings, ServerSettings
+from cobali_ray.settings.engine import ServerSettings
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 INGRESS = "ingress"
-"""The deployment of the HTTP layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,10 @@ def places(settings: EngineSettings) -> tuple[Place, ...]:
     for name, own in settings_of_engines(settings).items():
         processes, names = own.processes, own.names
         n, least = processes.replicas, processes.min_replicas
-        cores, gpus = _cores_of(name, processes), _gpus_of(processes)
+        if processes.cores is not None and len(listed(processes.cores)) < n:
+            where = f"engines.{name}.cores" if name else "cores"
+            raise ConfigError(where, f"{processes.cores} are too few CPUs for {n} replicas")
+        cores, gpus = _shared(processes.cores, n), _shared(processes.gpus, n)
         alone = own.replaced(engines={}, api=ApiSettings(), replicas=1, min_replicas=None, model_aliases=())
         for i in range(n):
             words = [word for word in (name, str(i) if n > 1 else "") if word]
@@ -77,7 +79,6 @@ class Served(NamedTuple):
     engine_id: str
     names: tuple[str, ...]
     adapters: tuple[str, ...]
-    """The names of its adapters."""
     model: str
     """The reference: another file may have another vocabulary, and then the ingress starts anew."""
     on_demand: bool
@@ -87,7 +88,6 @@ class Served(NamedTuple):
 
 
 def served_by(found: Sequence[Place]) -> list[Served]:
-    """Return what the ingress is told of the engines."""
     return [
         Served(
             engine_id=place.engine_id,
@@ -113,7 +113,6 @@ class ForIngress(NamedTuple):
 
 
 def for_ingress(settings: EngineSettings, listens: str | None = None) -> ForIngress:
-    """Return what the HTTP layer is told."""
     return ForIngress(settings.api, settings.server, listens)
 
 
@@ -132,28 +131,13 @@ def _version(*told: object) -> str:
     return hashlib.scrypt(text.encode(), salt=b"cobali", n=1 << 12, r=8, p=1, dklen=16).hex()
 
 
-def _cores_of(name: str, asked: ProcessSettings) -> list[str | None]:
-    """Share the CPUs among the replicas of an engine."""
-    if asked.cores is None:
-        return [None] * asked.replicas
-    cores = listed(asked.cores)
-    if len(cores) < asked.replicas:
-        where = f"engines.{name}.cores" if name else "cores"
-        raise ConfigError(where, f"{asked.cores} are too few CPUs for {asked.replicas} replicas")
-    return [*_parts(cores, asked.replicas)]
-
-
-def _gpus_of(asked: ProcessSettings) -> list[str | None]:
-    """Share the GPUs among the replicas of an engine, several of which may have one."""
-    if asked.gpus is None:
-        return [None] * asked.replicas
-    gpus = listed(asked.gpus)
-    if len(gpus) < asked.replicas:
-        return [str(gpus[i % len(gpus)]) for i in range(asked.replicas)]
-    return [*_parts(gpus, asked.replicas)]
-
-
-def _parts(numbers: Sequence[int], n: int) -> list[str]:
+def _shared(asked: str | None, n: int) -> list[str | None]:
+    """Share CPUs or GPUs among the replicas of an engine; if they are too few, several have the same one."""
+    if asked is None:
+        return [None] * n
+    numbers = listed(asked)
+    if len(numbers) < n:
+        return [str(numbers[i % len(numbers)]) for i in range(n)]
     size = len(numbers) // n
     ends = [size * (i + 1) for i in range(n - 1)] + [len(numbers)]
     return [",".join(map(str, numbers[size * i : end])) for i, end in enumerate(ends)]

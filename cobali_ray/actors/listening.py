@@ -51,7 +51,6 @@ class Listener(NamedTuple):
 
     @property
     def reach(self) -> str:
-        """Say from where it can be reached."""
         address = ip_address(self.host)
         if (getattr(address, "ipv4_mapped", None) or address).is_loopback:
             return "this machine"
@@ -70,7 +69,6 @@ def server_processes() -> list[psutil.Process]:
 
 
 def listeners(processes: list[psutil.Process]) -> Iterator[Listener]:
-    """Yield every port on which one of them listens."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             part = _part(process)
@@ -100,7 +98,6 @@ def _part(process: psutil.Process) -> Part:
 
 
 def _purpose(process: psutil.Process, part: Part, host: str, port: int) -> tuple[str, str]:
-    """Return what a port is for, and who may use it."""
     told = process.environ()
     match part.kind:
         case "front end":
@@ -118,7 +115,6 @@ def _purpose(process: psutil.Process, part: Part, host: str, port: int) -> tuple
 
 
 def _replica_ports(told: dict[str, str]) -> range:
-    """Return the ports from which Serve was told to take those of replicas."""
     first, last = (told.get(f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT", "0") for end in ("MIN", "MAX"))
     return range(int(first), int(last) + 1)
 

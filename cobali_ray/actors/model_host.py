@@ -47,16 +47,13 @@ class ModelHost:
             self._open()
 
     def state(self) -> EngineState:
-        """Say how the model is doing."""
         return self._state if self.model is None else self.model.loop.state()
 
     @property
     def idle_s(self) -> float:
-        """How long nothing was asked of it."""
         return 0.0 if self._n_open() else self._clock.now() - self._used_s
 
     def touch(self) -> None:
-        """Note that it was used now."""
         self._used_s = self._clock.now()
 
     async def load(self) -> CobaliError | None:

@@ -64,13 +64,10 @@ class OpenRequests:
             if ended := [event for _, event in batch if isinstance(event, End)]:
                 gaps = self._lost.intersection(end.request_id for end in ended)
                 self._lost -= gaps
-                self._say_ended(ended, gaps)
-
-    def _say_ended(self, ended: list[End], gaps: set[str]) -> None:
-        if self._asyncio is not None:
-            # RuntimeError: the event loop is closed, so nobody waits any longer.
-            with contextlib.suppress(RuntimeError):
-                self._asyncio.call_soon_threadsafe(self._finish, ended, gaps, time.time_ns())
+                if self._asyncio is not None:
+                    # RuntimeError: the event loop is closed, so nobody waits any longer.
+                    with contextlib.suppress(RuntimeError):
+                        self._asyncio.call_soon_threadsafe(self._finish, ended, gaps, time.time_ns())
 
     def _finish(self, ended: list[End], gaps: set[str], ended_ns: int) -> None:
         for end in ended:

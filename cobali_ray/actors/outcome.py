@@ -13,12 +13,7 @@ from cobali_ray.errors import CobaliError, EngineDiedError, InternalError
 
 
 def outcome(response: Any) -> asyncio.Task[Any]:
-    """Wait for a Serve call; cancelling the wait cancels the call, also before that has begun.
-
-    Raises:
-        EngineDiedError: there is nobody to answer any more.
-        InternalError: what was called raised something, and so is there.
-    """
+    """Wait for a Serve call; cancelling the wait cancels it. Raises EngineDiedError and InternalError."""
     waiting = asyncio.ensure_future(_outcome(response))
     waiting.add_done_callback(lambda done: response.cancel() if done.cancelled() else None)
     return waiting

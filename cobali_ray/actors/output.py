@@ -86,11 +86,9 @@ class JsonLines:
         self._lock = threading.Lock()
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
-        """Write an event of this process."""
         self._write(orjson.dumps(event_of(event, level, facts), default=str).decode())
 
     def take(self, line: str, source: str) -> None:
-        """Write an event as it came."""
         if parsed(line) is not None:
             self._write(line)
         elif self._verbose() and line.strip():
@@ -98,7 +96,6 @@ class JsonLines:
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[Told]:
-        """Say each part of it when it begins."""
         begun = set[str]()
 
         def told(part: str, _done: float) -> None:
@@ -140,7 +137,6 @@ class Screen:
         self._turning: Progress | None = None
 
     def say(self, event: str, *, level: str = "info", **facts: Any) -> None:
-        """Show an event of this process at once."""
         with self._lock:
             if event in _AT_CTRL_C:
                 self._stopping = True
@@ -169,7 +165,6 @@ class Screen:
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[Told]:
-        """Turn a wheel, with a bar for each part."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         bars = Progress(
             *columns,
@@ -222,12 +217,10 @@ class Screen:
             self._more[event["status"]] += 1
 
     def _cover_ctrl_c(self) -> None:
-        """Go to the line's beginning, for the terminal wrote ^C there."""
         with contextlib.suppress(OSError, ValueError):
             self._console.file.write("\r")
 
     def _is_known(self, words: str, now_s: float) -> bool:
-        """Say whether these words were said a moment ago."""
         self._said = {text: at_s for text, at_s in self._said.items() if now_s - at_s < SAME_S}
         known = words in self._said
         self._said[words] = now_s
@@ -282,7 +275,6 @@ class Apart:
             os.dup2(file, number)
         os.close(file)
         self.terminal = os.fdopen(os.dup(self._own[0]), "w", encoding="utf-8", errors="replace")
-        """What stdout was."""
 
     def move(self, path: Path) -> None:
         """Have the file lie elsewhere, if that is on the same disk."""
@@ -290,7 +282,6 @@ class Apart:
             self._path = self._path.rename(path)
 
     def undo(self) -> None:
-        """Let everything be printed where it was before."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -298,7 +289,6 @@ class Apart:
             os.dup2(own, number)
 
     def close(self) -> None:
-        """Undo it for good."""
         self.undo()
         with contextlib.suppress(OSError):  # whoever read it may be gone
             self.terminal.close()
@@ -318,7 +308,6 @@ class Workers:
         hear_workers(self.take)
 
     def take(self, data: dict[str, Any]) -> None:
-        """Take some lines of one of them, as Ray has them."""
         source = f"{data.get('actor_name') or data.get('task_name') or 'Ray'} {data.get('pid')}"
         for line in data["lines"]:
             self._output.take(line, source)
@@ -329,6 +318,26 @@ class Workers:
     def cry(self) -> str:
         """What one of them said last that sounds like the cause of a death; "" for nothing."""
         return self._cries[-1] if self._cries else ""
+
+
+class Steps:
+    """The steps of a start: each is shown while it goes on, then said with its seconds."""
+
+    def __init__(self, output: Output, now: Callable[[], float] = time.monotonic) -> None:
+        self._output, self._now = output, now
+        self._began_s = now()
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[Told]:
+        """Show `what` while inside, and how long it took once it is done; nothing of one that fails."""
+        began_s = self._now()
+        with self._output.working(what) as progress:
+            yield progress
+        self._output.say("start_step", step=what, seconds=round(self._now() - began_s, 3))
+
+    @property
+    def seconds(self) -> float:
+        return round(self._now() - self._began_s, 3)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,12 @@ _BEGAN: Final = 19
 
 def descendants(root: int) -> set[int]:
     """Return the processes below `root`: its children, theirs, and so on."""
-    parents = dict(_parents())
+    parents: dict[int, int] = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            state, parent, *_ = _fields(pid)
+            if state != "Z":
+                parents[pid] = int(parent)
     found: set[int] = set()
     while more := {pid for pid, parent in parents.items() if parent in {root, *found}} - found:
         found |= more
@@ -47,10 +52,7 @@ def end(pids: Iterable[int]) -> None:
 
 
 def end_all(find: Callable[[], set[int]]) -> set[int]:
-    """Kill what `find` returns until it finds nothing more, and return what that was.
-
-    What Linux does not end within `END_S`, in a call that cannot be broken off, is left to it.
-    """
+    """Kill what `find` returns until it finds nothing more, at most for `END_S`; return what that was."""
     ended = set[int]()
     for _ in range(round(END_S / POLL_S)):
         if not (found := find()):
@@ -87,15 +89,6 @@ def kill_if_same(pid: int, began: int) -> None:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    """Yield each process that has not ended, and its parent."""
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            state, parent, *_ = _fields(pid)
-            if state != "Z":
-                yield pid, int(parent)
 
 
 def _fields(pid: int) -> list[str]:

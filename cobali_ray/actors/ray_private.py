@@ -113,10 +113,7 @@ def draws_alike() -> bool:
 
 
 def listen_on(host: str) -> None:
-    """Have Serve's gRPC server of this replica, which starts later, listen on this address alone.
-
-    Serve itself has it listen on all addresses of the machine.
-    """
+    """Have Serve's gRPC server of this replica, which starts later, listen on this address alone."""
     replica = _having("ray.serve._private.replica", "add_port_to_grpc_server")
     listen, place = replica.add_port_to_grpc_server, f"[{host}]" if ":" in host else host
 
@@ -130,17 +127,14 @@ def listen_on(host: str) -> None:
 
 
 def this_node() -> Any:
-    """Return Ray's node, which this process has started."""
     return _having("ray._private.worker", "_global_node")._global_node  # noqa: SLF001
 
 
 def logs_folder() -> Path:
-    """Return the folder of the logs of Ray, of Serve and of every engine."""
     return Path(this_node().get_logs_dir_path())
 
 
 def process_of(part: str) -> subprocess.Popen[bytes]:
-    """Return the process of a part of this node, such as `raylet`."""
     process: subprocess.Popen[bytes] = this_node().all_processes[part][0].process
     return process
 

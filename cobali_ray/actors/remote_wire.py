@@ -173,7 +173,6 @@ class RemoteEnd:
 
     @property
     def n_readers(self) -> int:
-        """Ingresses that it is connected to, or tries to."""
         return sum(not connection.gone for connection in self._connections.values())
 
     def connection(self, address: Address) -> RemoteConnection:
@@ -248,7 +247,6 @@ class RemoteListener:
             self._engines[key] = Heard()
 
     def silent(self, key: str) -> bool:
-        """Say whether this engine cannot be heard at present."""
         heard = self._engines.get(key)
         return heard is not None and heard.silent
 
@@ -307,7 +305,6 @@ class RemoteListener:
                     self._lose(key)
 
     def close(self) -> None:
-        """Stop listening."""
         for task in self._tasks:
             task.cancel()
         self._context.destroy(linger=0)

@@ -50,8 +50,6 @@ class Engine:
 
 @dataclass(slots=True)
 class Server:
-    """A server that listens here."""
-
     url: str
     pid: int
     up_s: float
@@ -211,7 +209,7 @@ def _ports(found: list[Listener]) -> Table:
 
 
 def _fitted(table: Table, width: int) -> Table:
-    """Return the table, or, where it is too wide for a narrow terminal, a block of lines for each row."""
+    """Return the table, or where that is too wide a block of lines for each row."""
     if width >= NARROW or Console(width=NARROW, markup=False).measure(table).maximum <= width:
         return table
     blocks = Table.grid(padding=(0, 2, 0, 0))
@@ -233,7 +231,6 @@ def _mib(n_bytes: int) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Write a time in its largest two units."""
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     parts: list[str] = []
     for name, size in units:

@@ -4,7 +4,7 @@ HAProxy (`front.py`) in front of replicas whose user code runs in the main loop:
 128 streams see 40 times the delivery latency. The flags must be in the environment before ray is imported.
 
 Ray's node starts beside the fork server's imports; then Serve's controller, the front end and the app start
-concurrently (`steps.py` shows them). One timer bounds everything after Ray's own start, retries included. A
+concurrently (`Steps` shows them). One timer bounds everything after Ray's own start, retries included. A
 signal ends a start at once: a thread receives it (`signal.set_wakeup_fd`), because the main thread may be
 waiting in Ray's C++, kills what was started and ends the process.
 
@@ -57,10 +57,9 @@ from cobali_ray.actors.node import (
     temp_folder,
     watching_node,
 )
-from cobali_ray.actors.output import Apart, Output, Workers, open_output
+from cobali_ray.actors.output import Apart, Output, Steps, Workers, open_output
 from cobali_ray.actors.processes import descendants, end_all
 from cobali_ray.actors.ray_private import logs_folder, wait_for_no_proxy
-from cobali_ray.actors.steps import Steps
 from cobali_ray.engine.opening import model_path
 from cobali_ray.errors import ConfigError, StartError
 from cobali_ray.models.builtin import Progress
@@ -153,7 +152,6 @@ class _Server:
         self._forks: ForkServer | None = None
 
     def serve(self, wishes: SimpleQueue[Wish], verbose: threading.Event) -> None:
-        """Start, wait for wishes, stop."""
         steps, started, in_order = Steps(self._output), False, False
         stopping_s = time.monotonic()
         try:
@@ -166,14 +164,15 @@ class _Server:
                         self._apart.undo()
                     self._start(settings, steps, running)
                     started = True
-                    ready = _ready_facts(settings)
+                    models = [_model_facts(place) for place in places(settings)]
                 self._output.say(
                     "ready",
                     seconds=steps.seconds,
                     url=self._url,
                     logs=logs_folder(),
                     everywhere=reached_at(self._host) != self._host,
-                    **ready,
+                    models=models,
+                    needs_key=bool(settings.api.api_keys or settings.api.api_keys_file),
                 )
                 settings = self._until_stopped(settings, wishes)
             stopping_s = time.monotonic()
@@ -298,10 +297,7 @@ def _import_serve() -> None:
 
 
 def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: str = LOOPBACK) -> bool:
-    """Set the flags of Ray and of Serve; exported values win. Ray reads them when it is imported.
-
-    Says whether HAProxy, which not every platform has, is the front end.
-    """
+    """Set the flags of Ray and of Serve, but for exported ones; say whether HAProxy is the front end."""
     for name, value in RAY_FLAGS.items():
         environ.setdefault(name, value)
     try:
@@ -314,7 +310,6 @@ def set_environment(environ: MutableMapping[str, str], folder: Path, *, host: st
 
 
 def _limit_s(settings: EngineSettings) -> float:
-    """Return how long the start may take: longer for large models."""
     paths = [model_path(place.settings) for place in places(settings)]
     return START_TIMEOUT_S + sum(path.stat().st_size for path in paths if path) / SLOW_DISK_BPS
 
@@ -368,14 +363,6 @@ def _wait_ready(
             if now() > until_s and (words := last_words(folder)):
                 raise StartError("HAProxy", words)
             pause(POLL_S)
-
-
-def _ready_facts(settings: EngineSettings) -> dict[str, Any]:
-    """Return what the banner says of the settings and of the engines."""
-    return {
-        "models": [_model_facts(place) for place in places(settings)],
-        "needs_key": bool(settings.api.api_keys or settings.api.api_keys_file),
-    }
 
 
 def _model_facts(place: Place) -> dict[str, Any]:

@@ -22,10 +22,7 @@ def require_tracing(settings: EngineSettings) -> None:
 
 
 def open_tracing(endpoint: str | None, part: str, **about: str) -> Tracing | None:
-    """Return who makes the spans of a part of the server; None where nobody wants any.
-
-    `about` are attributes of the process.
-    """
+    """Return who makes the spans of a part of the server; None where nobody wants any."""
     if endpoint is None or _sdk_is_disabled():
         return None
     from cobali_ray.telemetry.tracing import Tracing
@@ -50,12 +47,10 @@ class EngineTracer:
 
     @classmethod
     def open(cls, settings: EngineSettings, engine_id: str) -> Self | None:
-        """Return one where the settings want spans."""
         tracing = open_tracing(settings.server.otlp_endpoint, "engine", **{"cobali.engine_id": engine_id})
         return None if tracing is None else cls(tracing)
 
     def note(self, request: Request) -> None:
-        """Remember a request that was let in."""
         if request.trace is not None:
             self._open[request.request_id] = request
 
@@ -66,5 +61,4 @@ class EngineTracer:
             self._onlooker.look(self._tracing.record, request, end, ended_ns)
 
     def close(self) -> None:
-        """Send what waits and stop."""
         self._onlooker.look(self._tracing.close)

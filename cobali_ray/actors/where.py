@@ -17,7 +17,6 @@ class Place(TypedDict):
 
 
 def where_am_i() -> Place:
-    """Return the node of this process."""
     if not ray.is_initialized():
         return Place(host="", node_id="")
     node_id = str(ray.get_runtime_context().get_node_id())

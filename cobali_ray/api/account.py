@@ -24,8 +24,15 @@ from cobali_ray.errors import Field, Path, dotted
 
 SCOPE_KEY = "cobali_account"
 CLIENT_CLOSED = 499
-FEED = frozenset({"/debug/ticks", "/debug/stream"})
 """The status in the log where the client left before any answer; never sent."""
+FEED = frozenset({"/debug/ticks", "/debug/stream"})
+
+LOGGED = (
+    *("request_id", "method", "route", "model", "tenant", "status", "stream", "n_prompt", "n_cached"),
+    *("n_output", "finish_reasons", "intake_s", "queue_s", "ttft_s", "e2e_s", "http_s"),
+    *("tokens_per_second", "cancelled", "error"),
+)
+"""What a line has of a request, in this order."""
 
 log = structlog.get_logger("cobali_ray.api")
 
@@ -39,15 +46,11 @@ class Account:
     """On the API's clock: its headers were here, its body not yet."""
     span: HttpSpan | None = None
     holder: Holder = NOBODY
-    """Whose key it came with."""
     quota: Quota | None = None
-    """What that one may still do."""
     error_shape: ErrorShape = OPENAI
-    """How the API that was called writes errors."""
     named: Callable[[Path], str] = dotted
     """What that API calls a field that is given by its path in the body it was translated into."""
     admitted: bool = False
-    """Whether the quota counts it."""
     method: str = ""
     route: str = "unmatched"
     model: str | None = None
@@ -124,10 +127,7 @@ class Account:
         *,
         reason: Callable[[int, End], str | None],
     ) -> None:
-        """Note how and when the choices ended; where one did not, count the tokens seen.
-
-        `reason` says why one of them ended, in the words of the API.
-        """
+        """Note how and when the choices ended; where one did not, count the tokens seen."""
         self.ttft_s = times.ttft_s
         closed = [end for end in ends if end is not None]
         reasons = [reason(i, end) for i, end in enumerate(ends) if end is not None]
@@ -153,29 +153,9 @@ class Account:
         return fault
 
     def write(self, http_s: float) -> None:
-        """Write the one line of this request."""
         status = CLIENT_CLOSED if self.status is None and self.cancelled else self.status
-        line: dict[str, Any] = {
-            "request_id": self.request_id,
-            "method": self.method,
-            "route": self.route,
-            "model": self.model,
-            "tenant": self.holder.tenant or None,
-            "status": status,
-            "stream": self.stream,
-            "n_prompt": self.n_prompt,
-            "n_cached": self.n_cached,
-            "n_output": self.n_output,
-            "finish_reasons": self.finish_reasons,
-            "intake_s": self.intake_s,
-            "queue_s": self.queue_s,
-            "ttft_s": self.ttft_s,
-            "e2e_s": self.e2e_s,
-            "http_s": round(http_s, 6),
-            "tokens_per_second": self.tokens_per_second,
-            "cancelled": self.cancelled,
-            "error": self.error,
-        }
+        line = {name: getattr(self, name, None) for name in LOGGED}
+        line |= {"tenant": self.holder.tenant or None, "status": status, "http_s": round(http_s, 6)}
         if self.span is not None:
             self.span.end(status=self.status, error=self.error, attributes=self._span_attributes())
         # Probes and scrapes come every few seconds for ever: they are news only when they fail. The page asks
@@ -198,6 +178,5 @@ class Account:
 
 
 def account_of(http: HttpRequest) -> Account:
-    """Return the account that the frame opened for this request."""
     account: Account = http.scope[SCOPE_KEY]
     return account

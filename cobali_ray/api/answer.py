@@ -1,18 +1,54 @@
-"""Finished choices -> the body of an answer; usage and timings of both kinds of answer. Pure."""
+"""What an API writes of a call; OpenAI's whole answers; usage and timings of both kinds of answer. Pure."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import ceil
+from typing import Any, ClassVar, Final, NamedTuple
 
-from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobs, WholeLogprobs
-from cobali_ray.api.pace import Pace
+from cobali_ray.api.faults import Fault
+from cobali_ray.api.logprobs import PromptLogprobs, WholeLogprobs
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, message_of, turns_of
-from cobali_ray.chat.splitter import Answer as TakenApart
+from cobali_ray.api.turn import News
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
+
+SSE: Final = b"text/event-stream; charset=utf-8"
+
+
+class Pace:
+    """The times of one choice, in seconds from the arrival of the HTTP request."""
+
+    __slots__ = ("_gaps_s", "_last_s", "e2e_s", "ttft_s")
+
+    def __init__(self) -> None:
+        self.ttft_s: float | None = None
+        """To its first text; None before."""
+        self.e2e_s: float | None = None
+        """To its end; None before."""
+        self._last_s = 0.0
+        self._gaps_s = array("d")
+
+    def speak(self, now_s: float) -> None:
+        if self.ttft_s is None:
+            self.ttft_s = now_s
+        else:
+            self._gaps_s.append(now_s - self._last_s)
+        self._last_s = now_s
+
+    def end(self, now_s: float, *, spoke: bool) -> None:
+        """Note its end; `spoke` even if none of its tokens had text."""
+        self.e2e_s = now_s
+        if spoke and self.ttft_s is None:
+            self.ttft_s = now_s
+
+    def itl(self) -> dict[str, float | None]:
+        """Return the median, the 99th percentile and the longest of its gaps; None where there is none."""
+        gaps = sorted(self._gaps_s)
+        shares = {"itl_p50_s": 0.5, "itl_p99_s": 0.99, "itl_max_s": 1.0}
+        return {name: gaps[ceil(share * len(gaps)) - 1] if gaps else None for name, share in shares.items()}
 
 
 class Times(NamedTuple):
@@ -28,8 +64,6 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class Choice:
-    """One answer as it grows."""
-
     logprobs: WholeLogprobs
     prompt: PromptLogprobs | None = None
     """Where `prompt_logprobs` asks for them."""
@@ -40,70 +74,84 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The answer so far."""
         return "".join(self.texts)
 
 
-class Answer(ABC):
-    """The body of one call's answer, as its choices grow."""
+class Writer(ABC):
+    """Writes the answer to a call as an API has it: as a stream, or whole. Choices have an index."""
+
+    media_type: ClassVar = SSE
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 most have nothing to say there
+        """Return what a stream has before the first text of a choice."""
+        return b""
+
+    @abstractmethod
+    def say(self, news: News) -> bytes:
+        """Return what a batch adds to one choice of a stream; may be empty."""
+
+    @abstractmethod
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
+        """Return what goes behind a choice; behind the last, with the `stats` of all, also the end."""
+
+    @abstractmethod
+    def failure(self, fault: Fault) -> bytes:
+        """Return how a stream says that it failed halfway, and its end."""
+
     @abstractmethod
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
+        """Take what a batch adds to one choice of a whole answer."""
 
     @abstractmethod
     def body(self, times: Times) -> Any:
-        """Return the body; every choice has ended."""
+        """Return the whole answer; every choice has ended."""
 
     def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
         """Return why a choice ended, in the words of the API."""
         return end.finish_reason
 
 
-class Choices(Answer):
-    """OpenAI's bodies."""
+class Choices(Writer):
+    """A whole answer by its choices, as OpenAI has it."""
 
-    kind: str
+    whole_kind: str
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         n_top = call.n_prompt_logprobs
         self.choices = [
-            Choice(self._logprobs(index), None if n_top is None else PromptLogprobs(n_top))
+            Choice(self._kept_logprobs(index), None if n_top is None else PromptLogprobs(n_top))
             for index in range(len(call.requests))
         ]
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
-        self._add(news, news.logprobs)
+        self._keep(news, news.logprobs)
 
     def body(self, times: Times) -> Any:
-        """Return the body; every choice has ended."""
         call = self._call
         stats = [choice.end.stats for choice in self.choices if choice.end]
         return {
             "id": call.call_id,
-            "object": self.kind,
+            "object": self.whole_kind,
             "created": call.created,
             "model": call.model,
             "system_fingerprint": call.fingerprint,
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
-            "usage": usage(call, stats, self._n_reasoning),
+            "usage": usage(call, stats, self.n_reasoning),
             "timings": timings(stats, times),
             **self._more(),
         }
 
     def _more(self) -> dict[str, Any]:
-        """Return what else stands beside the choices."""
         return {}
 
     def _reason(self, index: int, choice: Choice) -> str | None:
         return None if choice.end is None else self.finish_reason(index, choice.end)
 
-    def _add(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
+    def _keep(self, news: News, logprobs: Sequence[TokenLogprob]) -> None:
         choice = self.choices[news.choice]
         choice.texts.append(news.text)
         if self._call.return_token_ids:
@@ -114,96 +162,15 @@ class Choices(Answer):
         choice.end = news.end
 
     @property
-    def _n_reasoning(self) -> int | None:
+    def n_reasoning(self) -> int | None:
+        """Tokens of reasoning so far; None where answers have none."""
         return None
 
     @abstractmethod
-    def _logprobs(self, index: int) -> WholeLogprobs: ...
+    def _kept_logprobs(self, index: int) -> WholeLogprobs: ...
 
     @abstractmethod
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
-
-
-class ChatAnswer(Choices):
-    """The answer of POST /v1/chat/completions."""
-
-    kind = "chat.completion"
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._turns = turns_of(call.speech, call.call_id, len(call.requests))
-        self._taken_apart = [TakenApart() for _ in self._turns]
-
-    def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
-        if not self._turns:
-            super().add(news)
-            return
-        events, logprobs = self._turns[news.choice].take(news)
-        self._taken_apart[news.choice].add(events)
-        self._add(news, logprobs)
-
-    def finish_reason(self, index: int, end: End) -> str | None:
-        """Return why a choice ended: of calls, `tool_calls`."""
-        return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
-
-    @property
-    def _n_reasoning(self) -> int:
-        return sum(turn.n_reasoning for turn in self._turns)
-
-    def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
-        return WholeLogprobs(ChatLogprobs())
-
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": self._message(index, choice),
-            "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
-            "finish_reason": self._reason(index, choice),
-            **({"token_ids": choice.tokens} if self._call.return_token_ids else {}),
-        }
-
-    def _more(self) -> dict[str, Any]:
-        """Return what is told of the prompt: a chat has one, whatever `n` is."""
-        prompt, call = self.choices[0].prompt, self._call
-        logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
-        return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
-
-    def _message(self, index: int, choice: Choice) -> dict[str, Any]:
-        if self._turns:
-            return message_of(self._taken_apart[index], self._turns[index])
-        return {"role": "assistant", "content": choice.text, "refusal": None}
-
-
-class CompletionAnswer(Choices):
-    """The answer of POST /v1/completions."""
-
-    kind = "text_completion"
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._echoed = [CompletionLogprobs(start, call.n_echo_logprobs) for start in call.echo_starts]
-
-    def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
-        if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
-            self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
-        super().add(news)
-
-    def _logprobs(self, index: int) -> WholeLogprobs:
-        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
-
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
-        if self._call.return_token_ids:
-            more |= {"token_ids": choice.tokens, "prompt_token_ids": self._call.prompt_token_ids(index)}
-        return {
-            "index": index,
-            "text": self._call.echoes[index] + choice.text,
-            "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
-            "finish_reason": self._reason(index, choice),
-            **more,
-        }
 
 
 def usage(call: Call, stats: Sequence[RequestStats], n_reasoning: int | None) -> dict[str, Any]:
@@ -238,13 +205,14 @@ def timings(stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
     each = list(zip(stats, times.paces, strict=True))
     slowest, pace = max(each, key=lambda pair: pair[0].e2e_s)
     told: dict[str, Any] = _times(slowest, pace, times.ttft_s, times.e2e_s)
-    return told if len(each) == 1 else told | {"choices": [_choice_times(*one) for one in each]}
-
-
-def _choice_times(one: RequestStats, pace: Pace) -> dict[str, Any]:
-    """Return the times of one of several choices, and its tokens, which `usage` has in one sum."""
-    counts = {"completion_tokens": one.n_output, "cached_tokens": one.n_cached}
-    return counts | _times(one, pace, pace.ttft_s, pace.e2e_s)
+    if len(each) == 1:
+        return told
+    choices = [  # with their tokens, which `usage` has in one sum
+        {"completion_tokens": one.n_output, "cached_tokens": one.n_cached}
+        | _times(one, pace, pace.ttft_s, pace.e2e_s)
+        for one, pace in each
+    ]
+    return told | {"choices": choices}
 
 
 def _times(
@@ -264,5 +232,4 @@ def _times(
 
 
 def slowest_of(stats: Sequence[RequestStats]) -> RequestStats:
-    """Return the numbers of the choice that ended last."""
     return max(stats, key=lambda one: one.e2e_s)

@@ -11,7 +11,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match
 
 from cobali_ray.api.account import account_of
-from cobali_ray.api.adapters import Adapters
 from cobali_ray.api.anthropic.routes import Messages
 from cobali_ray.api.cache import Cache
 from cobali_ray.api.clock import ApiClock, SystemClock
@@ -70,7 +69,6 @@ def build_api(
     app.state.viewers = {name: Viewers(engine, clock) for name, engine in fleet.engines.items()}
     app.include_router(Debug(fleet, app.state.viewers).router())
     app.include_router(Cache(fleet, settings, intake).router())
-    app.include_router(Adapters(fleet).router())
     app.include_router(Page().router())
     app.add_exception_handler(CobaliError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)

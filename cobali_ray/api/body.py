@@ -18,6 +18,7 @@ from cobali_ray.api.schema import Shape
 from cobali_ray.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
+    Field,
     InvalidParameterError,
     MalformedBodyError,
     Path,
@@ -39,7 +40,6 @@ MAX_VALUES: Final = 400_000
 WEIGHTS: Final = {b",": 1, b"[": 3, b"{": 3, b'"': 4}
 """What a mark says of the time that reading takes: a number counts 1, a string 8, a name and a number 9."""
 ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""Content encodings, with what zlib calls them."""
 
 
 async def read_body(http: HttpRequest, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
@@ -89,14 +89,10 @@ class _Unpacker:
 
     @property
     def whole(self) -> bool:
-        """Whether the encoding has come to its end."""
         return self._unpack.eof
 
     def take(self, piece: bytes, most_bytes: int) -> bytes:
-        """Return what a piece unpacks to, at most `most_bytes`: a few bytes can become gigabytes.
-
-        Raises MalformedBodyError.
-        """
+        """Return at most `most_bytes` of what a piece unpacks to, of gigabytes. Raises MalformedBodyError."""
         found = list[bytes]()
         try:
             while piece and most_bytes > 0:
@@ -166,7 +162,6 @@ def _written(raw: bytes, changes: Iterable[tuple[NDArray[np.int64], bytes]]) -> 
 
 
 def _places(value: Any) -> Iterator[Path]:
-    """Yield where in a body a mark stands."""
     left: list[tuple[Path, Any]] = [((), value)]
     while left:
         where, one = left.pop()
@@ -194,12 +189,15 @@ def parse(shape: type[ShapeT], raw: bytes) -> ShapeT:
     return model_of(shape, value)
 
 
+def check_choice(where: Field, value: str, known: tuple[str, ...]) -> None:
+    """Raise InvalidParameterError unless a field has one of the values that are known."""
+    if value not in known:
+        raise InvalidParameterError(where, f"must be one of {', '.join(known)}, got {value[:32]!r}")
+
+
 def _is_heavy(raw: bytes) -> bool:
-    return _weight(raw) > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES
-
-
-def _weight(raw: bytes) -> int:
-    return sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items())
+    heaviest = sum(weight * raw.count(mark) for mark, weight in WEIGHTS.items())
+    return heaviest > MAX_VALUES and _weight_outside_texts(raw) > MAX_VALUES
 
 
 def _weight_outside_texts(raw: bytes) -> int:
@@ -214,10 +212,7 @@ def _weight_outside_texts(raw: bytes) -> int:
 
 
 def model_of(shape: type[ShapeT], value: dict[str, Any], where: Path = ()) -> ShapeT:
-    """Return a JSON object as its model; `where` is its place in the body.
-
-    Raises MalformedBodyError or InvalidParameterError.
-    """
+    """Return a JSON object, of this place in the body, as its model. Raises BadRequestError."""
     if len(value) > MAX_FIELDS:
         raise MalformedBodyError(f"{dotted(where) or 'it'} has more than {MAX_FIELDS} fields")
     try:

@@ -16,7 +16,7 @@ from cobali_ray.api.debug import OF_ENGINE
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.intake import Intake
-from cobali_ray.api.openapi import READING, errors, get, takes
+from cobali_ray.api.openapi import READING, errors, get, post, query
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import SlotBody
 from cobali_ray.backend.port import Gone
@@ -25,16 +25,7 @@ from cobali_ray.errors import InvalidParameterError
 from cobali_ray.settings import ApiSettings
 
 ACTIONS = ("save", "restore", "erase")
-_ACTION: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "action",
-            "in": "query",
-            "required": True,
-            "schema": {"type": "string", "enum": list(ACTIONS)},
-        }
-    ]
-}
+_ACTION = query("action", "What to do with the slot.", type="string", enum=list(ACTIONS)) | {"required": True}
 
 
 class Cache:
@@ -44,19 +35,12 @@ class Cache:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["cache"])
         fails = errors(400, 401, 500, 503)
         get(router, "/v1/cache", self.cache, responses=fails, openapi_extra=OF_ENGINE)
         get(router, "/slots", self.slots, responses=fails, openapi_extra=OF_ENGINE)
-        extra = takes(SlotBody) | {"parameters": OF_ENGINE["parameters"] + _ACTION["parameters"]}
-        extra["requestBody"] = extra["requestBody"] | {"required": False}
-        router.post(
-            "/slots/{id_slot}",
-            response_model=None,
-            responses=errors(*READING, 409, 501),
-            openapi_extra=extra,
-        )(self.move)
+        moves, words = errors(*READING, 409, 501), [*OF_ENGINE["parameters"], _ACTION]
+        post(router, "/slots/{id_slot}", self.move, SlotBody, moves, needs_body=False, parameters=words)
         return router
 
     async def cache(self, http: HttpRequest) -> Response:

@@ -14,24 +14,19 @@ class ApiClock(Clock, Protocol):
 
     def unix(self) -> int:
         """Return whole seconds since 1970."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait on the event loop."""
-        ...
 
 
 class SystemClock:
     """The machine's clock and the running event loop."""
 
     def now(self) -> float:
-        """Return seconds since an arbitrary, fixed moment."""
         return time.monotonic()
 
     def unix(self) -> int:
-        """Return whole seconds since 1970."""
         return int(time.time())
 
     async def sleep(self, seconds: float) -> None:
-        """Wait on the event loop."""
         await asyncio.sleep(seconds)

@@ -29,10 +29,7 @@ class Constraint(NamedTuple):
 
 
 def constraint_of(body: GenerationBody) -> Constraint | None:
-    """Return what the answer must look like, whichever field says so; None where none does.
-
-    Raises InvalidParameterError where two fields say so, and UnsupportedParameterError.
-    """
+    """Return what the answer must look like. Raises InvalidParameterError where two fields say so."""
     found = list(_constraints(body))
     if len(found) > 1:
         first, second = found[0].path, found[1].path
@@ -70,8 +67,7 @@ def _response_format(value: dict[str, Any]) -> Iterator[Constraint]:
         return
     if kind != "json_schema":
         raise UnsupportedParameterError(
-            ("response_format", "type"),
-            f"must be text, json_object or json_schema, got {str(kind)[:32]!r}",
+            ("response_format", "type"), f"must be text, json_object or json_schema, got {str(kind)[:32]!r}"
         )
     # llama-server has the schema right beside the type.
     where: Path = ("response_format", "json_schema") if "json_schema" in value else ("response_format",)

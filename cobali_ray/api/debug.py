@@ -11,36 +11,26 @@ from fastapi import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account, account_of
+from cobali_ray.api.answer import SSE
 from cobali_ray.api.fleet import Fleet
-from cobali_ray.api.openapi import errors
+from cobali_ray.api.openapi import errors, query
 from cobali_ray.api.params import whole_number
 from cobali_ray.api.replies import STREAM_HEADERS
 from cobali_ray.api.sources import unless_gone
-from cobali_ray.api.sse import SSE
 from cobali_ray.api.viewers import AT_FIRST, MOST_TICKS, Viewers
 
-_ENGINE: dict[str, Any] = {
-    "name": "engine",
-    "in": "query",
-    "description": "An engine's id, where there are several; else the first.",
-    "schema": {"type": "string"},
-}
+_ENGINE = query("engine", "An engine's id, where there are several; else the first.", type="string")
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "default": 0}
 OF_ENGINE: dict[str, Any] = {"parameters": [_ENGINE]}
 _TICKS: dict[str, Any] = {
     "parameters": [
         _ENGINE,
-        {
-            "name": "last",
-            "in": "query",
-            "description": "Most ticks, the newest ones.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
-        },
-        {
-            "name": "since",
-            "in": "query",
-            "description": "Only ticks with this id or a later one: `next` of the answer before.",
-            "schema": {"type": "integer", "minimum": 0, "default": 0},
-        },
+        query(
+            "last",
+            "Most ticks, the newest ones.",
+            **_WHOLE | {"minimum": 1, "maximum": MOST_TICKS, "default": AT_FIRST},
+        ),
+        query("since", "Only ticks with this id or a later one: `next` of the answer before.", **_WHOLE),
     ]
 }
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -60,7 +50,6 @@ class Debug:
         self._fleet, self._viewers = fleet, viewers
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["debug"], prefix="/debug")
         router.get("/ticks", response_model=None, responses=errors(400, 401, 500, 503), openapi_extra=_TICKS)(
             self.ticks
@@ -99,7 +88,6 @@ class ViewerReply(Response):
         account.stream = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Send until somebody leaves."""
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
@@ -112,6 +100,5 @@ class ViewerReply(Response):
 
 
 def _whole(http: HttpRequest, name: str, *, low: int, high: int, default: int) -> int:
-    """Return a whole number of the query. Raises InvalidParameterError."""
     text = http.query_params.get(name)
     return default if text is None else whole_number(text, name, low=low, high=high)

@@ -20,7 +20,7 @@ from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet, Model
 from cobali_ray.api.intake import Intake, Source, source_of
-from cobali_ray.api.openapi import READING, errors, takes
+from cobali_ray.api.openapi import READING, errors, post
 from cobali_ray.api.schema import MAX_INPUTS, EmbeddingBody, RerankBody, ScoreBody, ScoringBody
 from cobali_ray.api.sources import unless_gone
 from cobali_ray.api.translate import check_tokens, priority_of
@@ -51,8 +51,6 @@ OK = {"description": "The answer.", "content": {"application/json": {"schema": {
 
 
 class Job(NamedTuple):
-    """One HTTP request, translated."""
-
     model: str
     request: EmbeddingRequest
     width: int
@@ -65,8 +63,6 @@ Translate = Callable[[Account, bytes, Gone], Job]
 
 
 class Wanted(NamedTuple):
-    """A body that asks for vectors, as it was read."""
-
     body: EmbeddingBody
     write: Callable[[Rows, str, int], Iterator[bytes]]
     """Writes vectors, the model's name and the number of tokens."""
@@ -79,13 +75,10 @@ Read = Callable[[Account, bytes], Wanted]
 
 
 class Embeddings:
-    """The routes that ask the engine what it makes of texts."""
-
     def __init__(self, fleet: Fleet, settings: ApiSettings, clock: ApiClock, intake: Intake) -> None:
         self._fleet, self._settings, self._clock, self._intake = fleet, settings, clock, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["embeddings"])
         for path, endpoint, body in (
             ("/v1/embeddings", self.embed, EmbeddingBody),
@@ -95,14 +88,7 @@ class Embeddings:
             ("/reranking", self.rerank, RerankBody),
             ("/v1/score", self.score, ScoreBody),
         ):
-            router.add_api_route(
-                path,
-                endpoint,
-                methods=["POST"],
-                response_model=None,
-                responses={200: OK, **errors(*READING, 504, 507)},
-                openapi_extra=takes(body),
-            )
+            post(router, path, endpoint, body, {200: OK, **errors(*READING, 504, 507)})
         return router
 
     async def embed(self, http: HttpRequest) -> Response:
@@ -110,7 +96,6 @@ class Embeddings:
         return await self.vectors(http, self._read)
 
     async def vectors(self, http: HttpRequest, read: Read) -> Response:
-        """Make a vector of each text of a body of any API."""
         return await self._answer(http, partial(self._embed, read))
 
     async def rerank(self, http: HttpRequest) -> Response:
@@ -148,8 +133,7 @@ class Embeddings:
             raise InvalidParameterError(param, f"must have at most {MAX_INPUTS} texts, got {len(texts)}")
         if body.dimensions is not None and body.dimensions > kind.width:
             raise InvalidParameterError(
-                "dimensions",
-                f"must be at most {kind.width} with this model, got {body.dimensions}",
+                "dimensions", f"must be at most {kind.width} with this model, got {body.dimensions}"
             )
         tokens = _tokens(source, kind, texts, param, gone)
         request = self._request("embd", body, source, tokens)
@@ -254,7 +238,6 @@ class _Pairs:
                 raise TextTooLongError(where, error.n_least, error.n_most) from None
 
     def scores(self, rows: Rows, *, raw: bool) -> list[float]:
-        """Return a score for each pair."""
         if self._kind.pooling != "rank":
             vectors = unit(rows)
             cosines: list[float] = (vectors[: self._n_first] * vectors[self._n_first :]).sum(axis=1).tolist()
@@ -290,10 +273,7 @@ def _tokens(
 
 
 class VectorsReply(Response):
-    """An answer that asks the engine itself, so that the request ends with whatever ends the answer.
-
-    Errors before the first byte leave `__call__` and become a proper HTTP status.
-    """
+    """An answer that asks the engine itself, as `Reply` does."""
 
     def __init__(self, model: Model, job: Job, account: Account, clock: ApiClock) -> None:
         super().__init__()
@@ -301,7 +281,6 @@ class VectorsReply(Response):
         self._end: End | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Answer, unless the client leaves first."""
         try:
             await unless_gone(receive, self._reply(send))
         finally:

@@ -1,4 +1,4 @@
-"""The routes that tell: models, tokens, health, metrics."""
+"""The routes that tell: models, adapters, tokens, health, metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
 import orjson
@@ -19,31 +20,27 @@ from cobali_ray.api.faults import retry_after
 from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import TAKES_WORK, Fleet, Model, overall
 from cobali_ray.api.intake import Intake, Source, asked_model, loaded_model, source_of
-from cobali_ray.api.openapi import READING, TELLING, Responses, content, errors, get, takes
+from cobali_ray.api.openapi import READING, TELLING, Responses, content, errors, get, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import DetokenizeBody, ModelBody, TokenizeBody
 from cobali_ray.api.translate import check_tokens
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import TUNABLE
 from cobali_ray.core.stats import EngineState, EngineStatus, ModelCard
-from cobali_ray.errors import InvalidParameterError, LoadingError
+from cobali_ray.errors import FixedScalesError, InvalidParameterError, LoadingError
 from cobali_ray.settings import ApiSettings
 
 MAX_TOKENS = 1_000_000
 """Of one text to tokenise. A list to detokenise is bounded with all values of its body."""
 PIECE = 8192
-"""Tokens that are encoded at once."""
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Facts:
-    """Everything but generation."""
-
     def __init__(self, fleet: Fleet, settings: ApiSettings, intake: Intake) -> None:
         self._fleet, self._settings, self._intake = fleet, settings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["facts"])
         keyed = errors(401, 500, 503)
         body = errors(*READING)
@@ -56,30 +53,17 @@ class Facts:
         get(router, "/v1/models", self.models, responses=keyed)
         get(router, "/v1/models/{model_id:path}", self.model, responses=keyed | errors(404))
         moves = errors(*READING, 409, 507)
-        for verb, endpoint in (("load", self.load), ("unload", self.unload)):
-            router.post(
-                f"/v1/models/{verb}",
-                response_model=None,
-                responses=moves,
-                openapi_extra=takes(ModelBody),
-            )(endpoint)
-        router.post("/tokenize", response_model=None, responses=body, openapi_extra=takes(TokenizeBody))(
-            self.tokenize
-        )
-        router.post("/detokenize", response_model=None, responses=body, openapi_extra=takes(DetokenizeBody))(
-            self.detokenize
-        )
+        post(router, "/v1/models/load", self.load, ModelBody, moves)
+        post(router, "/v1/models/unload", self.unload, ModelBody, moves)
+        post(router, "/tokenize", self.tokenize, TokenizeBody, body)
+        post(router, "/detokenize", self.detokenize, DetokenizeBody, body)
         get(router, "/tokenizer_info", self.tokenizer_info, responses=errors(*TELLING))
         get(router, "/health", self.health)
         get(router, "/ready", self.ready, responses=not_ready)
-        exposition = content(EXPOSITION, "Prometheus text format.")
-        get(
-            router,
-            "/metrics",
-            self.metrics,
-            response_class=Response,
-            responses=exposition | errors(401, 500),
-        )
+        exposition = content(EXPOSITION, "Prometheus text format.") | errors(401, 500)
+        get(router, "/metrics", self.metrics, response_class=Response, responses=exposition)
+        get(router, "/lora-adapters", self.adapters, responses=errors(*TELLING))
+        router.post("/lora-adapters", response_model=None, responses=errors(401, 500, 501))(self.scale)
         return router
 
     async def models(self) -> Response:
@@ -150,6 +134,21 @@ class Facts:
         body = await self._intake.take(http, partial(work, account_of(http)))
         return Response(body, media_type="application/json")
 
+    async def adapters(self, http: HttpRequest, model: str | None = None) -> Response:
+        """List the adapters of a model; naming it is optional if there is only one."""
+        card = (await loaded_model(self._fleet, model, account_of(http))).card
+        # Of a path only the file's name: in which folder it lies is nobody's affair.
+        return json_response(
+            [
+                {"id": i, "path": PurePath(one.path).name, "scale": one.scale, "model": one.name}
+                for i, one in enumerate(card.adapters)
+            ]
+        )
+
+    async def scale(self) -> Response:
+        """Refuse: another scale would change the answers of other clients."""
+        raise FixedScalesError
+
     # -- in a thread of the intake
 
     def _tokens(self, account: Account, raw: bytes, gone: Gone) -> bytes:
@@ -202,7 +201,6 @@ class Facts:
 
 
 def _engines(states: Sequence[EngineState]) -> dict[str, Any]:
-    """Return how the engine is that says whether requests are taken, and how each one is."""
     return {"engine": asdict(overall(states)), "engines": [asdict(state) for state in states]}
 
 
@@ -228,7 +226,6 @@ _WORDS = {
 
 
 def capabilities(card: ModelCard) -> Iterator[str]:
-    """Name what a model can do."""
     if card.generates:
         yield "completion"
     if (kind := card.embedding) is not None:
@@ -237,15 +234,19 @@ def capabilities(card: ModelCard) -> Iterator[str]:
 
 def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any]:
     """Describe a model; how it is to be used is known once it has been loaded."""
+    root = model.names[0]
+    told = {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "cobali",
+        "root": root,
+        "parent": root if name in model.adapters else None,
+    }
     with suppress(LoadingError):
         card = model.card
-        return {
-            "id": name,
-            "object": "model",
+        told |= {
             "created": card.created_s,
-            "owned_by": "cobali",
-            "root": card.model_id,
-            "parent": card.model_id if name in model.adapters else None,
             "max_model_len": card.n_ctx_slot,
             "capabilities": list(capabilities(card.under(name))),
             "architecture": {
@@ -254,18 +255,8 @@ def _described(name: str, model: Model, status: dict[str, Any]) -> dict[str, Any
             },
             "description": card.description,
             "default_sampling": {name: getattr(card.sampling, name) for name in TUNABLE},
-            "status": status,
         }
-    root = model.names[0]
-    return {
-        "id": name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "cobali",
-        "root": root,
-        "parent": root if name in model.adapters else None,
-        "status": status,
-    }
+    return told | {"status": status}
 
 
 def _token_list(items: Iterable[Any], gone: Gone) -> bytes:

@@ -142,11 +142,7 @@ REFUSED_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {"audio": ()}
 
 
 def judge_fields(extra: Mapping[str, Any] | None, *, strict: bool) -> tuple[str, ...]:
-    """Return the names nobody knows.
-
-    Raises UnsupportedParameterError for a field that asks for what is not done here, and, if `strict`,
-    UnknownParameterError for the first unknown name.
-    """
+    """Return unknown names. Raises UnsupportedParameterError; if `strict`, UnknownParameterError too."""
     return judge(extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=strict)
 
 

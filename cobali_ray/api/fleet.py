@@ -75,12 +75,10 @@ class Model:
 
     @property
     def present(self) -> list[str]:
-        """The engines that take requests."""
         return [engine_id for engine_id in self.engines if self.dispatch.state.engines[engine_id].present]
 
     @property
     def n_waiting(self) -> int:
-        """Who waits until it is loaded."""
         return self.dispatch.state.models[self.plan.name].n_waiting
 
     def observe(self, name: HttpTime, seconds: float) -> None:
@@ -96,16 +94,13 @@ class Model:
         return self.dispatch.ask(self.plan.name, [_seeded(request) for request in requests])
 
     async def load(self, n_engines: int = 1) -> None:
-        """Wait until so many engines are loaded. Raises why they cannot be."""
         await self.dispatch.load(self.plan.name, n_engines)
 
     async def unload(self) -> None:
-        """Give the memory back. Raises ModelBusyError while requests are open."""
         for engine_id in self.engines:
             await self.dispatch.unload(engine_id)
 
     async def states(self) -> list[EngineState]:
-        """Ask all engines how they are."""
         return await self.dispatch.states(self.engines)
 
     def _of_any(self, look: Callable[[EngineClient], ResultT]) -> ResultT:
@@ -149,12 +144,7 @@ class Fleet:
             model.dispatch = dispatch
 
     def find(self, asked: str | None) -> Model:
-        """Return the model that a client asks for; it need not say which if there is but one.
-
-        Raises:
-            UnknownModelError: nothing of this name is served.
-            InvalidParameterError: there are several, and none was named.
-        """
+        """Return the model asked for, or the only one. Raises UnknownModelError, InvalidParameterError."""
         if asked is None:
             if len(self.models) == 1:
                 return self.models[0]
@@ -177,13 +167,11 @@ class Fleet:
         return engine
 
     async def states(self) -> list[EngineState]:
-        """Ask all engines how they are."""
         return [
             state for found in await asyncio.gather(*(m.states() for m in self.models)) for state in found
         ]
 
     async def metrics(self) -> str:
-        """Return the Prometheus exposition of all engines."""
         counts = await asyncio.gather(*(engine.counts() for engine in self.engines.values()))
         return await asyncio.to_thread(lambda: render_all(counts, self._processes()))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -12,8 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cobali_ray.api.account import SCOPE_KEY, Account
 from cobali_ray.api.clock import ApiClock
-from cobali_ray.api.dialects import error_shape
-from cobali_ray.api.faults import Fault
+from cobali_ray.api.faults import Fault, error_shape
 from cobali_ray.api.ids import HEADER_BYTES, request_id_of
 from cobali_ray.api.keyring import Keyring
 from cobali_ray.api.origins import Origins, is_loopback
@@ -27,12 +25,10 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 def is_open(path: str) -> bool:
-    """Say whether a path wants no key."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 def fault_response(fault: Fault) -> Response:
-    """Return an error as an HTTP response."""
     return Response(
         fault.body_bytes, fault.status, headers=dict(fault.headers), media_type="application/json"
     )
@@ -104,8 +100,7 @@ class Frame:
                 raise ClientDisconnect from None
 
         try:
-            _check_size(headers)
-            self._check_page(headers, scope)
+            self._check(headers, scope)
             await self._app(scope, receive, send_framed)
         except (asyncio.CancelledError, ClientDisconnect) as gone:
             account.cancelled = True
@@ -121,8 +116,11 @@ class Frame:
             account.route = getattr(scope.get("route"), "path", account.route)
             account.close(self._clock)
 
-    def _check_page(self, headers: Mapping[str, str], scope: Scope) -> None:
-        """Send requests away that a browser makes for a page from elsewhere."""
+    def _check(self, headers: Headers, scope: Scope) -> None:
+        """Send requests away with long headers, and those that a browser makes for a page from elsewhere."""
+        # HAProxy lets no long headers through, Serve's own proxy does.
+        if sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw) > HEADER_BYTES:
+            raise HeadersTooLargeError(HEADER_BYTES)
         host = headers.get("host", "").lower()
         listens = self._listens or (scope.get("server") or ("",))[0]
         if is_loopback(listens) and not self._origins.knows(host):
@@ -130,12 +128,6 @@ class Frame:
         origin = headers.get("origin")
         if origin is not None and not self._origins.allows(origin.lower(), host):
             raise ForeignOriginError(origin[:128])
-
-
-def _check_size(headers: Headers) -> None:
-    """Send away requests with long headers: HAProxy lets none through, Serve's own proxy does."""
-    if sum(len(name) + len(value) + len(": \r\n") for name, value in headers.raw) > HEADER_BYTES:
-        raise HeadersTooLargeError(HEADER_BYTES)
 
 
 def _path_in_app(scope: Scope) -> str:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account, account_of
-from cobali_ray.api.answer import Answer, ChatAnswer, CompletionAnswer
+from cobali_ray.api.answer import Writer
 from cobali_ray.api.body import parse
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.constraint import constraint_of
@@ -24,12 +23,12 @@ from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.images import in_order, shown, tokens_of
 from cobali_ray.api.intake import Intake, Source, source_of
 from cobali_ray.api.judges import Hearing
-from cobali_ray.api.openapi import content, errors, generation_responses, takes
+from cobali_ray.api.openapi import content, errors, generation_responses, post, query
 from cobali_ray.api.params import asked_max_tokens, n_of, whole_number
 from cobali_ray.api.prompt import ChatPrompt, prompt_of
 from cobali_ray.api.replies import StreamReply, WholeReply
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
-from cobali_ray.api.sse import ChatFrames, CompletionFrames, Frames
+from cobali_ray.api.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.streams import RecordedReply, ResumedReply, Streams
 from cobali_ray.api.translate import (
     Call,
@@ -55,24 +54,19 @@ from cobali_ray.errors import (
 )
 from cobali_ray.settings import ApiSettings
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
-
 
 class Dialect(NamedTuple):
-    """How an API writes the answers of one call."""
+    """How an API writes the answer to a call."""
 
     id_prefix: str
-    frames: Callable[[Call], Frames]
-    answer: Callable[[Call], Answer]
+    writer: Callable[[Call], Writer]
 
 
-CHAT = Dialect("chatcmpl-", ChatFrames, ChatAnswer)
-COMPLETION = Dialect("cmpl-", CompletionFrames, CompletionAnswer)
+CHAT = Dialect("chatcmpl-", ChatWriter)
+COMPLETION = Dialect("cmpl-", CompletionWriter)
 
 
 class Asked(NamedTuple):
-    """A body that was read, of whichever API."""
-
     body: ChatBody | CompletionBody
     dialect: Dialect
     before: tuple[int, ...] = ()
@@ -84,22 +78,17 @@ Read = Callable[[Account, bytes, Gone], Asked]
 
 
 class Prompted(NamedTuple):
-    """What a body has the model continue."""
-
     text: str
     tokens: Sequence[int]
 
 
-_AFTER: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "after",
-            "in": "query",
-            "description": "The id of the last event that came; the header `Last-Event-ID` says the same.",
-            "schema": {"type": "integer", "minimum": 0, "default": 0},
-        }
-    ]
-}
+_AFTER = query(
+    "after",
+    "The id of the last event that came; the header `Last-Event-ID` says the same.",
+    type="integer",
+    minimum=0,
+    default=0,
+)
 
 
 class Generation:
@@ -112,27 +101,16 @@ class Generation:
         self._streams = streams
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["generation"])
-        for path, endpoint, body in (
-            ("/v1/chat/completions", self.chat, ChatBody),
-            ("/v1/completions", self.complete, CompletionBody),
-        ):
-            router.add_api_route(
-                path,
-                endpoint,
-                methods=["POST"],
-                response_model=None,
-                responses=generation_responses(),
-                openapi_extra=takes(body),
-            )
+        post(router, "/v1/chat/completions", self.chat, ChatBody, generation_responses())
+        post(router, "/v1/completions", self.complete, CompletionBody, generation_responses())
         router.get(
             "/v1/streams/{stream_id}",
             response_model=None,
             response_class=Response,
             responses=content("text/event-stream", "The events behind `after`, and those that come.")
             | errors(400, 401, 404, 500),
-            openapi_extra=_AFTER,
+            openapi_extra={"parameters": [_AFTER]},
         )(self.read_on)
         return router
 
@@ -142,7 +120,7 @@ class Generation:
 
     async def complete(self, http: HttpRequest) -> Response:
         """Continue one or several texts."""
-        return await self.answer(http, self._read_completion)
+        return await self.answer(http, partial(self._read_own, CompletionBody, COMPLETION))
 
     async def read_on(self, http: HttpRequest, stream_id: str) -> Response:
         """Resume a resumable stream after the last event received."""
@@ -171,18 +149,22 @@ class Generation:
 
     def read_chat(self, account: Account, raw: bytes, gone: Gone) -> Asked:
         """Read the body of a chat as OpenAI has it."""
-        del gone
-        return Asked(self._judged(account, parse(ChatBody, raw)), CHAT)
+        return self._read_own(ChatBody, CHAT, account, raw, gone)
 
-    def _read_completion(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read_own(
+        self,
+        shape: type[ChatBody | CompletionBody],
+        dialect: Dialect,
+        account: Account,
+        raw: bytes,
+        gone: Gone,
+    ) -> Asked:
         del gone
-        return Asked(self._judged(account, parse(CompletionBody, raw)), COMPLETION)
-
-    def _judged(self, account: Account, body: BodyT) -> BodyT:
+        body = parse(shape, raw)
         account.ignore(judge_fields(body.model_extra, strict=self._settings.strict))
         if body.stream_options is not None:
             account.ignore(judge_fields(body.stream_options.model_extra, strict=self._settings.strict))
-        return body
+        return Asked(body, dialect)
 
     def _read(self, account: Account, read: Read, raw: bytes, gone: Gone) -> tuple[Asked, Source]:
         account.named = dotted  # a body may be read again
@@ -203,7 +185,7 @@ class Generation:
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
         found = self._chat_prompt(body, source)
-        origin = replace(self._origin("chat", dialect, source, body), grammar=self._grammar(body, source))
+        origin = self._origin("chat", dialect, source, body, grammar=self._grammar(body, source))
         tokens = self._chat_tokens(found, body, source, gone)
         chat_call(body, tokens, origin)  # for what it refuses
         return Prompted(shown(found.text), tokens)
@@ -230,8 +212,11 @@ class Generation:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
         check_tokens(before, source.card.n_vocab, "context")
         found = self._chat_prompt(body, source)
-        origin = replace(
-            self._origin("chat", dialect, source, body),
+        origin = self._origin(
+            "chat",
+            dialect,
+            source,
+            body,
             grammar=self._chat_grammar(body, source, found),
             speech=found.speech,
             shown_tokens=found.shown_tokens,
@@ -259,7 +244,7 @@ class Generation:
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
                 starts.append(0)
-        origin = replace(self._origin("text_completion", dialect, source, body), grammar=grammar)
+        origin = self._origin("text_completion", dialect, source, body, grammar=grammar)
         return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
 
     def _tokenize(
@@ -329,7 +314,9 @@ class Generation:
     ) -> Checked:
         return check(field, kind, text, strict=strict or self._settings.strict, judge=hearing.judge)
 
-    def _origin(self, operation: str, dialect: Dialect, source: Source, body: GenerationBody) -> Origin:
+    def _origin(
+        self, operation: str, dialect: Dialect, source: Source, body: GenerationBody, **more: Any
+    ) -> Origin:
         span = source.account.span
         return Origin(
             call_id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
@@ -341,19 +328,14 @@ class Generation:
             holder=source.account.holder,
             bad_words=bad_words_of(body, source.words),
             trace=None if span is None else span.link(operation, body.model or source.card.model_id),
+            **more,
         )
 
     def _reply(self, call: Call, account: Account, dialect: Dialect) -> Response:
         model = self._fleet.find(call.model)
         if not call.stream:
-            return WholeReply(model, call, account, dialect.answer(call), clock=self._clock)
-        reply = StreamReply(
-            model,
-            call,
-            account,
-            dialect.frames(call),
-            clock=self._clock,
-        )
+            return WholeReply(model, call, account, dialect.writer(call), clock=self._clock)
+        reply = StreamReply(model, call, account, dialect.writer(call), clock=self._clock)
         if call.resumable and self._streams.has_room(account.holder.tenant):
             return RecordedReply(self._streams, call.call_id, reply, account)
         if call.resumable:

@@ -63,10 +63,7 @@ class Images:
 
 
 def tokens_of(text: str, images: Sequence[Image], tokenize: Callable[[str], list[int]]) -> list[int]:
-    """Return the tokens of a rendered chat, with an id in place of each image.
-
-    Raises InvalidParameterError where the template did not write each image once.
-    """
+    """Return a chat's tokens, an id for each image. Raises InvalidParameterError if one is not there once."""
     if not images:
         return tokenize(text)
     first, *rest = _MARKER.split(text)

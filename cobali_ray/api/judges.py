@@ -51,10 +51,7 @@ class Hearing:
         self._open: list[Case] = []
 
     def judge(self, case: Case) -> Verdict:
-        """Return the verdict, or a stand-in until `close`.
-
-        Schemas are offered together with a grammar made of theirs, which is to be judged at once too.
-        """
+        """Return the verdict; until `close` a stand-in, for a schema a grammar to be judged at once too."""
         if (verdict := self._known(case)) is not None:
             return verdict
         self._open.append(case)
@@ -62,7 +59,6 @@ class Hearing:
         return (made, ()) if made else _NOT_YET
 
     def close(self) -> None:
-        """Raise Unjudged if a verdict is missing."""
         if self._open:
             raise Unjudged(tuple(dict.fromkeys(self._open)))
 
@@ -153,12 +149,10 @@ class _Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def judge(self, case: Case) -> Verdict | None:

@@ -9,12 +9,12 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cobali_ray.api.salts import key_salt
 from cobali_ray.core.request import MAX_PRIORITY, MIN_PRIORITY
 from cobali_ray.errors import ConfigError
 
@@ -62,6 +62,10 @@ class _Entry(Terms):
         return self
 
     @property
+    def terms(self) -> Terms:
+        return Terms(**{name: getattr(self, name) for name in Terms.model_fields})
+
+    @property
     def digest(self) -> bytes:
         return bytes.fromhex(self.key_sha256) if self.key_sha256 else _digest(self.key or "")
 
@@ -82,7 +86,7 @@ class Holder:
     tenant: str = ""
     terms: Terms = _FREE
     salt: str = ""
-    """Of the key; see salts.py."""
+    """Of the key: who may begin with its prefixes."""
 
 
 NOBODY = Holder()
@@ -108,7 +112,6 @@ class Ring:
         return found
 
     def joined(self, other: Ring) -> Ring:
-        """Return a ring with the keys of both."""
         return Ring(self.holders + other.holders)
 
 
@@ -130,14 +133,10 @@ def parse(text: str) -> Ring:
         mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark else ""
         raise ConfigError("api_keys_file", f"is not valid YAML{where}") from None
-    ring = Ring(tuple((e.digest, name, Terms(**_terms(e))) for name, e in file.keys.items()))
+    ring = Ring(tuple((e.digest, name, e.terms) for name, e in file.keys.items()))
     if len({digest for digest, _, _ in ring.holders}) < len(ring.holders):
         raise ConfigError("api_keys_file", "two names have the same key")
     return ring
-
-
-def _terms(entry: _Entry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in Terms.model_fields}
 
 
 def _digest(key: str) -> bytes:
@@ -151,3 +150,16 @@ def _shown(headers: Mapping[str, str]) -> list[str]:
     if scheme.lower() == "bearer":
         shown.append(token.strip())
     return [key for key in shown if key]
+
+
+# -- salts: who may begin with whose prefixes. An engine hears of these only, never of a key or a name.
+
+
+def key_salt(api_key: str) -> str:
+    """Return the salt of all that is asked with an API key; the same after every start."""
+    return blake2b(api_key.encode(), digest_size=16, person=b"cobali key").hexdigest()
+
+
+def own_salt(salt: str, of_key: str) -> str:
+    """Return the salt that a client's own is turned into: who has another key cannot name it."""
+    return blake2b(salt.encode(), digest_size=16, key=of_key.encode(), person=b"cobali salt").hexdigest()

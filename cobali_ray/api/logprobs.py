@@ -27,7 +27,6 @@ class ChatLogprobs:
     """The logprobs of one chat choice."""
 
     def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        """Return the list for further tokens."""
         return {"content": chat_logprob_items(logprobs)}
 
 
@@ -44,11 +43,9 @@ class CompletionLogprobs:
 
     @property
     def offset(self) -> int:
-        """Where the next token begins."""
         return max(self._offset, 0)
 
     def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        """Return the four parallel lists for further tokens."""
         tokens: list[str] = []
         token_logprobs: list[float | None] = []
         tops: list[dict[str, float] | None] = []
@@ -85,7 +82,6 @@ class PromptLogprobs:
         self._parts: list[bytes] = []
 
     def add(self, logprobs: Sequence[TokenLogprob]) -> None:
-        """Add further tokens."""
         if logprobs:
             self._parts.append(orjson.dumps([self._item(one) for one in logprobs])[1:-1])
 
@@ -99,23 +95,17 @@ class PromptLogprobs:
         return item
 
     def json(self) -> orjson.Fragment:
-        """Return the whole list."""
         return orjson.Fragment(b"[%b]" % b",".join(self._parts))
 
 
 class WholeLogprobs:
-    """The logprobs of a choice that is answered in one piece, encoded as they come.
-
-    A long answer with 20 alternatives has a hundred thousand of them: all at once, at its end, they would
-    hold the event loop.
-    """
+    """The logprobs of a whole choice, encoded as they come: at its end they would hold the event loop."""
 
     def __init__(self, kind: ChatLogprobs | CompletionLogprobs) -> None:
         self._kind = kind
         self._lists: dict[str, list[bytes]] = {name: [] for name in kind.take(())}
 
     def add(self, logprobs: Sequence[TokenLogprob]) -> None:
-        """Add the logprobs of further tokens."""
         if logprobs:
             self.extend(self._kind.take(logprobs))
 
@@ -125,12 +115,10 @@ class WholeLogprobs:
             self._lists[name].append(orjson.dumps(items)[1:-1])
 
     def json(self) -> dict[str, orjson.Fragment]:
-        """Return all lists, ready to stand in an answer."""
         return {name: orjson.Fragment(b"[%b]" % b",".join(parts)) for name, parts in self._lists.items()}
 
 
 def chat_item(piece: bytes, logprob: float | None) -> dict[str, Any]:
-    """Return one token and its logprob, as chats have them."""
     wire = None if logprob is None else _finite(logprob)
     return {"token": _text(piece), "logprob": wire, "bytes": list(piece)}
 

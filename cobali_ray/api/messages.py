@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from cobali_ray.api.body import model_of
+from cobali_ray.api.body import check_choice, model_of
 from cobali_ray.api.fields import judge_message_fields
 from cobali_ray.api.images import Images
 from cobali_ray.api.schema import ROLES, ChatBody, Message, MessageToolCall
@@ -23,15 +23,10 @@ def messages_of(
     names: dict[str, str] = {}
     """Of the functions that were called, by the ids of the calls."""
     function_call_id: str | None = None
-    """Of the last `function_call`."""
     for index, raw in enumerate(body.messages):
         message = model_of(Message, raw, ("messages", index))
         ignored |= dict.fromkeys(judge_message_fields(message.model_extra, index, strict=strict))
-        if message.role not in ROLES:
-            known = ", ".join(ROLES)
-            raise InvalidParameterError(
-                ("messages", index, "role"), f"must be one of {known}, got {message.role[:32]!r}"
-            )
+        check_choice(("messages", index, "role"), message.role, ROLES)
         plain: dict[str, Any] = {"role": message.role, "content": _text_of(message, index, images)}
         calls = list(message.tool_calls or ())
         if message.function_call is not None:
@@ -77,7 +72,6 @@ class Ending(TypedDict, total=False):
 
 
 def ending_of(body: ChatBody) -> Ending:
-    """Return how the prompt of a chat ends. Raises InvalidParameterError."""
     if not body.continue_final_message:
         return {"add_generation_prompt": body.add_generation_prompt is not False}
     if body.add_generation_prompt:

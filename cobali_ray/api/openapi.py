@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
-from cobali_ray.api.llama_server.body import InfillBody, NativeBody, NativeEmbeddingBody
-from cobali_ray.api.ollama.body import (
-    OllamaChatBody,
-    OllamaEmbedBody,
-    OllamaErrorBody,
-    OllamaGenerateBody,
-    OllamaModelBody,
-)
-from cobali_ray.api.responses.schema import ResponsesBody
-from cobali_ray.api.schema import (
-    ChatBody,
-    CompletionBody,
-    DetokenizeBody,
-    EmbeddingBody,
-    ErrorBody,
-    ModelBody,
-    RerankBody,
-    ScoreBody,
-    SlotBody,
-    TokenizeBody,
-)
+from cobali_ray.api.schema import ErrorBody
 
 SCHEMA_REF = "#/components/schemas/{model}"
-SHAPES: tuple[type[BaseModel], ...] = (
-    ChatBody,
-    CompletionBody,
-    NativeBody,
-    InfillBody,
-    NativeEmbeddingBody,
-    ResponsesBody,
-    MessagesBody,
-    CountBody,
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaEmbedBody,
-    OllamaModelBody,
-    EmbeddingBody,
-    RerankBody,
-    ScoreBody,
-    TokenizeBody,
-    DetokenizeBody,
-    SlotBody,
-    ModelBody,
-    ErrorBody,
-    AnthropicErrorBody,
-    OllamaErrorBody,
-)
-
 _ERRORS = {
     400: "The request cannot be done as asked; `param` names the field.",
     401: "A key is needed.",
@@ -81,7 +37,6 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
-    """Return the declarations of some error answers."""
     schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
     return {
         status: {"description": _ERRORS[status], "content": {"application/json": {"schema": schema}}}
@@ -97,7 +52,6 @@ KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-"""The two ways to show one of `api_keys`."""
 
 
 def get(router: APIRouter, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
@@ -106,8 +60,29 @@ def get(router: APIRouter, path: str, endpoint: Callable[..., Any], **declared: 
     router.head(path, response_model=None, include_in_schema=False)(endpoint)
 
 
+def post(
+    router: APIRouter,
+    path: str,
+    endpoint: Callable[..., Any],
+    body: type[BaseModel],
+    responses: Responses,
+    *,
+    needs_body: bool = True,
+    **more: Any,
+) -> None:
+    """Add a route for POST, which reads its body by itself; `more` is what the document also says of it."""
+    schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
+    taken = {"required": needs_body, "content": {"application/json": {"schema": schema}}}
+    extra = {"requestBody": taken} | more
+    router.post(path, response_model=None, responses=responses, openapi_extra=extra)(endpoint)
+
+
+def query(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """Return the declaration of a parameter that the route reads by itself."""
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
 def content(media_type: str, description: str) -> Responses:
-    """Return the declaration of an answer that is no JSON."""
     return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
 
 
@@ -115,10 +90,7 @@ def tells(stream: str) -> Responses:
     """Return the declaration of an answer that is JSON, or a stream of another media type."""
     ok = {
         "description": "The answer, or with `stream` its events.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            stream: {"schema": {}},
-        },
+        "content": {"application/json": {"schema": {"type": "object"}}, stream: {"schema": {}}},
     }
     return {200: ok}
 
@@ -128,24 +100,17 @@ def generation_responses() -> Responses:
     return tells("text/event-stream") | errors(*READING, 504, 507)
 
 
-def takes(body: type[BaseModel]) -> dict[str, Any]:
-    """Return the declaration of a body that the route reads by itself."""
-    schema = {"$ref": SCHEMA_REF.format(model=body.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> None:
-    """Make the document true: add the schemas that `takes` and `errors` point to, and how keys are shown.
-
-    `keyed`: keys are asked for. `is_open` says of a path that it wants none.
-    """
+    """Make the document true: add the schemas that routes point to, and, if `keyed`, how keys are shown."""
     made = app.openapi
 
     @cache  # it takes tens of milliseconds, and the event loop belongs to all
     def openapi() -> dict[str, Any]:
         document = made()
+        named = set(re.findall(SCHEMA_REF.format(model=r"(\w+Body)"), orjson.dumps(document).decode()))
+        shapes = {shape.__name__: shape for shape in _below(BaseModel) if shape.__name__ in named}
         _, definitions = models_json_schema(
-            [(model, "validation") for model in SHAPES], ref_template=SCHEMA_REF
+            [(shape, "validation") for shape in shapes.values()], ref_template=SCHEMA_REF
         )
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(definitions["$defs"])
@@ -161,3 +126,9 @@ def describe(app: FastAPI, *, keyed: bool, is_open: Callable[[str], bool]) -> No
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _below(shape: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for one in shape.__subclasses__():
+        yield one
+        yield from _below(one)

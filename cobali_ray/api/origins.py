@@ -15,7 +15,8 @@ ANY = "*"
 
 def is_loopback(name: str) -> bool:
     """Say whether a host name or address means the machine that uses it."""
-    return _is_localhost(name) or (_is_address(name) and ip_address(name).is_loopback)
+    local = name == "localhost" or name.endswith(".localhost")
+    return local or (_is_address(name) and ip_address(name).is_loopback)
 
 
 class Origins:
@@ -47,10 +48,6 @@ def _name_in(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:  # half a pair of brackets
         return url
-
-
-def _is_localhost(name: str) -> bool:
-    return name == "localhost" or name.endswith(".localhost")
 
 
 def _is_address(name: str) -> bool:

@@ -120,7 +120,6 @@ class Page:
     """The page's routes. It needs no key: what it shows comes from routes that do."""
 
     def router(self) -> APIRouter:
-        """Return the routes. All is read and packed before the first request."""
         assets()
         router = APIRouter(tags=["page"])
         html = content("text/html", "The page.") | _NOT_MODIFIED

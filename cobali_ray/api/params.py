@@ -26,10 +26,7 @@ def sampling_of(
     n_logprobs: int | None,
     bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> SamplingParams:
-    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError.
-
-    `bad_words` are those of the body, as tokens.
-    """
+    """Return how tokens are drawn; the card's defaults for what is absent. Raises InvalidParameterError."""
     asked = {name: value for name in TUNABLE if (value := getattr(body, name)) is not None}
     if (penalty := _repetition_penalty(body)) is not None:
         asked["repetition_penalty"] = penalty
@@ -80,7 +77,6 @@ def adapter_of(body: GenerationBody, card: ModelCard, terms: Terms) -> Adapter |
 
 
 def chat_logprobs(body: ChatBody) -> int | None:
-    """Return how many alternatives per token a chat asks for; None without logprobs."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -89,7 +85,6 @@ def chat_logprobs(body: ChatBody) -> int | None:
 
 
 def completion_logprobs(body: CompletionBody) -> int | None:
-    """Return how many alternatives per token a completion asks for; None without logprobs."""
     if body.logprobs is None:
         return None
     if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
@@ -111,10 +106,7 @@ def prompt_logprobs(body: GenerationBody) -> int | None:
 
 
 def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> None:
-    """Raise InvalidParameterError where an answer would hold too many logprobs of prompts.
-
-    `n_tokens` of the prompts of all answers have `n_each` values.
-    """
+    """Raise InvalidParameterError where an answer would hold too many logprobs of prompts."""
     if n_tokens * n_each > MAX_PROMPT_VALUES:
         param = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
         message = (
@@ -125,7 +117,6 @@ def check_prompt_values(body: GenerationBody, n_tokens: int, n_each: int) -> Non
 
 
 def n_of(body: GenerationBody, n_prompts: int) -> int:
-    """Return the number of answers per prompt."""
     n = 1 if body.n is None else body.n
     if n < 1:
         raise InvalidParameterError("n", f"must be at least 1, got {n}")
@@ -139,10 +130,7 @@ def n_of(body: GenerationBody, n_prompts: int) -> int:
 
 
 def asked_max_tokens(body: GenerationBody) -> int | None:
-    """Return the answer's length limit as the client gave it, under either name; None if it did not.
-
-    NO_LIMIT: as many as fit.
-    """
+    """Return the answer's length limit under either name, which may be NO_LIMIT; None if there is none."""
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidParameterError(

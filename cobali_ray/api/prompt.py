@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cobali_ray.api.body import check_choice
 from cobali_ray.api.images import Images
 from cobali_ray.api.messages import ending_of, messages_of
 from cobali_ray.api.schema import ChatBody
@@ -32,8 +33,6 @@ _OWN_FIELDS = frozenset(
 
 
 class ChatPrompt(NamedTuple):
-    """What a chat's body comes to."""
-
     text: str
     end: str
     """As much of its end as tells how the answer begins."""
@@ -97,9 +96,7 @@ def _variables(body: ChatBody) -> dict[str, Any]:
     effort = body.reasoning_effort
     if effort is None:
         return told | given
-    if effort not in EFFORTS:
-        known = ", ".join(EFFORTS)
-        raise InvalidParameterError("reasoning_effort", f"must be one of {known}, got {effort[:32]!r}")
+    check_choice("reasoning_effort", effort, EFFORTS)
     return told | {"reasoning_effort": effort} | given
 
 
@@ -130,9 +127,7 @@ def _budget(body: ChatBody, words: Words, end: str) -> ReasoningBudget | None:
 
 def _speech(body: ChatBody, form: Format, end: str, offer: Offer) -> Speech | None:
     chosen = body.reasoning_format or "auto"
-    if chosen not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise InvalidParameterError("reasoning_format", f"must be one of {known}, got {chosen[:32]!r}")
+    check_choice("reasoning_format", chosen, FORMATS)
     if chosen == "none":
         form = replace(form, reasoning_start="", reasoning_end="")
     if form.plain and not offer.callable:

@@ -12,11 +12,10 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.answer import Answer, prompt_tokens
+from cobali_ray.api.answer import Writer, prompt_tokens
 from cobali_ray.api.clock import ApiClock
 from cobali_ray.api.fleet import Model
 from cobali_ray.api.sources import Events, events_of, unless_gone
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Event
@@ -30,7 +29,6 @@ STREAM_HEADERS = [
 
 
 def json_response(body: Any) -> Response:
-    """Return an answer that is known whole."""
     return Response(orjson.dumps(body), media_type="application/json")
 
 
@@ -41,17 +39,16 @@ class Reply(Response):
     """
 
     def __init__(
-        self, model: Model, call: Call, account: Account, written: Answer | Frames, clock: ApiClock
+        self, model: Model, call: Call, account: Account, writer: Writer, *, clock: ApiClock
     ) -> None:
         super().__init__()
-        self._written = written
+        self._writer = writer
         self._model, self._call, self._account, self._clock = model, call, account, clock
         account.stream = call.stream
         account.n_prompt = call.n_prompt
         self._tally = Tally(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Answer, unless the client leaves first."""
         try:
             await unless_gone(receive, self._reply(send))
         finally:
@@ -60,12 +57,11 @@ class Reply(Response):
             if (stats := self._tally.stats()) is not None:
                 self._account.n_prompt = n_prompt = prompt_tokens(self._call, stats)
                 self._account.n_rows = n_prompt - self._call.n_prompt
-            self._account.settle(ends, n_tokens, times, reason=self._written.finish_reason)
+            self._account.settle(ends, n_tokens, times, reason=self._writer.finish_reason)
             if not self._tally.n_open:
                 self._model.observe("e2e_seconds", times.e2e_s)
 
     def _since_s(self) -> float:
-        """Return how long ago the HTTP request arrived."""
         return self._clock.now() - self._account.received_s
 
     def _tell_first(self) -> None:
@@ -84,21 +80,15 @@ class Reply(Response):
 class WholeReply(Reply):
     """One JSON body, once all choices have ended."""
 
-    def __init__(
-        self, model: Model, call: Call, account: Account, answer: Answer, *, clock: ApiClock
-    ) -> None:
-        super().__init__(model, call, account, answer, clock)
-        self._whole = answer
-
     async def _answer(self, events: Events, send: Send) -> None:
         while self._tally.n_open:
             silent = self._tally.ttft_s is None
             for news in self._tally.sort(await next_batch(events), self._since_s()):
-                self._whole.add(news)
+                self._writer.add(news)
             if silent:
                 self._tell_first()
             self._tally.check()
-        body = orjson.dumps(self._whole.body(self._tally.times(self._since_s())))
+        body = orjson.dumps(self._writer.body(self._tally.times(self._since_s())))
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -107,34 +97,22 @@ class WholeReply(Reply):
 class StreamReply(Reply):
     """A stream, at most one write per wake-up; the status waits for the first event."""
 
-    def __init__(
-        self,
-        model: Model,
-        call: Call,
-        account: Account,
-        frames: Frames,
-        *,
-        clock: ApiClock,
-    ) -> None:
-        super().__init__(model, call, account, frames, clock)
-        self._frames = frames
-        self._writer = StreamWriter(call, frames, self._tally)
-
     async def _answer(self, events: Events, send: Send) -> None:
-        first = self._writer.write(await next_batch(events), self._since_s())
+        stream = StreamWriter(self._call, self._writer, self._tally)
+        first = stream.write(await next_batch(events), self._since_s())
         while not first and self._tally.failure is None:
-            first = self._writer.write(await next_batch(events), self._since_s())
+            first = stream.write(await next_batch(events), self._since_s())
         self._tell_first()
         self._tally.check()
-        headers = [(b"content-type", self._frames.media_type), *STREAM_HEADERS]
+        headers = [(b"content-type", self._writer.media_type), *STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._writes(first, events)) as writes:
+        async with aclosing(self._writes(stream, first, events)) as writes:
             async for wire in writes:
                 # Waits while the reader is slow; meanwhile the engine's bounded stream fills.
                 await send({"type": "http.response.body", "body": wire, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _writes(self, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
+    async def _writes(self, stream: StreamWriter, wire: bytes, events: Events) -> AsyncGenerator[bytes, None]:
         try:
             while True:
                 if wire:
@@ -142,10 +120,10 @@ class StreamReply(Reply):
                 self._tally.check()
                 if not self._tally.n_open:
                     return
-                wire = self._writer.write(await next_batch(events), self._since_s())
+                wire = stream.write(await next_batch(events), self._since_s())
         except Exception as error:
             # The status is sent, so only the stream itself can tell; a broken connection says nothing.
-            yield self._frames.failure(self._account.blame(error))
+            yield self._writer.failure(self._account.blame(error))
 
 
 async def next_batch(events: Events) -> list[Event]:

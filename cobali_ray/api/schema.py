@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cobali_ray.api.salts import MOST_CHARS
 from cobali_ray.core.request import MAX_ALLOWED_TOKENS
 
 MAX_BIASES = 4096
@@ -21,6 +20,8 @@ MAX_INPUTS = 2048
 """Texts of one request for vectors, or for scores, as OpenAI has it."""
 
 MAX_ADAPTERS = 256
+
+MAX_SALT_CHARS = 256
 
 MAX_CALLS = 128
 """Calls of one earlier turn. Some templates take seconds for twice as many."""
@@ -56,11 +57,6 @@ def _prompt(value: Any) -> Prompt:
     )
 
 
-def prompt_if_any(value: Any) -> Prompt | None:
-    """Check a prompt that may be missing."""
-    return None if value is None else _prompt(value)
-
-
 def _documents(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
@@ -71,10 +67,6 @@ def _documents(value: Any) -> list[str]:
     raise PydanticCustomError(
         "documents", f"must be 1 to {MAX_INPUTS:,} texts, as strings or as objects with a text"
     )
-
-
-def _documents_if_any(value: Any) -> list[str] | None:
-    return None if value is None else _documents(value)
 
 
 def _stop(value: Any) -> tuple[str, ...]:
@@ -94,6 +86,12 @@ def _content(value: Any) -> str | list[dict[str, Any]] | None:
         return value
     raise PydanticCustomError("content", "must be a string or a list of content parts")
 
+
+Texts: TypeAlias = Annotated[list[str], PlainValidator(_documents, json_schema_input_type=Inputs[str])]
+OneOrMore: TypeAlias = Annotated[
+    list[str], PlainValidator(_documents, json_schema_input_type=str | Inputs[str])
+]
+CheckedPrompt: TypeAlias = Annotated[Prompt, PlainValidator(_prompt, json_schema_input_type=PromptSchema)]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -221,21 +219,18 @@ class SampledBody(Shape):
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."
     )
-    cache_salt: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=MOST_CHARS,
-            description="Share computed prefixes only with requests of the same key and the same salt.",
-        ),
-    ] = None
+    cache_salt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_SALT_CHARS,
+        description="Share computed prefixes only with requests of the same key and the same salt.",
+    )
     cache_prompt: bool | None = Field(
         None, description="Reuse computed prefixes, and let other requests reuse this one; default true."
     )
-    lora: Annotated[
-        list[LoraScale] | None,
-        Field(max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."),
-    ] = None
+    lora: list[LoraScale] | None = Field(
+        None, max_length=MAX_ADAPTERS, description="Adapters by id; those that are not named have scale 0."
+    )
     structured_outputs: dict[str, Any] | None = Field(
         None, description="The same, as vLLM has it: one of json, regex, choice, grammar, json_object."
     )
@@ -292,18 +287,15 @@ class Message(Shape):
     """One turn of a chat."""
 
     role: Annotated[str, Field(json_schema_extra={"enum": list(ROLES)}, description="Whose turn it is.")]
-    content: Annotated[
-        Content,
-        Field(
-            description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images."
-        ),
-    ] = None
+    content: Content = Field(
+        None,
+        description="Text, or parts: text, refusal, and image_url (a data URL) if the model sees images.",
+    )
     refusal: str | None = Field(None, description="What an assistant's turn said instead of content.")
     name: str | None = Field(None, description="Who says it; the template decides.")
-    tool_calls: Annotated[
-        list[MessageToolCall] | None,
-        Field(max_length=MAX_CALLS, description="What an assistant's turn called."),
-    ] = None
+    tool_calls: list[MessageToolCall] | None = Field(
+        None, max_length=MAX_CALLS, description="What an assistant's turn called."
+    )
     tool_call_id: str | None = Field(None, description="Which call a tool's message answers.")
     function_call: CalledFunction | None = Field(
         None, description="The one call of an assistant's turn, before a message of the role function."
@@ -316,12 +308,11 @@ class Thinking(Shape):
     """Whether the model reasons."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int | None, Field(ge=1)] = None
+    budget_tokens: int | None = Field(None, ge=1)
     display: Literal["summarized", "omitted"] | None = None
 
     @property
     def thinks(self) -> bool:
-        """Whether it does."""
         return self.type != "disabled"
 
 
@@ -349,10 +340,9 @@ class ChatBody(GenerationBody):
         PlainValidator(_messages, json_schema_input_type=NotEmpty[Message]),
         Field(description="The turns of the chat: role and content."),
     ]
-    tools: Annotated[
-        Many[dict[str, Any]] | None,
-        Field(description="At most 512 functions that the model may call: type, function."),
-    ] = None
+    tools: Many[dict[str, Any]] | None = Field(
+        None, description="At most 512 functions that the model may call: type, function."
+    )
     tool_choice: str | dict[str, Any] | None = Field(
         None, description="none, auto, required, one function, or allowed_tools; auto if there are tools."
     )
@@ -367,13 +357,12 @@ class ChatBody(GenerationBody):
         None, description="type: disabled, or enabled with budget_tokens; another spelling of the two."
     )
     reasoning_format: str | None = Field(
-        None,
-        description="auto: in reasoning_content; parsed: in reasoning; none: in the content.",
+        None, description="auto: in reasoning_content; parsed: in reasoning; none: in the content."
     )
     include_reasoning: bool | None = Field(None, description="Show the reasoning; default true.")
-    reasoning_budget: Annotated[
-        int | None, Field(ge=-1, description="Tokens of reasoning before it is cut off; -1: no limit.")
-    ] = None
+    reasoning_budget: int | None = Field(
+        None, ge=-1, description="Tokens of reasoning before it is cut off; -1: no limit."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
     )
@@ -388,11 +377,7 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Annotated[
-        Prompt,
-        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
-        Field(description="A string, strings, token ids or lists of token ids."),
-    ]
+    prompt: Annotated[CheckedPrompt, Field(description="A string, strings, token ids or lists of token ids.")]
     echo: bool | None = Field(None, description="Begin the answer with the prompt; default false.")
     logprobs: int | None = Field(None, description="Alternatives per token, at most 20; absent: no logprobs.")
     best_of: int | None = Field(None, description="Must equal n.")
@@ -403,16 +388,15 @@ class EmbeddingBody(Shape):
 
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
     input: Annotated[
-        Prompt,
-        PlainValidator(_prompt, json_schema_input_type=PromptSchema),
+        CheckedPrompt,
         Field(description=f"One text or up to {MAX_INPUTS:,}, as strings or as token ids."),
     ]
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="float (default), or base64: 32-bit floats, little-endian."
     )
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="Keep this many numbers from the front, rescaled to length 1.")
-    ] = None
+    dimensions: int | None = Field(
+        None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
+    )
     timeout_s: float | None = Field(None, description="Seconds from arrival to the last vector.")
     priority: int | None = Field(
         None, description="Class of the request: lower numbers go first, within what the key allows."
@@ -435,19 +419,15 @@ class RerankBody(ScoringBody):
 
     model_config = ConfigDict(json_schema_extra=one_of("documents", "texts"))
     query: Annotated[str, Field(description="What the documents are compared with.")]
-    documents: Annotated[
-        list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]] | None),
-        Field(description=f"Up to {MAX_INPUTS:,} texts, or objects with a text."),
-    ] = None
-    texts: Annotated[
-        list[str] | None,
-        PlainValidator(_documents_if_any, json_schema_input_type=Inputs[str] | None),
-        Field(description="TEI's name for documents."),
-    ] = None
-    top_n: Annotated[int | None, Field(ge=1, description="How many to return, best first; absent: all.")] = (
-        None
-    )
+    documents: (
+        Annotated[
+            list[str],
+            PlainValidator(_documents, json_schema_input_type=Inputs[str] | Inputs[dict[str, str]]),
+        ]
+        | None
+    ) = Field(None, description=f"Up to {MAX_INPUTS:,} texts, or objects with a text.")
+    texts: Texts | None = Field(None, description="TEI's name for documents.")
+    top_n: int | None = Field(None, ge=1, description="How many to return, best first; absent: all.")
     return_documents: bool | None = Field(None, description="Return each text; default false.")
     return_text: bool | None = Field(None, description="TEI's name for that.")
 
@@ -455,16 +435,8 @@ class RerankBody(ScoringBody):
 class ScoreBody(ScoringBody):
     """POST /v1/score: of each pair of texts; one text goes with each of the others."""
 
-    text_1: Annotated[
-        list[str],
-        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
-        Field(description="One text, or several."),
-    ]
-    text_2: Annotated[
-        list[str],
-        PlainValidator(_documents, json_schema_input_type=str | Inputs[str]),
-        Field(description="One text, or as many as in text_1."),
-    ]
+    text_1: Annotated[OneOrMore, Field(description="One text, or several.")]
+    text_2: Annotated[OneOrMore, Field(description="One text, or as many as in text_1.")]
 
 
 class TokenizeBody(Shape):

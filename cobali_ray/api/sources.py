@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,9 +13,8 @@ from starlette.types import Receive
 
 from cobali_ray.api.dispatch import EventStream
 from cobali_ray.api.fleet import Model
-from cobali_ray.api.shared import SharedPrompts
 from cobali_ray.api.translate import Call
-from cobali_ray.core.events import End, Event, RequestStats
+from cobali_ray.core.events import Delta, End, Event, RequestStats
 
 ResultT = TypeVar("ResultT")
 Events: TypeAlias = EventStream | AsyncGenerator[list[Event], None]
@@ -26,11 +26,12 @@ def events_of(model: Model, call: Call) -> Events:
     if call.prompt_only:
         return _prompt_only(call)
     events = model.generate(*call.requests)
-    return shared(events, SharedPrompts(call)) if call.n > 1 else events
+    return _shared(events, call) if call.n > 1 else events
 
 
-async def shared(events: EventStream, prompts: SharedPrompts) -> AsyncGenerator[list[Event], None]:
+async def _shared(events: EventStream, call: Call) -> AsyncGenerator[list[Event], None]:
     """Have all answers of a prompt told what is known of it."""
+    prompts = SharedPrompts(call)
     async with aclosing(events) as batches:
         async for batch in batches:
             if told := prompts.share(batch):
@@ -64,3 +65,33 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> R
         task.cancel()
         watcher.cancel()
         await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+class SharedPrompts:
+    """The logprobs of a prompt that has several answers: computed for one of them, told with each.
+
+    No answer speaks before its prompt is told, as if it had asked itself.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._requests, self._n = call.requests, call.n
+        self._choice = {request.request_id: i for i, request in enumerate(call.requests)}
+        firsts = call.requests[:: call.n]
+        self._n_left = [0 if one.n_prompt_logprobs is None else one.n_prompt for one in firsts]
+        self._held: dict[int, list[Event]] = defaultdict(list)
+
+    def share(self, batch: Sequence[Event]) -> list[Event]:
+        told: list[Event] = []
+        for event in batch:
+            prompt = self._choice[event.request_id] // self._n
+            if isinstance(event, Delta) and event.prompt:
+                answers = self._requests[prompt * self._n : (prompt + 1) * self._n]
+                told += [event._replace(request_id=request.request_id) for request in answers]
+                self._n_left[prompt] -= len(event.prompt)
+                if not self._n_left[prompt]:
+                    told += self._held.pop(prompt, [])
+            elif self._n_left[prompt] and not (isinstance(event, End) and event.error is not None):
+                self._held[prompt].append(event)
+            else:
+                told.append(event)
+        return told

@@ -22,11 +22,9 @@ class HttpSpan(Protocol):
 
     def link(self, operation: str, model: str) -> TraceLink | None:
         """Return what the engine needs to hang its own spans below this one, if it can be had."""
-        ...
 
     def end(self, *, status: int | None, error: str | None, attributes: Mapping[str, Any]) -> None:
         """Close the span. `error` is the code of what went wrong; None: nothing did."""
-        ...
 
 
 class HttpTracer(Protocol):
@@ -34,7 +32,6 @@ class HttpTracer(Protocol):
 
     def begin(self, method: str, route: str, headers: Mapping[str, str]) -> HttpSpan | None:
         """Open a span, in the trace that a `traceparent` header names; None where that fails."""
-        ...
 
 
 def route_traced(path: str) -> str | None:

@@ -1,67 +1,33 @@
-"""Events of a stream as ready-made bytes. Pure.
+"""OpenAI's answers: whole, or events of a stream as ready-made bytes. Pure.
 
 A token costs one JSON-escaped string between two constants; dicts appear only where logprobs were asked for.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Times, timings, usage
+from cobali_ray.api.answer import Choice, Choices, Times, timings, usage
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.logprobs import CompletionLogprobs, chat_logprob_items
+from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.translate import Call
-from cobali_ray.api.turn import News, delta_of, turns_of
+from cobali_ray.api.turn import News, delta_of, message_of, turns_of
+from cobali_ray.chat.splitter import Answer as TakenApart
 from cobali_ray.core.events import End, RequestStats, TokenLogprob
 
-SSE: Final = b"text/event-stream; charset=utf-8"
 DONE = b"data: [DONE]\n\n"
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """Return one server-sent event."""
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-class Frames(ABC):
-    """The stream of one call, as one API writes it. Choices are named by their index."""
-
-    media_type: ClassVar = SSE
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    @abstractmethod
-    def opening(self, index: int) -> bytes:
-        """Return what goes before the first text of a choice; may be empty."""
-
-    @abstractmethod
-    def say(self, news: News) -> bytes:
-        """Return what a batch adds to one choice; may be empty."""
-
-    @abstractmethod
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return what goes behind a choice; `stats` are those of all choices, where it is the last."""
-
-    @abstractmethod
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return what goes behind all choices."""
-
-    @abstractmethod
-    def failure(self, fault: Fault) -> bytes:
-        """Return how the stream says that it failed halfway, and its end."""
-
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 most have one word for it
-        """Return why a choice ended, in the words of the API."""
-        return end.finish_reason
-
-
-class Chunks(Frames):
-    """OpenAI's chunks."""
+class Chunks(Choices):
+    """OpenAI's answers, also as a stream of chunks."""
 
     kind: str
 
@@ -81,13 +47,7 @@ class Chunks(Frames):
         self._plain_after = self._after(b"null") + b"}" + self._tail + b"}\n\n"
         self._befores = [self._head + self._before(index) for index in range(len(call.requests))]
 
-    @property
-    def n_reasoning(self) -> int | None:
-        """Tokens of reasoning so far; None where answers have none."""
-        return None
-
     def say(self, news: News) -> bytes:
-        """Return the chunks with what a batch adds to one choice; may be empty."""
         text, logprobs = news.text, news.logprobs
         tokens = news.tokens if self._call.return_token_ids else ()
         return self.text(news.choice, text, logprobs, tokens) if text or logprobs or tokens else b""
@@ -95,7 +55,6 @@ class Chunks(Frames):
     def text(
         self, index: int, text: str, logprobs: Sequence[TokenLogprob], tokens: Sequence[int] = ()
     ) -> bytes:
-        """Return the chunk with further text of one choice."""
         call, before, said = self._call, self._befores[index], orjson.dumps(text)
         if not (call.with_logprobs or call.return_token_ids):
             return before + said + self._plain_after
@@ -117,22 +76,18 @@ class Chunks(Frames):
         """Return the JSON of a choice that has ended."""
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the chunk with the finish reason; without a usage chunk, the last one has the timings."""
+        """Return the chunk with the finish reason; behind the last also counts, if wanted, and `[DONE]`."""
         reason = orjson.dumps(self.finish_reason(index, end))
         wire = self._head + self.closing_choice(index, reason) + self._tail
-        if stats is not None and not self._call.include_usage:
-            wire += b',"timings":' + orjson.dumps(timings(stats, times))
-        return wire + b"}\n\n"
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return `[DONE]`, and before it, where it is asked for, the chunk that counts the tokens."""
+        if stats is None:
+            return wire + b"}\n\n"
+        timed = {"timings": timings(stats, times)}
         if not self._call.include_usage:
-            return DONE
-        counted = {"usage": usage(self._call, stats, self.n_reasoning), "timings": timings(stats, times)}
-        return self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
+            return wire + b"," + orjson.dumps(timed)[1:] + b"\n\n" + DONE
+        counted = {"usage": usage(self._call, stats, self.n_reasoning)} | timed
+        return wire + b"}\n\n" + self._head + b"]," + orjson.dumps(counted)[1:] + b"\n\n" + DONE
 
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as an event, and the end."""
         return event(fault.body) + DONE
 
     @abstractmethod
@@ -145,18 +100,18 @@ class Chunks(Frames):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]: ...
 
 
-class ChatFrames(Chunks):
-    """Chunks of POST /v1/chat/completions."""
+class ChatWriter(Chunks):
+    """The answer of POST /v1/chat/completions."""
 
-    kind = "chat.completion.chunk"
+    whole_kind, kind = "chat.completion", "chat.completion.chunk"
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._turns = turns_of(call.speech, call.call_id, len(call.requests))
+        self._taken_apart = [TakenApart() for _ in self._turns]
 
     @property
     def n_reasoning(self) -> int:
-        """Tokens of reasoning so far."""
         return sum(turn.n_reasoning for turn in self._turns)
 
     def say(self, news: News) -> bytes:
@@ -179,7 +134,6 @@ class ChatFrames(Chunks):
         return b"".join(wire)
 
     def finish_reason(self, index: int, end: End) -> str | None:
-        """Return why a choice ended: of calls, `tool_calls`."""
         return self._turns[index].finish_reason(end) if self._turns else end.finish_reason
 
     def opening(self, index: int) -> bytes:
@@ -191,7 +145,6 @@ class ChatFrames(Chunks):
         return self._head + choice + self._tail + self._prompt_ids(index) + b"}\n\n"
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
-        """Return an empty delta with the finish reason."""
         return b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b}' % (index, reason)
 
     def _before(self, index: int) -> bytes:
@@ -203,11 +156,44 @@ class ChatFrames(Chunks):
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002 no offset
         return {"content": chat_logprob_items(logprobs), "refusal": None}
 
+    # -- whole
 
-class CompletionFrames(Chunks):
-    """Chunks of POST /v1/completions."""
+    def add(self, news: News) -> None:
+        if not self._turns:
+            super().add(news)
+            return
+        events, logprobs = self._turns[news.choice].take(news)
+        self._taken_apart[news.choice].add(events)
+        self._keep(news, logprobs)
 
-    kind = "text_completion"
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+        return WholeLogprobs(ChatLogprobs())
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": self._message(index, choice),
+            "logprobs": choice.logprobs.json() | {"refusal": None} if self._call.with_logprobs else None,
+            "finish_reason": self._reason(index, choice),
+            **({"token_ids": choice.tokens} if self._call.return_token_ids else {}),
+        }
+
+    def _more(self) -> dict[str, Any]:
+        """Return what is told of the prompt: a chat has one, whatever `n` is."""
+        prompt, call = self.choices[0].prompt, self._call
+        logprobs = {} if prompt is None else {"prompt_logprobs": prompt.json()}
+        return logprobs | ({"prompt_token_ids": call.prompt_token_ids(0)} if call.return_token_ids else {})
+
+    def _message(self, index: int, choice: Choice) -> dict[str, Any]:
+        if self._turns:
+            return message_of(self._taken_apart[index], self._turns[index])
+        return {"role": "assistant", "content": choice.text, "refusal": None}
+
+
+class CompletionWriter(Chunks):
+    """The answer of POST /v1/completions."""
+
+    whole_kind = kind = "text_completion"
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -241,7 +227,6 @@ class CompletionFrames(Chunks):
         return self._befores[index] + orjson.dumps(echo) + self._after(b"null") + end
 
     def closing_choice(self, index: int, reason: bytes) -> bytes:
-        """Return an empty text with the finish reason."""
         return b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}' % (index, reason)
 
     def _before(self, index: int) -> bytes:
@@ -252,3 +237,25 @@ class CompletionFrames(Chunks):
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return self._counts[index].take(logprobs)
+
+    # -- whole
+
+    def add(self, news: News) -> None:
+        if self._call.n_echo_logprobs is not None and (prompt := news.prompt):
+            self.choices[news.choice].logprobs.extend(self._echoed[news.choice].take(prompt))
+        super().add(news)
+
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:
+        return WholeLogprobs(CompletionLogprobs(len(self._call.echoes[index])))
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        more: dict[str, Any] = {} if choice.prompt is None else {"prompt_logprobs": choice.prompt.json()}
+        if self._call.return_token_ids:
+            more |= {"token_ids": choice.tokens, "prompt_token_ids": self._call.prompt_token_ids(index)}
+        return {
+            "index": index,
+            "text": self._call.echoes[index] + choice.text,
+            "logprobs": choice.logprobs.json() if self._call.with_logprobs else None,
+            "finish_reason": self._reason(index, choice),
+            **more,
+        }

@@ -59,7 +59,6 @@ class Recording:
 
     @property
     def read(self) -> bool:
-        """Whether somebody reads it."""
         return self._reader is not None
 
     async def _write(self, reply: ASGIApp, scope: Scope) -> None:
@@ -161,7 +160,6 @@ class Streams:
         return len(self._live) < MOST_STREAMS and (not tenant or n_of_key < MOST_OF_KEY)
 
     def begin(self, stream_id: str, tenant: str, reply: ASGIApp, scope: Scope) -> Recording:
-        """Have an answer written into a recording."""
         recording = self._kept[stream_id] = Recording(stream_id, tenant, reply, scope)
         self._live.add(recording)
         recording.writing.add_done_callback(lambda _: self._end(recording))
@@ -228,7 +226,6 @@ class RecordedReply(Response):
         self._streams, self._stream_id, self._reply, self._account = streams, stream_id, reply, account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; the account stays open for as long as the answer is written."""
         tenant = self._account.holder.tenant
         recording = self._streams.begin(self._stream_id, tenant, self._reply, scope)
         self._account.writing = recording.writing
@@ -244,5 +241,4 @@ class ResumedReply(Response):
         self._streams, self._recording, self._after = streams, recording, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 ASGI's shape
-        """Send what came since, and what comes."""
         await self._streams.play(self._recording, receive, send, self._after)

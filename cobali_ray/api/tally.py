@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cobali_ray.api.answer import Times
-from cobali_ray.api.pace import Pace
-from cobali_ray.api.sse import Frames
+from cobali_ray.api.answer import Pace, Times, Writer
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
 from cobali_ray.core.events import Delta, End, Event, RequestStats
@@ -56,11 +54,9 @@ class Tally:
             yield News(index, said, end)
 
     def times(self, now_s: float) -> Times:
-        """Return what the client has waited for so far."""
         return Times(self.ttft_s, now_s, self._paces)
 
     def check(self) -> None:
-        """Raise the error that ended a choice, if one did."""
         if self.failure is not None:
             raise self.failure
 
@@ -74,15 +70,12 @@ class Tally:
 class StreamWriter:
     """Turns batches of a call into the bytes of one write each."""
 
-    def __init__(self, call: Call, frames: Frames, tally: Tally) -> None:
-        self._frames, self._tally = frames, tally
+    def __init__(self, call: Call, writer: Writer, tally: Tally) -> None:
+        self._writer, self._tally = writer, tally
         self._opened = [False] * len(call.requests)
 
     def write(self, batch: Sequence[Event], now_s: float) -> bytes:
-        """Return what a batch adds to the stream; after the last end this includes how the stream closes.
-
-        `now_s` is how long ago the HTTP request arrived.
-        """
+        """Return what a batch adds to the stream; after the last end this includes how the stream closes."""
         if not batch:
             return b""
         news = list(self._tally.sort(batch, now_s))
@@ -93,13 +86,11 @@ class StreamWriter:
         for i, one in enumerate(news):
             index, end = one.choice, one.end
             closes = end is not None and end.error is None
-            said = self._frames.say(one)
+            said = self._writer.say(one)
             if (said or closes) and not self._opened[index]:
                 self._opened[index] = True
-                wire.append(self._frames.opening(index))
+                wire.append(self._writer.opening(index))
             wire.append(said)
             if end is not None and closes:
-                wire.append(self._frames.closing(index, end, stats if i == last else None, times))
-        if stats is not None:
-            wire.append(self._frames.ending(stats, times))
+                wire.append(self._writer.closing(index, end, stats if i == last else None, times))
         return b"".join(wire)

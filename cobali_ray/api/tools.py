@@ -18,16 +18,12 @@ ToolDict = Mapping[str, Any]
 
 
 class Offer(NamedTuple):
-    """The tools of one request."""
-
     tools: tuple[ToolDict, ...] = ()
     """What the model is told: all of them, or none at all where it may call none."""
     callable: tuple[ToolDict, ...] = ()
     """What it may call: all of them, or the one that the client named."""
     required: bool = False
-    """Whether it must call."""
     parallel: bool = True
-    """Whether it may call several in one turn."""
 
 
 class Choice(NamedTuple):
@@ -37,7 +33,6 @@ class Choice(NamedTuple):
     """Of the functions that may be called; none: all of them."""
     required: bool = False
     one: bool = False
-    """Whether it is exactly one call."""
 
 
 def offer_of(body: ChatBody) -> Offer:

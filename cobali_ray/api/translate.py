@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cobali_ray.api.keys import NOBODY, Holder, Terms
+from cobali_ray.api.keys import NOBODY, Holder, Terms, own_salt
 from cobali_ray.api.params import (
     NO_LIMIT,
     adapter_of,
@@ -20,7 +20,6 @@ from cobali_ray.api.params import (
     wants_recording,
     wants_usage,
 )
-from cobali_ray.api.salts import own_salt
 from cobali_ray.api.schema import ChatBody, CompletionBody, GenerationBody
 from cobali_ray.api.turn import Speech
 from cobali_ray.backend.port import Words
@@ -45,7 +44,6 @@ class Call:
 
     call_id: str
     created: int
-    """Unix seconds."""
     model: str
     fingerprint: str
     requests: tuple[Request, ...]
@@ -57,7 +55,6 @@ class Call:
     include_usage: bool
     with_logprobs: bool
     resumable: bool = False
-    """Whether the stream may be read on after a cut."""
     n_echo_logprobs: int | None = None
     """How many alternatives tokens of the prompt have in the logprobs; None: those are the answer's alone."""
     echo_starts: tuple[int, ...] = ()
@@ -83,8 +80,6 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a call knows beside its body."""
-
     call_id: str
     created: int
     card: ModelCard
@@ -92,7 +87,6 @@ class Origin:
     received_s: float | None = None
     """When the HTTP request began to arrive, on the machine's monotonic clock."""
     x_request_id: str = ""
-    """The HTTP request's own id."""
     trace: TraceLink | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Those of the body, as tokens."""
@@ -103,7 +97,6 @@ class Origin:
     images: tuple[Image, ...] = ()
     """What stands where the prompt has negative ids."""
     holder: Holder = NOBODY
-    """Whose key the request came with."""
 
 
 def bad_words_of(body: GenerationBody, words: Words) -> tuple[tuple[int, ...], ...]:
@@ -145,7 +138,6 @@ def prompts_of(body: CompletionBody) -> list[str | list[int]]:
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, field: Field) -> None:
-    """Raise InvalidParameterError for an id outside the vocabulary."""
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise InvalidParameterError(field, f": token id {token} is not in [0, {n_vocab - 1}]")
@@ -163,10 +155,7 @@ def completion_call(
     origin: Origin,
     echo_starts: Sequence[int] = (),
 ) -> Call:
-    """Return the call of a completion; `echoes` has one text per prompt, empty where none is wanted.
-
-    `echo_starts` has a number for each if logprobs come with them; see `Call`.
-    """
+    """Return the call of a completion; for `echoes` and `echo_starts`, one per prompt, see `Call`."""
     call = _call(body, prompts, echoes, completion_logprobs(body), origin)
     starts = tuple([start for start in echo_starts for _ in range(call.n)])
     return replace(call, echo_starts=starts) if starts else call

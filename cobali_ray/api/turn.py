@@ -40,7 +40,6 @@ class News(NamedTuple):
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that it is of."""
         return [token for delta in self.deltas for token in delta.tokens]
 
     @property
@@ -68,16 +67,7 @@ class Speech(NamedTuple):
     """Whether what is no reasoning is calls."""
 
 
-class Told(NamedTuple):
-    """What the client is told by one batch."""
-
-    events: list[Event]
-    logprobs: list[TokenLogprob]
-
-
 class Turn:
-    """One choice's state."""
-
     def __init__(self, speech: Speech, call_id: str, choice: int) -> None:
         self._splitter = Splitter(speech.form, prompt=speech.prompt, tools=speech.tools)
         self.reasoning_field, self._must_call = speech.reasoning_field, speech.must_call
@@ -86,8 +76,8 @@ class Turn:
         self.n_reasoning = 0
         """Tokens of reasoning, its markers among them."""
 
-    def take(self, news: News) -> Told:
-        """Return what the client is told by a batch; neighbours of a kind are one event."""
+    def take(self, news: News) -> tuple[list[Event], list[TokenLogprob]]:
+        """Return what the client is told by a batch: events, neighbours of a kind as one, and logprobs."""
         found: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for delta in news.deltas:
@@ -100,7 +90,7 @@ class Turn:
             logprobs += delta.logprobs
         if news.end is not None and news.end.error is None:
             self._add(found, self._at_end(news.end))
-        return Told(found, logprobs)
+        return found, logprobs
 
     def _add(self, found: list[Event], events: Iterable[Event]) -> None:
         for event in events:

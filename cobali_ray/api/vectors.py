@@ -27,7 +27,6 @@ class Gathered:
         self._here = np.zeros(n_texts, bool)
 
     def add(self, told: Vectors) -> None:
-        """Take what the engine told."""
         texts = list(told.texts)
         self._rows[texts] = np.frombuffer(told.rows, "<f4").reshape(len(texts), -1)
         self._here[texts] = True
@@ -48,12 +47,10 @@ def unit(rows: Rows, dimensions: int | None = None) -> Rows:
 
 
 def logistic(rows: Rows) -> Rows:
-    """Return scores in 0 to 1."""
     return (1 / (1 + np.exp(-rows.astype(np.float64)))).astype(np.float32)
 
 
 def usage(n_tokens: int) -> dict[str, int]:
-    """Return what an answer says of tokens."""
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 
@@ -93,7 +90,6 @@ def jina_body(
 
 
 def tei_body(ranked: Sequence[tuple[int, float]], shown: Sequence[str] | None) -> bytes:
-    """Return a ranking as text-embeddings-inference has it."""
     text = {} if shown is None else dict(enumerate(shown))
     return orjson.dumps(
         [{"index": i, "score": score} | ({"text": text[i]} if text else {}) for i, score in ranked]
@@ -101,7 +97,6 @@ def tei_body(ranked: Sequence[tuple[int, float]], shown: Sequence[str] | None) -
 
 
 def scores_body(scores: Sequence[float], call_id: str, created: int, model: str, n_tokens: int) -> bytes:
-    """Return the score of each pair, as vLLM has it."""
     data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
     return orjson.dumps(
         {

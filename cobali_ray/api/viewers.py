@@ -25,7 +25,6 @@ EVENTS_PER_S: Final = 12
 AT_FIRST: Final = 200
 """Ticks that a newcomer is shown."""
 MOST_TICKS: Final = 4096
-"""Ticks that the engine remembers."""
 BACKLOG: Final = 16
 """Events that may wait for one viewer; one who lags further starts over."""
 
@@ -42,8 +41,6 @@ def gone(state: EngineState) -> bytes:
 
 
 class Viewer:
-    """Events on their way to one reader."""
-
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.fresh = True
@@ -63,7 +60,6 @@ class Viewer:
         self._arrived.set()
 
     def close(self) -> None:
-        """Let the stream end after what is waiting."""
         self.closed = True
         self._arrived.set()
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from response_rules import Checked, events_of
 
-from cobali_ray.api.responses.frames import ResponseAnswer, ResponseFrames
+from cobali_ray.api.responses.frames import ResponseWriter
 from cobali_ray.api.responses.read import Written
 from cobali_ray.api.responses.tools import Callee
 from cobali_ray.api.tally import StreamWriter, Tally
@@ -60,9 +60,9 @@ def end_of(n_output, reason):
 def told(batches, call=CALL):
     """Return the stream's events and the answer in one piece."""
     written = Written({"store": False}, CALLEES)
-    frames, tally = ResponseFrames(written, call), Tally(call)
+    frames, tally = ResponseWriter(written, call), Tally(call)
     writer = StreamWriter(call, frames, tally)
-    answer, whole = ResponseAnswer(written, call), Tally(call)
+    answer, whole = ResponseWriter(written, call), Tally(call)
     wire = b""
     for batch in batches:
         wire += writer.write(batch, 0.5)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api.answer import Times
-from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames, input_of
+from cobali_ray.api.anthropic.answer import MessageWriter, input_of
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import Speech
@@ -69,12 +69,12 @@ def ended(reason="stop", stop=None):
 
 
 def streamed(one, batches):
-    writer = StreamWriter(one, MessageFrames(one), Tally(one))
+    writer = StreamWriter(one, MessageWriter(one), Tally(one))
     return b"".join(writer.write(batch, 0.5) for batch in batches)
 
 
 def whole(one, batches):
-    answer, tally = MessageAnswer(one), Tally(one)
+    answer, tally = MessageWriter(one), Tally(one)
     for batch in batches:
         for news in tally.sort(batch, 0.5):
             answer.add(news)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray.api.answer import timings, usage
+from cobali_ray.api.answer import Pace, timings, usage
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
-from cobali_ray.api.pace import Pace
-from cobali_ray.api.sse import ChatFrames, CompletionFrames
+from cobali_ray.api.sse import ChatWriter, CompletionWriter
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
@@ -52,15 +51,15 @@ def parse(wire):
     return [event if event == "data: [DONE]" else json.loads(event[6:]) for event in events]
 
 
-def writer(one, frames=ChatFrames):
+def writer(one, frames=ChatWriter):
     return StreamWriter(one, frames(one), Tally(one))
 
 
 @pytest.mark.parametrize(
     ("frames", "kind", "choice"),
     [
-        (ChatFrames, "chat.completion.chunk", {"delta": {"content": 'a\n"b\u2028é😀'}}),
-        (CompletionFrames, "text_completion", {"text": 'a\n"b\u2028é😀'}),
+        (ChatWriter, "chat.completion.chunk", {"delta": {"content": 'a\n"b\u2028é😀'}}),
+        (CompletionWriter, "text_completion", {"text": 'a\n"b\u2028é😀'}),
     ],
 )
 @pytest.mark.parametrize("include_usage", [False, True])
@@ -75,8 +74,8 @@ def test_one_chunk(frames, kind, choice, include_usage):
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
 @pytest.mark.parametrize(("frames", "take"), [
-    (ChatFrames, lambda c: c["delta"].get("content", "")),
-    (CompletionFrames, lambda c: c["text"]),
+    (ChatWriter, lambda c: c["delta"].get("content", "")),
+    (CompletionWriter, lambda c: c["text"]),
 ])  # fmt: skip
 def test_any_text_survives_the_framing(frames, take, texts):
     stream = writer(call(), frames)
@@ -111,7 +110,7 @@ def test_however_a_stream_is_cut_into_batches_it_says_the_same(cuts):
 
 def test_an_echo_opens_each_choice():
     one = call(n=2, echoes=("once ", "once "))
-    chunks = parse(writer(one, CompletionFrames).write([Delta("1", "x", (1,)), end("0")], 1.0))
+    chunks = parse(writer(one, CompletionWriter).write([Delta("1", "x", (1,)), end("0")], 1.0))
     assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks] == [
         (1, "once "),
         (1, "x"),

@@ -4,9 +4,8 @@ import hashlib
 
 import pytest
 
-from cobali_ray.api.keys import NOBODY, Ring, Terms, listed, parse
+from cobali_ray.api.keys import NOBODY, Ring, Terms, key_salt, listed, parse
 from cobali_ray.api.quota import RATE_HEADERS, Quota, duration
-from cobali_ray.api.salts import key_salt
 from cobali_ray.errors import ConfigError, RateLimitError
 
 SECRET = "sk-very-secret"

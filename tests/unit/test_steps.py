@@ -10,8 +10,7 @@ import orjson
 import pytest
 
 from cobali_ray.actors import node, serving
-from cobali_ray.actors.output import JsonLines
-from cobali_ray.actors.steps import Steps
+from cobali_ray.actors.output import JsonLines, Steps
 from cobali_ray.signals import on_signals
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.answer import Times, Writer
 from cobali_ray.api.faults import Fault
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.chat.splitter import Arguments, CallBegun, CallBroken, CallEnded, Content, Reasoning
@@ -25,22 +24,74 @@ _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "think
 """Of a block that is text: the type of its deltas, and where in them the text stands."""
 
 
-class Blocks:
-    """The content of a message as it grows. A block is closed before the next one begins."""
+class MessageWriter(Writer):
+    """The answer of POST /v1/messages, as events or whole. A block is closed before the next one begins."""
 
     def __init__(self, call: Call) -> None:
-        turns = turns_of(call.speech, call.call_id, 1)
-        self._turn = turns[0] if turns else None
+        super().__init__(call)
+        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
         self._n_begun = 0
         self._open = ""
         """The type of the block that is open."""
+        self._stats: RequestStats | None = None
+        """As they were when the answer began."""
+        self._told: list[Told] = []
+        self._end: End
 
-    def take(self, news: News) -> list[Told]:
-        """Return the events of what a batch adds."""
+    # -- whole
+
+    def add(self, news: News) -> None:
+        self._told += self._take(news)
+        if news.end is not None:
+            self._end = news.end
+
+    def body(self, times: Times) -> Any:  # noqa: ARG002 the API has no place for them
+        ending, usage = self._ending(self._end), self._usage(self._end.stats)
+        return self._head() | {"content": content_of(self._told)} | ending | {"usage": usage}
+
+    # -- as events
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
+        begun: Told = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(self._stats),
+        }
+        return _wire([{"type": "message_start", "message": self._head() | begun}])
+
+    def say(self, news: News) -> bytes:
+        if self._stats is None:
+            first = next((delta.stats for delta in news.deltas if delta.stats is not None), None)
+            self._stats = first or (news.end and news.end.stats)
+        return _wire(self._take(news))
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+        usage = self._usage(end.stats)
+        delta = {"type": "message_delta", "delta": self._ending(end), "usage": usage}
+        return _wire([*self._close(), delta, {"type": "message_stop"}])
+
+    def failure(self, fault: Fault) -> bytes:
+        return _wire([fault.body | {"type": "error"}])
+
+    # -- both
+
+    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
+        reason = end.finish_reason if self._turn is None else self._turn.finish_reason(end)
+        if reason == "stop":
+            return "end_turn" if end.stop is None else "stop_sequence"
+        return None if reason is None else _REASONS[reason]
+
+    def _head(self) -> Told:
+        call = self._call
+        return {"id": call.call_id, "type": "message", "role": "assistant", "model": call.model}
+
+    def _take(self, news: News) -> list[Told]:
         told: list[Told] = []
         if self._turn is None:
             return self._say("text", news.text) if news.text else told
-        for event in self._turn.take(news).events:
+        events, _ = self._turn.take(news)
+        for event in events:
             match event:
                 case Reasoning(text):
                     told += self._say("thinking", text)
@@ -52,11 +103,10 @@ class Blocks:
                 case Arguments(_, text):
                     told.append(self._delta({"type": "input_json_delta", "partial_json": text}))
                 case CallEnded():
-                    told += self.close()
+                    told += self._close()
         return told
 
-    def close(self) -> list[Told]:
-        """Return the end of the block that is open, if one is."""
+    def _close(self) -> list[Told]:
         if not self._open:
             return []
         # There is nothing to sign, and clients want to send a signature back.
@@ -66,23 +116,15 @@ class Blocks:
         self._open = ""
         return [*signed, {"type": "content_block_stop", "index": self._n_begun - 1}]
 
-    def reason(self, end: End) -> str | None:
-        """Return why the message ended."""
-        reason = end.finish_reason if self._turn is None else self._turn.finish_reason(end)
-        if reason == "stop":
-            return "end_turn" if end.stop is None else "stop_sequence"
-        return None if reason is None else _REASONS[reason]
-
-    def ending(self, end: End) -> Told:
-        """Return why the message ended, and with which stop sequence."""
-        reason = self.reason(end)
+    def _ending(self, end: End) -> Told:
+        reason = self.finish_reason(0, end)
         return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
 
-    def usage(self, stats: RequestStats | None, n_prompt: int) -> Told:
+    def _usage(self, stats: RequestStats | None) -> Told:
         """Return the counts of tokens; what was cached does not count as input."""
         n_cached = 0 if stats is None else stats.n_cached
-        if stats is not None:
-            n_prompt = stats.n_prompt  # the engine knows what images come to
+        # The engine knows what images come to.
+        n_prompt = self._call.n_prompt if stats is None else stats.n_prompt
         told: Told = {
             "input_tokens": n_prompt - n_cached,
             "cache_creation_input_tokens": 0,
@@ -102,7 +144,7 @@ class Blocks:
         return [*begun, self._delta({"type": delta, name: text})]
 
     def _begin(self, block: Told) -> list[Told]:
-        closed = self.close()
+        closed = self._close()
         self._open = block["type"]
         self._n_begun += 1
         return [*closed, {"type": "content_block_start", "index": self._n_begun - 1, "content_block": block}]
@@ -157,81 +199,6 @@ def _end_of_whole(text: str) -> int:
         elif mark[0] == "," and depth == 1:
             end = mark.start()
     return end
-
-
-def _head(call: Call) -> Told:
-    return {"id": call.call_id, "type": "message", "role": "assistant", "model": call.model}
-
-
-class MessageAnswer(Answer):
-    """The answer of POST /v1/messages."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._blocks = Blocks(call)
-        self._told: list[Told] = []
-        self._end: End | None = None
-
-    def add(self, news: News) -> None:
-        """Take what a batch adds."""
-        self._told += self._blocks.take(news)
-        self._end = news.end
-
-    def body(self, times: Times) -> Any:  # noqa: ARG002 the API has no place for them
-        """Return the message."""
-        end = self._end
-        ending = {} if end is None else self._blocks.ending(end)
-        usage = self._blocks.usage(end and end.stats, self._call.n_prompt)
-        return _head(self._call) | {"content": content_of(self._told)} | ending | {"usage": usage}
-
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
-        """Return why the message ended."""
-        return self._blocks.reason(end)
-
-
-class MessageFrames(Frames):
-    """The events of POST /v1/messages."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._blocks = Blocks(call)
-        self._stats: RequestStats | None = None
-        """As they were when the answer began."""
-
-    def say(self, news: News) -> bytes:
-        """Return the events of what a batch adds."""
-        if self._stats is None:
-            first = next((delta.stats for delta in news.deltas if delta.stats is not None), None)
-            self._stats = first or (news.end and news.end.stats)
-        return _wire(self._blocks.take(news))
-
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        """Return the message without its content."""
-        usage = self._blocks.usage(self._stats, self._call.n_prompt)
-        begun: Told = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        return _wire([{"type": "message_start", "message": _head(self._call) | begun}])
-
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the end of the last block, and how the message ended."""
-        usage = self._blocks.usage(end.stats, self._call.n_prompt)
-        return _wire(
-            [
-                *self._blocks.close(),
-                {"type": "message_delta", "delta": self._blocks.ending(end), "usage": usage},
-            ]
-        )
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the last event."""
-        return _wire([{"type": "message_stop"}])
-
-    def failure(self, fault: Fault) -> bytes:
-        """Return the error as an event; nothing comes behind it."""
-        return _wire([fault.body | {"type": "error"}])
-
-    def finish_reason(self, index: int, end: End) -> str | None:  # noqa: ARG002 there is one
-        """Return why the message ended."""
-        return self._blocks.reason(end)
 
 
 def _wire(told: Sequence[Told]) -> bytes:

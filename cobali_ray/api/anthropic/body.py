@@ -56,7 +56,7 @@ class CountBody(Shape):
         Field(min_length=1, description="The turns: role, and content as text or blocks."),
         described_as(NotEmpty[OneMessage]),
     ]
-    system: Annotated[Content, Field(description="Text, or a list of text blocks.")] = None
+    system: Content = Field(None, description="Text, or a list of text blocks.")
     tools: Many[dict[str, Any]] | None = Field(
         None, description="Functions: name, description, input_schema."
     )

@@ -40,8 +40,8 @@ REFUSED_FIELDS: Mapping[str, tuple[Any, ...]] = {
 }
 """They would have the server run or keep things; beside each, the values that ask for nothing."""
 
-BILLING: Final = re.compile(r"x-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
-"""What Claude Code puts before its system text: its version and a stamp that differs with each request."""
+STAMP: Final = re.compile(r"\Ax-anthropic-billing-header:(?:[ \t]*[\w-]+=[^;\n]*(?:;|(?=\n)|\Z))*\s*")
+"""What Claude Code puts before its system text: its version and a stamp that differs each time."""
 REMINDER: Final = "<system-reminder>\n{text}\n</system-reminder>"
 """How the model is told what a system message between turns says; Claude Code's own words for it."""
 
@@ -81,7 +81,6 @@ class Names:
         self._places = places
 
     def __call__(self, path: Path) -> str:
-        """Return the name of a field that is given by its path in the chat."""
         return dotted(self._own(path))
 
     def _own(self, path: Path) -> Path:
@@ -194,7 +193,7 @@ class Turns:
     def _flush(self) -> None:
         """End the user's turn; before the first one, tell the system text."""
         if not self.messages:
-            told = [(text, place) for block, place in self._system if (text := _unstamped(block["text"]))]
+            told = [(text, place) for block, place in self._system if (text := STAMP.sub("", block["text"]))]
             if told:
                 content = "\n".join(text for text, _ in told)
                 self._add({"role": "system", "content": content}, [place for _, place in told])
@@ -207,12 +206,6 @@ class Turns:
     def _add(self, message: dict[str, Any], places: list[Path]) -> None:
         self.messages.append(message)
         self.places.append(places)
-
-
-def _unstamped(text: str) -> str:
-    """Return a system text without what Claude Code puts before it for Anthropic's billing."""
-    stamp = BILLING.match(text)
-    return text if stamp is None else text[stamp.end() :]
 
 
 def _joined(parts: list[Placed]) -> str | list[Block]:
@@ -255,7 +248,6 @@ def _text(text: str) -> Block:
 
 
 def _image(block: Block, place: Path) -> Block:
-    """Return an image as OpenAI's chats have it."""
     source = block.get("source")
     if not isinstance(source, dict):
         raise InvalidParameterError((*place, "source"), "must be an object")
@@ -275,7 +267,8 @@ def _image(block: Block, place: Path) -> Block:
 def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
     """Return a tool's message without its content, and the parts of that."""
     call_id, content = _string(block, "tool_use_id", place), block.get("content")
-    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in _list(content)):
+    blocks = content if isinstance(content, list) else []
+    if not isinstance(content, str | list | None) or not all(isinstance(one, dict) for one in blocks):
         raise InvalidParameterError((*place, "content"), "must be a string or a list of blocks")
     parts: list[Placed] = [(_text("Error:"), place)] if block.get("is_error") is True else []
     for part, where in _placed(content or "", (*place, "content")):
@@ -286,10 +279,6 @@ def _result(block: Block, place: Path) -> tuple[dict[str, Any], list[Placed]]:
         else:
             raise _unknown(kind, where, "text and image")
     return {"role": "tool", "tool_call_id": call_id}, parts or [(_text(""), place)]
-
-
-def _list(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else []
 
 
 def _call(block: Block, place: Path) -> dict[str, Any]:
@@ -326,10 +315,7 @@ def _choice(body: CountBody) -> dict[str, Any]:
 
 
 def _thinking(body: CountBody) -> dict[str, Any]:
-    """Return whether the model reasons: only if it is asked to.
-
-    The names are those that chat templates have for it; they look at no others.
-    """
+    """Return whether the model reasons, only if it is asked to, by the names that templates have for it."""
     thinking = body.thinking
     thinks = thinking is not None and thinking.thinks
     fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}}

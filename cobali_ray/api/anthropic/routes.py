@@ -2,69 +2,54 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from cobali_ray.api.account import Account
-from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames
+from cobali_ray.api.anthropic.answer import MessageWriter
 from cobali_ray.api.anthropic.body import AnthropicErrorBody, CountBody, MessagesBody
 from cobali_ray.api.anthropic.read import NEUTRAL_FIELDS, REFUSED_FIELDS, chat_of
 from cobali_ray.api.body import parse
-from cobali_ray.api.dialects import OVERLOADED
+from cobali_ray.api.faults import OVERLOADED
 from cobali_ray.api.fields import judge
 from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.openapi import errors, takes, tells
+from cobali_ray.api.openapi import errors, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.backend.port import Gone
 from cobali_ray.settings import ApiSettings
 
-MESSAGES = Dialect("msg_", MessageFrames, MessageAnswer)
+MESSAGES = Dialect("msg_", MessageWriter)
 READING = (400, 401, 403, 404, 408, 413, 415, 429, 500, OVERLOADED)
 
 
 class Messages:
-    """Anthropic's routes."""
-
     def __init__(self, generation: Generation, settings: ApiSettings) -> None:
         self._generation, self._settings = generation, settings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["messages"])
-        router.post(
-            "/v1/messages",
-            response_model=None,
-            responses=tells("text/event-stream") | errors(*READING, 504, 507, body=AnthropicErrorBody),
-            openapi_extra=takes(MessagesBody),
-        )(self.messages)
-        router.post(
-            "/v1/messages/count_tokens",
-            response_model=None,
-            responses=errors(*READING, body=AnthropicErrorBody),
-            openapi_extra=takes(CountBody),
-        )(self.count)
+        wrong = partial(errors, *READING, body=AnthropicErrorBody)
+        answers = tells("text/event-stream") | wrong(504, 507)
+        post(router, "/v1/messages", self.messages, MessagesBody, answers)
+        post(router, "/v1/messages/count_tokens", self.count, CountBody, wrong())
         return router
 
     async def messages(self, http: HttpRequest) -> Response:
         """Create a message."""
-        return await self._generation.answer(http, self._read)
+        return await self._generation.answer(http, partial(self._read, MessagesBody))
 
     async def count(self, http: HttpRequest) -> Response:
         """Count the input tokens of a message."""
-        prompted = await self._generation.prompt(http, self._read_to_count)
+        prompted = await self._generation.prompt(http, partial(self._read, CountBody))
         return json_response({"input_tokens": len(prompted.tokens)})
 
     # -- in a thread of the intake
 
-    def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
+    def _read(self, shape: type[CountBody], account: Account, raw: bytes, gone: Gone) -> Asked:
         del gone
-        return self._asked(account, parse(MessagesBody, raw))
-
-    def _read_to_count(self, account: Account, raw: bytes, gone: Gone) -> Asked:
-        del gone
-        return self._asked(account, parse(CountBody, raw))
-
-    def _asked(self, account: Account, body: CountBody) -> Asked:
+        body = parse(shape, raw)
         account.ignore(judge(body.model_extra, NEUTRAL_FIELDS, REFUSED_FIELDS, strict=self._settings.strict))
         chat, account.named = chat_of(body)
         return Asked(chat, MESSAGES)

@@ -11,7 +11,7 @@ from cobali_ray.api.answer import Choice, Choices, Times
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.llama_server.body import SAMPLERS, Native
 from cobali_ray.api.logprobs import ChatLogprobs, WholeLogprobs, chat_item
-from cobali_ray.api.sse import Frames, event
+from cobali_ray.api.sse import event
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News
 from cobali_ray.api.vectors import AT_ONCE, Rows
@@ -23,35 +23,32 @@ ANY_SLOT = -1
 
 
 class NativeLogprobs(ChatLogprobs):
-    """The alternatives of one answer."""
-
     def take(self, logprobs: Iterable[TokenLogprob]) -> dict[str, list[Any]]:
-        """Return the list for further tokens."""
         return {"completion_probabilities": [_probability(one) for one in logprobs]}
 
 
-class NativeAnswer(Choices):
-    """The answer of POST /completion and POST /infill: an object, or a list of them."""
+class NativeWriter(Choices):
+    """The answer of POST /completion and POST /infill: an object, a list of them, or a stream."""
 
     def __init__(self, call: Call, native: Native) -> None:
         super().__init__(call)
         self._native = native
         self._tokens: list[list[int]] = [[] for _ in self.choices]
+        self._n_said = [0] * len(call.requests)
+        self._new_line = [False] * len(call.requests)
 
     def add(self, news: News) -> None:
-        """Take what a batch adds to one choice."""
         if self._native.silent:
             news = _silenced(news)
         super().add(news)
         self._tokens[news.choice] += [token for delta in news.deltas for token in delta.tokens]
 
     def body(self, times: Times) -> Any:
-        """Return the body; every choice has ended."""
         del times
         answers = [self._choice(index, choice) for index, choice in enumerate(self.choices)]
         return answers[0] if len(answers) == 1 else answers
 
-    def _logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
+    def _kept_logprobs(self, index: int) -> WholeLogprobs:  # noqa: ARG002 no offset
         return WholeLogprobs(NativeLogprobs())
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -65,22 +62,9 @@ class NativeAnswer(Choices):
             told["prompt_logprobs"] = choice.prompt.json()
         return _only(told, self._native.response_fields)
 
-
-class NativeFrames(Frames):
-    """The stream of POST /completion and POST /infill; its last event has `stop`."""
-
-    def __init__(self, call: Call, native: Native) -> None:
-        super().__init__(call)
-        self._native = native
-        self._n_said = [0] * len(call.requests)
-        self._new_line = [False] * len(call.requests)
-
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 nothing goes before
-        """Return nothing."""
-        return b""
+    # -- as a stream, whose last event has `stop`
 
     def say(self, news: News) -> bytes:
-        """Return the event with further text of one choice."""
         index, text = news.choice, news.text
         tokens = [token for delta in news.deltas for token in delta.tokens]
         self._n_said[index] += len(tokens)
@@ -101,20 +85,13 @@ class NativeFrames(Frames):
         return event(told)
 
     def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:
-        """Return the event that ends a choice."""
         del stats, times
         told = _closed(self._call, self._native, index, end, "")
         told["tokens"] = []
         told["has_new_line"] = self._new_line[index]
         return event(_only(told, self._native.response_fields))
 
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return nothing: the last event has said so."""
-        del stats, times
-        return b""
-
     def failure(self, fault: Fault) -> bytes:
-        """Return the error as the last event."""
         return event(fault.body)
 
 
@@ -176,7 +153,6 @@ def native_timings(stats: RequestStats) -> dict[str, float]:
 
 
 def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
-    """Return how the tokens of an answer are drawn."""
     params = request.sampling
     return {
         "seed": params.seed,
@@ -202,7 +178,6 @@ def generation_settings(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _silenced(news: News) -> News:
-    """Return news that tell of the prompt alone."""
     told = [delta._replace(text="", tokens=(), logprobs=()) for delta in news.deltas if delta.prompt]
     return news._replace(deltas=told)
 

@@ -12,15 +12,13 @@ from cobali_ray.api.llama_server.infill import infilled
 from cobali_ray.api.params import MAX_CHOICES, NO_LIMIT
 from cobali_ray.api.schema import (
     MAX_BIASES,
+    CheckedPrompt,
     CompletionBody,
     EmbeddingBody,
     GenerationBody,
     Many,
-    Prompt,
-    PromptSchema,
     Shape,
     one_of,
-    prompt_if_any,
 )
 from cobali_ray.backend.port import Gone, Words
 from cobali_ray.core.request import MAX_TOP_LOGPROBS
@@ -92,10 +90,9 @@ class NativeBody(GenerationBody):
         Field(description="[[token or text, bias or false], ...], or an object."),
     ] = None
     samplers: Many[str] | None = Field(None, description="The samplers to use; their order is fixed.")
-    response_fields: Annotated[
-        list[str] | None,
-        Field(max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."),
-    ] = None
+    response_fields: list[str] | None = Field(
+        None, max_length=MOST_FIELDS, description="Return only these fields; a/b is field b of a."
+    )
     return_tokens: bool | None = Field(None, description="Return the tokens of the answer; default false.")
     post_sampling_probs: bool | None = Field(None, description="Must be false.")
     id_slot: int | None = Field(None, description="Must be -1: the scheduler chooses slots.")
@@ -113,9 +110,9 @@ class InfillBody(NativeBody):
 
     input_prefix: str = Field("", description="The text before the gap.")
     input_suffix: str = Field("", description="The text after the gap.")
-    input_extra: Annotated[
-        list[dict[str, Any]] | None, Field(max_length=1024, description="Other files: {filename, text}.")
-    ] = None
+    input_extra: list[dict[str, Any]] | None = Field(
+        None, max_length=1024, description="Other files: {filename, text}."
+    )
 
 
 class NativeEmbeddingBody(Shape):
@@ -123,22 +120,14 @@ class NativeEmbeddingBody(Shape):
 
     model_config = ConfigDict(json_schema_extra=one_of("input", "content"))
     model: str | None = Field(None, description="One of the served names; optional if there is only one.")
-    input: Annotated[
-        Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
-        Field(description="One text or up to 2,048, as strings or as token ids."),
-    ] = None
-    content: Annotated[
-        Prompt | None,
-        PlainValidator(prompt_if_any, json_schema_input_type=PromptSchema | None),
-        Field(description="Another name for input."),
-    ] = None
+    input: CheckedPrompt | None = Field(
+        None, description="One text or up to 2,048, as strings or as token ids."
+    )
+    content: CheckedPrompt | None = Field(None, description="Another name for input.")
     embd_normalize: int | None = Field(None, description="Must be 2: vectors have length 1.")
 
 
 class Native(NamedTuple):
-    """A body as the engine takes it, and what its answer shows beside."""
-
     body: CompletionBody
     prompts: tuple[str, ...]
     """As texts."""
@@ -224,7 +213,6 @@ def _only(samplers: list[str]) -> dict[str, Any]:
 
 
 def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
-    """Return the request for vectors that a body makes, and what it calls the texts."""
     texts, param = (body.content, "content") if body.input is None else (body.input, "input")
     if texts is None or (body.input is not None and body.content is not None):
         raise InvalidParameterError("content", ": exactly one of content and input is needed")
@@ -234,13 +222,10 @@ def embedding_of(body: NativeEmbeddingBody) -> tuple[EmbeddingBody, str]:
 
 
 class _Reader:
-    """Reads what needs the vocabulary."""
-
     def __init__(self, words: Words, card: ModelCard, gone: Gone, n_predict: int) -> None:
         self._words, self._card, self._gone, self._n_predict = words, card, gone, n_predict
 
     def prompts(self, value: Any) -> list[Part]:
-        """Return each prompt, as text or as tokens."""
         if value is None:
             raise InvalidParameterError("prompt", MISSING)
         many = isinstance(value, list) and not any(type(one) is int for one in value)
@@ -251,7 +236,6 @@ class _Reader:
         return [self._prompt(one, ("prompt", index)) for index, one in enumerate(value)]
 
     def infill(self, body: InfillBody) -> list[Part]:
-        """Return the one prompt of an infill. Raises NoInfillError."""
         marks = self._words.infill
         if marks is None:
             raise NoInfillError(self._card.model_id)
@@ -275,7 +259,6 @@ class _Reader:
         return [tokens]
 
     def tokens(self, parts: list[Part]) -> list[list[int]]:
-        """Return all prompts as tokens."""
         return [self._tokenize(part, add_special=True) if isinstance(part, str) else part for part in parts]
 
     def biases(self, value: Any) -> dict[str, float] | None:
@@ -319,7 +302,8 @@ class _Reader:
                 tokens.append(one)
             else:
                 raise InvalidParameterError((*where, index), ": neither text nor a token id")
-            self._bound(len(tokens))
+            if len(tokens) > self._card.n_ctx_slot:
+                raise self._too_long(len(tokens))
         return tokens
 
     def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
@@ -333,10 +317,6 @@ class _Reader:
             )
         except TooManyTokensError as error:
             raise self._too_long(error.n_least) from None
-
-    def _bound(self, n_tokens: int) -> None:
-        if n_tokens > self._card.n_ctx_slot:
-            raise self._too_long(n_tokens)
 
     def _too_long(self, n_least: int) -> PromptTooLongError:
         return PromptTooLongError(n_least, self._n_predict, self._card.n_ctx_slot, True)

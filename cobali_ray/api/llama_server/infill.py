@@ -45,10 +45,7 @@ def infilled(
 
 
 def _files(
-    marks: InfillMarks,
-    files: Sequence[tuple[str, str]],
-    tokenize: Callable[[str], list[int]],
-    room: int,
+    marks: InfillMarks, files: Sequence[tuple[str, str]], tokenize: Callable[[str], list[int]], room: int
 ) -> list[int]:
     if not files:
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -16,7 +15,7 @@ from cobali_ray.api.fields import judge_fields
 from cobali_ray.api.fleet import Fleet
 from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.intake import loaded_model, source_of
-from cobali_ray.api.llama_server.answer import NativeAnswer, NativeFrames, generation_settings, native_vectors
+from cobali_ray.api.llama_server.answer import NativeWriter, generation_settings, native_vectors
 from cobali_ray.api.llama_server.body import (
     InfillBody,
     NativeBody,
@@ -25,16 +24,12 @@ from cobali_ray.api.llama_server.body import (
     embedding_of,
     unknown_fields,
 )
-from cobali_ray.api.openapi import READING, TELLING, errors, generation_responses, get, takes
+from cobali_ray.api.openapi import READING, TELLING, errors, generation_responses, get, post
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import ChatBody
 from cobali_ray.backend.port import Gone
 from cobali_ray.core.request import Request
 from cobali_ray.settings import ApiSettings
-
-_OF_MODEL: dict[str, Any] = {
-    "parameters": [{"name": "model", "in": "query", "required": False, "schema": {"type": "string"}}]
-}
 
 
 class LlamaServer:
@@ -47,7 +42,6 @@ class LlamaServer:
         self._generation, self._embeddings = generation, embeddings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["llama-server"])
         generates = generation_responses()
         for path, endpoint, body, responses in (
@@ -60,8 +54,8 @@ class LlamaServer:
             ("/embeddings", self.embed, NativeEmbeddingBody, errors(*READING, 504, 507)),
             ("/v1/chat/completions/input_tokens", self.count, ChatBody, errors(*READING)),
         ):
-            router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
-        get(router, "/props", self.props, responses=errors(*TELLING), openapi_extra=_OF_MODEL)
+            post(router, path, endpoint, body, responses)
+        get(router, "/props", self.props, responses=errors(*TELLING))
         return router
 
     async def complete(self, http: HttpRequest) -> Response:
@@ -86,10 +80,10 @@ class LlamaServer:
         prompted = await self._generation.prompt(http, self._generation.read_chat)
         return json_response({"object": "response.input_tokens", "input_tokens": len(prompted.tokens)})
 
-    async def props(self, http: HttpRequest) -> Response:
+    async def props(self, http: HttpRequest, model: str | None = None) -> Response:
         """Describe what is served, and the defaults of requests."""
-        model = await loaded_model(self._fleet, http.query_params.get("model"), account_of(http))
-        card, words, states = model.card, model.words, await model.states()
+        asked = await loaded_model(self._fleet, model, account_of(http))
+        card, words, states = asked.card, asked.words, await asked.states()
         unasked = Request(
             request_id="", prompt=(0,), max_tokens=self._settings.default_max_tokens or card.n_ctx_slot,
             sampling=card.sampling,
@@ -101,7 +95,7 @@ class LlamaServer:
             {
                 "default_generation_settings": {"n_ctx": card.n_ctx_slot, "params": settings},
                 "total_slots": sum(state.n_slots for state in states),
-                "model_alias": model.names[0],
+                "model_alias": asked.names[0],
                 # Without its folder: where it lies on the server is nobody's affair.
                 "model_path": card.model_id,
                 "chat_template": words.chat.source,
@@ -126,5 +120,4 @@ class LlamaServer:
         account.ignore(judge_fields(unknown_fields(body), strict=self._settings.strict))
         source = source_of(self._fleet, body.model, account)
         native = completion_of(body, source.words, source.card, gone)
-        dialect = Dialect("cmpl-", partial(NativeFrames, native=native), partial(NativeAnswer, native=native))
-        return Asked(native.body, dialect)
+        return Asked(native.body, Dialect("cmpl-", partial(NativeWriter, native=native)))

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times
+from cobali_ray.api.answer import Times, Writer
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.logprobs import chat_logprob_items
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.api.vectors import AT_ONCE, Rows
@@ -22,8 +21,6 @@ NDJSON = b"application/x-ndjson"
 
 
 class Said(NamedTuple):
-    """A part of an answer: words, thoughts or calls."""
-
     content: str = ""
     thinking: str = ""
     calls: tuple[dict[str, Any], ...] = ()
@@ -43,7 +40,6 @@ class Style(NamedTuple):
 
 
 def chat_message(said: Said) -> dict[str, Any]:
-    """Return a part as /api/chat has it."""
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.thinking:
         message["thinking"] = said.thinking
@@ -53,25 +49,64 @@ def chat_message(said: Said) -> dict[str, Any]:
 
 
 def response(said: Said) -> dict[str, Any]:
-    """Return a part as /api/generate has it."""
     return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
 
 
-class Talk:
-    """One answer's state."""
+class TalkWriter(Writer):
+    """One answer, as a stream of objects, one a line, or as one object."""
 
-    def __init__(self, call: Call, style: Style) -> None:
-        self._call, self._style = call, style
+    media_type = NDJSON
+
+    def __init__(self, call: Call, *, style: Style) -> None:
+        super().__init__(call)
+        self._style = style
         self._head = {"model": style.model or call.model, "created_at": when(call.created)}
-        turns = turns_of(call.speech, call.call_id, 1)
-        self._turn = turns[0] if turns else None
+        self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
         self._name = ""
         self._arguments: list[str] = []
         """Of the call that is being written: it is told when it is whole."""
         self._tokens: list[int] = []
+        self._said: list[Said] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._end: End
 
-    def take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
-        """Return what a batch adds."""
+    # -- as one object
+
+    def add(self, news: News) -> None:
+        said, logprobs = self._take(news)
+        self._said += said
+        self._logprobs += chat_logprob_items(logprobs)
+        if news.end is not None:
+            self._end = news.end
+
+    def body(self, times: Times) -> Any:
+        said = Said(
+            "".join(one.content for one in self._said),
+            "".join(one.thinking for one in self._said),
+            tuple(call for one in self._said for call in one.calls),
+        )
+        told = self._last(said, self._end, times)
+        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
+
+    # -- as lines
+
+    def say(self, news: News) -> bytes:
+        """Return the lines of what a batch adds; logprobs go with the first."""
+        said, logprobs = self._take(news)
+        if logprobs and not said:
+            said = [Said()]
+        lines = [self._line(one, () if i else logprobs) for i, one in enumerate(said)]
+        return b"".join(map(_wire, lines))
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
+        return _wire(self._last(Said(), end, times))
+
+    def failure(self, fault: Fault) -> bytes:
+        return _wire(fault.body)
+
+    # -- both
+
+    def _take(self, news: News) -> tuple[list[Said], list[TokenLogprob]]:
         if self._style.with_context:
             for delta in news.deltas:
                 self._tokens += delta.tokens
@@ -96,101 +131,38 @@ class Talk:
                     found.append(Said(calls=(call,)))
         return found, logprobs
 
-    def line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-        """Return a part as an object of its own."""
+    def _line(self, said: Said, logprobs: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
         told = self._head | self._style.say(said) | {"done": False}
         return told | ({"logprobs": chat_logprob_items(logprobs)} if logprobs else {})
 
-    def last(self, said: Said, end: End | None, times: Times) -> dict[str, Any]:
+    def _last(self, said: Said, end: End, times: Times) -> dict[str, Any]:
         """Return how the answer ended, with what is said at last."""
-        told: dict[str, Any] = self._head | self._style.say(said) | {"done": True}
-        if end is None:
-            return told
         stats = end.stats
-        told |= {
-            "done_reason": end.finish_reason,
-            "total_duration": nanoseconds(times.e2e_s),
-            "load_duration": 0,
-            "prompt_eval_count": stats.n_prompt,
-            "prompt_eval_duration": nanoseconds(stats.prefill_s),
-            "eval_count": stats.n_output,
-            "eval_duration": nanoseconds(stats.decode_s),
-        }
+        told: dict[str, Any] = (
+            self._head
+            | self._style.say(said)
+            | {
+                "done": True,
+                "done_reason": end.finish_reason,
+                "total_duration": nanoseconds(times.e2e_s),
+                "load_duration": 0,
+                "prompt_eval_count": stats.n_prompt,
+                "prompt_eval_duration": nanoseconds(stats.prefill_s),
+                "eval_count": stats.n_output,
+                "eval_duration": nanoseconds(stats.decode_s),
+            }
+        )
         if self._style.with_context and not self._call.requests[0].images:  # those are no tokens
             told["context"] = [*self._call.requests[0].prompt, *self._tokens]
         return told
 
 
 def when(unix_s: int) -> str:
-    """Return a time as Ollama writes it."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def nanoseconds(seconds: float | None) -> int:
-    """Return a duration as Ollama writes it."""
     return round((seconds or 0.0) * 1e9)
-
-
-class WholeTalk(Answer):
-    """The answer in one object."""
-
-    def __init__(self, call: Call, *, style: Style) -> None:
-        super().__init__(call)
-        self._talk = Talk(call, style)
-        self._said: list[Said] = []
-        self._logprobs: list[dict[str, Any]] = []
-        self._end: End | None = None
-
-    def add(self, news: News) -> None:
-        """Take what a batch adds."""
-        said, logprobs = self._talk.take(news)
-        self._said += said
-        self._logprobs += chat_logprob_items(logprobs)
-        self._end = news.end
-
-    def body(self, times: Times) -> Any:
-        """Return the object."""
-        said = Said(
-            "".join(one.content for one in self._said),
-            "".join(one.thinking for one in self._said),
-            tuple(call for one in self._said for call in one.calls),
-        )
-        told = self._talk.last(said, self._end, times)
-        return told | ({"logprobs": self._logprobs} if self._call.with_logprobs else {})
-
-
-class Lines(Frames):
-    """The answer as a stream of objects, one a line."""
-
-    media_type = NDJSON
-
-    def __init__(self, call: Call, *, style: Style) -> None:
-        super().__init__(call)
-        self._talk = Talk(call, style)
-
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is one
-        """Return nothing: the first line is like all others."""
-        return b""
-
-    def say(self, news: News) -> bytes:
-        """Return the lines of what a batch adds; logprobs go with the first."""
-        said, logprobs = self._talk.take(news)
-        if logprobs and not said:
-            said = [Said()]
-        lines = [self._talk.line(one, () if i else logprobs) for i, one in enumerate(said)]
-        return b"".join(map(_wire, lines))
-
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return the last line."""
-        return _wire(self._talk.last(Said(), end, times))
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:  # noqa: ARG002 the seam's
-        """Return nothing: the last line is told."""
-        return b""
-
-    def failure(self, fault: Fault) -> bytes:
-        """Return the error as a line, the last one."""
-        return _wire(fault.body)
 
 
 def _wire(told: dict[str, Any]) -> bytes:
@@ -198,7 +170,6 @@ def _wire(told: dict[str, Any]) -> bytes:
 
 
 def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
-    """Yield the answer of /api/embed."""
     yield b'{"model":%b,"embeddings":[' % orjson.dumps(model)
     for start in range(0, len(rows), AT_ONCE):
         text = orjson.dumps(list(rows[start : start + AT_ONCE]), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
@@ -207,6 +178,5 @@ def many_vectors(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
 
 
 def one_vector(rows: Rows, model: str, n_tokens: int) -> Iterator[bytes]:
-    """Yield the answer of /api/embeddings."""
     del model, n_tokens
     yield orjson.dumps({"embedding": rows[0]}, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -66,7 +66,7 @@ class OllamaMessage(Shape):
     content: str | None = None
     thinking: str | None = None
     images: Many[str] | None = Field(None, description="Data in base64.")
-    tool_calls: Annotated[list[OllamaCall] | None, Field(max_length=MAX_CALLS)] = None
+    tool_calls: list[OllamaCall] | None = Field(None, max_length=MAX_CALLS)
     tool_name: str | None = None
     tool_call_id: str | None = None
 
@@ -103,9 +103,9 @@ class OllamaEmbedBody(Shape):
     )
     prompt: str | None = Field(None, description="The text of /api/embeddings.")
     truncate: bool | None = Field(None, description="No effect: texts that are too long are refused.")
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="Keep this many numbers from the front, rescaled to length 1.")
-    ] = None
+    dimensions: int | None = Field(
+        None, ge=1, description="Keep this many numbers from the front, rescaled to length 1."
+    )
     options: dict[str, Any] | None = Field(None, description="No effect.")
     keep_alive: float | str | None = Field(None, description="No effect: the settings decide.")
 

@@ -40,19 +40,21 @@ REFUSED_OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "penalize_newline": (True,),
     "tfs_z": (1,),
 }
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("repeat_penalty", "presence_penalty", "frequency_penalty"),
+)
 IMAGES: Mapping[str, str] = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """What images of a kind begin with in base64."""
 
 
 def chat_of(body: OllamaChatBody) -> ChatBody:
-    """Return the chat. Raises InvalidParameterError."""
-    tools = body.tools and [_tool(one) for one in body.tools]
+    tools = body.tools and [one if one.get("type") else one | {"type": "function"} for one in body.tools]
     fields = {"messages": _messages(body.messages or []), "tools": tools}
     return model_of(ChatBody, fields | _shared(body) | _logprobs(body) | _thinking(body))
 
 
 def prompt_chat_of(body: OllamaGenerateBody) -> ChatBody:
-    """Return the chat of one turn that a prompt is."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": _content(body.prompt, body.images)}]
     if body.system is not None:
         messages.insert(0, {"role": "system", "content": body.system})
@@ -60,7 +62,6 @@ def prompt_chat_of(body: OllamaGenerateBody) -> ChatBody:
 
 
 def raw_of(body: OllamaGenerateBody) -> CompletionBody:
-    """Return the completion that a raw prompt is. Raises UnsupportedParameterError."""
     for name in ("system", "images", "context"):
         if getattr(body, name):
             raise UnsupportedParameterError(name, "is not supported with raw")
@@ -84,7 +85,6 @@ def ignored_of(body: AskedBody, n_ctx_slot: int, *, strict: bool) -> tuple[str, 
 
 
 def named(path: Path) -> str:
-    """Return what Ollama's API calls a field of a chat."""
     match path:
         case "messages", int(index), "content", int(), *_:
             path = ("messages", index, "images")
@@ -138,10 +138,6 @@ def _kind(data: str) -> str:
     return next((kind for begin, kind in IMAGES.items() if data.startswith(begin)), "png")
 
 
-def _tool(raw: dict[str, Any]) -> dict[str, Any]:
-    return raw if raw.get("type") else raw | {"type": "function"}
-
-
 def _shared(body: AskedBody) -> dict[str, Any]:
     options = body.options or Options()
     n_most = options.num_predict or 0
@@ -151,15 +147,8 @@ def _shared(body: AskedBody) -> dict[str, Any]:
         "max_tokens": n_most if n_most > 0 else None,
         "seed": None if options.seed is None or options.seed < 0 else options.seed,
         "stop": list(options.stop),
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "typical_p": options.typical_p,
-        "repeat_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
         "response_format": _format(body.format),
+        **{name: getattr(options, name) for name in SAMPLING},
     }
 
 

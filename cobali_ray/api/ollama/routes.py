@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -24,10 +24,9 @@ from cobali_ray.api.generation import Asked, Dialect, Generation
 from cobali_ray.api.intake import Intake, Source, asked_model, source_of
 from cobali_ray.api.ollama.answer import (
     NDJSON,
-    Lines,
     Said,
     Style,
-    WholeTalk,
+    TalkWriter,
     chat_message,
     many_vectors,
     one_vector,
@@ -43,7 +42,7 @@ from cobali_ray.api.ollama.body import (
     OllamaModelBody,
 )
 from cobali_ray.api.ollama.read import chat_of, ignored_of, named, prompt_chat_of, raw_of
-from cobali_ray.api.openapi import READING, errors, get, takes, tells
+from cobali_ray.api.openapi import READING, errors, get, post, tells
 from cobali_ray.api.replies import json_response
 from cobali_ray.api.schema import EmbeddingBody
 from cobali_ray.backend.port import Gone
@@ -55,7 +54,6 @@ SPEAKS = "0.13.0"
 """The version of Ollama whose API this is: some clients look for a least one."""
 LATEST = ":latest"
 UNLOADS = (0, "0", "0s", "0m")
-"""Values of keep_alive."""
 REFUSED = (
     ("POST", "/api/pull"),
     ("POST", "/api/push"),
@@ -73,16 +71,7 @@ class _Moves(Exception):  # noqa: N818 it asks for something, and nothing is wro
         self.model, self.asked, self.told = model, asked, told
 
 
-class Found(NamedTuple):
-    """What /api/show tells of."""
-
-    source: Source
-    model: Model
-
-
 class Ollama:
-    """Ollama's routes."""
-
     def __init__(
         self,
         fleet: Fleet,
@@ -95,7 +84,6 @@ class Ollama:
         self._generation, self._embeddings, self._intake = generation, embeddings, intake
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["ollama"])
         wrong = partial(errors, body=OllamaErrorBody)
         answers = tells(NDJSON.decode()) | wrong(*READING, 409, 504, 507)
@@ -107,7 +95,7 @@ class Ollama:
             ("/api/show", self.show, OllamaModelBody, wrong(*READING)),
         )
         for path, endpoint, body, responses in routes:
-            router.post(path, response_model=None, responses=responses, openapi_extra=takes(body))(endpoint)
+            post(router, path, endpoint, body, responses)
         get(router, "/api/tags", self.tags, responses=wrong(401, 500, 503))
         get(router, "/api/ps", self.running, responses=wrong(401, 500, 503))
         get(router, "/api/version", self.version, responses=wrong(401, 500))
@@ -251,12 +239,12 @@ class Ollama:
         account.ignore(ignored_of(body, source.card.n_ctx_slot, strict=self._settings.strict))
         return name
 
-    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> Found:
+    def _read_name(self, account: Account, raw: bytes, gone: Gone) -> tuple[Source, Model]:
         del gone
         body = parse(OllamaModelBody, raw)
         account.ignore(judge(body.model_extra, frozenset({"verbose"}), {}, strict=self._settings.strict))
         name = self._name(body.model or body.name)
-        return Found(source_of(self._fleet, name, account), self._fleet.find(name))
+        return source_of(self._fleet, name, account), self._fleet.find(name)
 
     def _name(self, asked: str | None) -> str | None:
         """Return the name under which a model is served: Ollama's clients add a tag to names without one."""
@@ -270,27 +258,26 @@ class Ollama:
 
 
 def _dialect(style: Style) -> Dialect:
-    return Dialect("ollama-", partial(Lines, style=style), partial(WholeTalk, style=style))
+    return Dialect("ollama-", partial(TalkWriter, style=style))
 
 
 def _listed(name: str, model: Model) -> dict[str, Any]:
     """Describe a model under a name; sizes are not known here."""
     tagged = name if ":" in name else name + LATEST
-    told: dict[str, Any] = {"name": tagged, "model": tagged, "size": 0, "size_vram": 0}
+    card, known = None, name
     with suppress(LoadingError):
         card = model.card.under(name)
         known = f"{card.model_id}:{card.created_s}:{card.n_vocab}"
-        return told | {
-            "modified_at": when(card.created_s),
-            "digest": sha256(known.encode()).hexdigest(),
-            "details": _details(card),
-            "context_length": card.n_ctx_slot,
-        }
-    return told | {
-        "modified_at": when(0),
-        "digest": sha256(name.encode()).hexdigest(),
-        "details": _details(None),
+    told = {
+        "name": tagged,
+        "model": tagged,
+        "size": 0,
+        "size_vram": 0,
+        "modified_at": when(card.created_s if card else 0),
+        "digest": sha256(known.encode()).hexdigest(),
+        "details": _details(card),
     }
+    return told | ({"context_length": card.n_ctx_slot} if card else {})
 
 
 def _details(card: ModelCard | None) -> dict[str, Any]:

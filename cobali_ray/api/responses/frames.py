@@ -7,11 +7,10 @@ from typing import Any
 
 import orjson
 
-from cobali_ray.api.answer import Answer, Times, timings, usage
+from cobali_ray.api.answer import Times, Writer, timings, usage
 from cobali_ray.api.faults import Fault
 from cobali_ray.api.responses.output import Output, Told
 from cobali_ray.api.responses.read import Written
-from cobali_ray.api.sse import Frames
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import News, turns_of
 from cobali_ray.chat.splitter import Content
@@ -20,33 +19,81 @@ from cobali_ray.core.events import End, RequestStats
 ID_PREFIX = "resp_"
 
 
-class Response:
-    """One response as it is written."""
+class ResponseWriter(Writer):
+    """One response, as a stream, in which each event has a name and a number, or in one piece."""
 
     def __init__(self, written: Written, call: Call) -> None:
-        self._call, self._echo = call, written.echo
+        super().__init__(call)
+        self._echo = written.echo
         self._turn = next(iter(turns_of(call.speech, call.call_id, 1)), None)
         call_id_of = str if self._turn is None else self._turn.tool_call_id
-        self.output = Output(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
+        self._output = Output(call.call_id.removeprefix(ID_PREFIX), written.callees, call_id_of)
         self._cut = False
+        self._stats: list[RequestStats] = []
+        self._n_told = 2  # what opens the stream, which is asked for after the first text
 
-    def take(self, news: News) -> list[Told]:
-        """Return what is told of a batch."""
+    # -- in one piece
+
+    def add(self, news: News) -> None:
+        self._take(news)
+        if news.end is not None:
+            self._stats.append(news.end.stats)
+
+    def body(self, times: Times) -> dict[str, Any]:
+        self._output.close(cut=self._cut)
+        return self._whole(self._output.kept(), self._stats, times)
+
+    # -- as a stream
+
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is but one choice
+        body = orjson.Fragment(orjson.dumps(self._body("in_progress", [])))
+        kinds = ("response.created", "response.in_progress")
+        told = [{"type": kind, "response": body} for kind in kinds]
+        return b"".join(_framed(one, number) for number, one in enumerate(told))
+
+    def say(self, news: News) -> bytes:
+        return self._framed(self._take(news))
+
+    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002
+        wire = self._framed(self._output.close(cut=self._cut))
+        if stats is None:
+            return wire
+        body = self._whole(self._output.bodies(), stats, times)
+        return wire + self._framed([{"type": f"response.{body['status']}", "response": body}])
+
+    def failure(self, fault: Fault) -> bytes:
+        error = {"code": fault.code or "server_error", "message": fault.message}
+        body = self._body("failed", self._output.bodies(), error=error)
+        return self._framed([{"type": "response.failed", "response": body}])
+
+    def _framed(self, told: Sequence[Told]) -> bytes:
+        first = self._n_told
+        self._n_told += len(told)
+        return b"".join([_framed(one, first + i) for i, one in enumerate(told)])
+
+    # -- both
+
+    def _take(self, news: News) -> list[Told]:
         told: list[Told] = []
         # With logprobs each token by itself: which text it belongs to is not known of several.
         deltas = [[delta] for delta in news.deltas] if self._call.with_logprobs else [news.deltas]
         for some in deltas:
-            told += self._take(News(news.choice, some, None))
+            told += self._take_some(News(news.choice, some, None))
         if news.end is not None:
-            told += self._take(News(news.choice, (), news.end))
+            told += self._take_some(News(news.choice, (), news.end))
             self._cut = news.end.finish_reason == "length"
         return told
 
-    def close(self) -> list[Told]:
-        """Return what is told when the answer has ended well."""
-        return self.output.close(cut=self._cut)
+    def _take_some(self, news: News) -> list[Told]:
+        turn = self._turn
+        if turn is None:
+            return self._output.take([Content(news.text)] if news.text else [], news.logprobs)
+        n_reasoning = turn.n_reasoning
+        events, logprobs = turn.take(news)
+        # Reasoning has no logprobs here, and its markers are no text either.
+        return self._output.take(events, logprobs if turn.n_reasoning == n_reasoning else ())
 
-    def body(self, status: str, output: Sequence[Any], **more: Any) -> dict[str, Any]:
+    def _body(self, status: str, output: Sequence[Any], **more: Any) -> dict[str, Any]:
         """Return it in a status, with these items."""
         call = self._call
         sampling = call.requests[0].sampling
@@ -67,23 +114,14 @@ class Response:
             **more,
         }
 
-    def whole(self, output: Sequence[Any], stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
+    def _whole(self, output: Sequence[Any], stats: Sequence[RequestStats], times: Times) -> dict[str, Any]:
         """Return it finished, with these items."""
         counted = {"usage": self._usage(stats), "timings": timings(stats, times)}
         if self._cut:
             why = {"reason": "max_output_tokens"}
-            return self.body("incomplete", output, incomplete_details=why, **counted)
+            return self._body("incomplete", output, incomplete_details=why, **counted)
         completed_at = int(self._call.created + times.e2e_s)
-        return self.body("completed", output, completed_at=completed_at, **counted)
-
-    def _take(self, news: News) -> list[Told]:
-        turn = self._turn
-        if turn is None:
-            return self.output.take([Content(news.text)] if news.text else [], news.logprobs)
-        n_reasoning = turn.n_reasoning
-        events, logprobs = turn.take(news)
-        # Reasoning has no logprobs here, and its markers are no text either.
-        return self.output.take(events, logprobs if turn.n_reasoning == n_reasoning else ())
+        return self._body("completed", output, completed_at=completed_at, **counted)
 
     def _usage(self, stats: Sequence[RequestStats]) -> dict[str, Any]:
         n_reasoning = 0 if self._turn is None else self._turn.n_reasoning
@@ -97,66 +135,6 @@ class Response:
         }
 
 
-class ResponseFrames(Frames):
-    """The stream of one response: each event has a name and a number."""
-
-    def __init__(self, written: Written, call: Call) -> None:
-        super().__init__(call)
-        self._response = Response(written, call)
-        self._n_told = 2  # what opens the stream, which is asked for after the first text
-
-    def opening(self, index: int) -> bytes:  # noqa: ARG002 there is but one choice
-        """Return what tells that the response has begun."""
-        body = orjson.Fragment(orjson.dumps(self._response.body("in_progress", [])))
-        kinds = ("response.created", "response.in_progress")
-        told = [{"type": kind, "response": body} for kind in kinds]
-        return b"".join(_framed(one, number) for number, one in enumerate(told))
-
-    def say(self, news: News) -> bytes:
-        """Return the events of a batch."""
-        return self._framed(self._response.take(news))
-
-    def closing(self, index: int, end: End, stats: Sequence[RequestStats] | None, times: Times) -> bytes:  # noqa: ARG002
-        """Return the events that end the last item."""
-        return self._framed(self._response.close())
-
-    def ending(self, stats: Sequence[RequestStats], times: Times) -> bytes:
-        """Return the event with the whole response."""
-        body = self._response.whole(self._response.output.bodies(), stats, times)
-        return self._framed([{"type": f"response.{body['status']}", "response": body}])
-
-    def failure(self, fault: Fault) -> bytes:
-        """Return the event that says why there is no more, with what there was."""
-        error = {"code": fault.code or "server_error", "message": fault.message}
-        body = self._response.body("failed", self._response.output.bodies(), error=error)
-        return self._framed([{"type": "response.failed", "response": body}])
-
-    def _framed(self, told: Sequence[Told]) -> bytes:
-        first = self._n_told
-        self._n_told += len(told)
-        return b"".join([_framed(one, first + i) for i, one in enumerate(told)])
-
-
 def _framed(told: Told, number: int) -> bytes:
     body = orjson.dumps(told | {"sequence_number": number})
     return b"event: %b\ndata: %b\n\n" % (told["type"].encode(), body)
-
-
-class ResponseAnswer(Answer):
-    """A response in one piece."""
-
-    def __init__(self, written: Written, call: Call) -> None:
-        super().__init__(call)
-        self._response = Response(written, call)
-        self._stats: list[RequestStats] = []
-
-    def add(self, news: News) -> None:
-        """Take what a batch adds."""
-        self._response.take(news)
-        if news.end is not None:
-            self._stats.append(news.end.stats)
-
-    def body(self, times: Times) -> dict[str, Any]:
-        """Return the body; the response has ended."""
-        self._response.close()
-        return self._response.whole(self._response.output.kept(), self._stats, times)

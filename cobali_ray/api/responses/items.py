@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cobali_ray.api.body import MISSING, ShapeT, model_of
+from cobali_ray.api.body import MISSING, ShapeT, check_choice, model_of
 from cobali_ray.api.fields import judge
 from cobali_ray.api.responses.schema import ROLES, CallItem, MessageItem, OutputItem, ReasoningItem
 from cobali_ray.api.responses.tools import custom_arguments, told_name
@@ -24,8 +24,6 @@ TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "re
 
 
 class Heard(NamedTuple):
-    """The messages of one input."""
-
     messages: list[dict[str, Any]]
     places: list[Path]
     """Where in the body the content of each of them stands."""
@@ -91,7 +89,6 @@ class _Chat:
         """The model's turn that further items may belong to."""
 
     def add(self, message: dict[str, Any], place: Path) -> None:
-        """Add a message that is no turn of the model."""
         self.end_turn()
         last = self.messages[-1] if len(self.messages) == 1 else None
         if last and last["role"] in SYSTEM and message["role"] in SYSTEM:
@@ -104,7 +101,6 @@ class _Chat:
         self.places.append(place)
 
     def take(self, item: Item, where: Path) -> None:
-        """Add an item."""
         match item:
             case ReasoningItem():
                 self._think(_reasoning(item, where), where)
@@ -117,11 +113,7 @@ class _Chat:
             case MessageItem(role="assistant"):
                 self._say(_text(item.content, (*where, "content")), where)
             case MessageItem():
-                if item.role not in ROLES:
-                    known = ", ".join(ROLES)
-                    raise InvalidParameterError(
-                        (*where, "role"), f"must be one of {known}, got {item.role[:32]!r}"
-                    )
+                check_choice((*where, "role"), item.role, ROLES)
                 read = _text if item.role in SYSTEM else _parts
                 content = read(item.content, (*where, "content"))
                 self.add({"role": item.role, "content": content}, (*where, "content"))

@@ -34,7 +34,6 @@ class _Item(ABC):
 
     @property
     def text(self) -> str:
-        """What was written of it so far."""
         return "".join(self._texts)
 
     @abstractmethod
@@ -42,7 +41,6 @@ class _Item(ABC):
         """Return the item as it stands in a response."""
 
     def begin(self) -> list[Told]:
-        """Return what tells that it is there."""
         return [self._of_item("added")]
 
     @abstractmethod
@@ -50,7 +48,6 @@ class _Item(ABC):
         """Take further text."""
 
     def finish(self, status: Status) -> list[Told]:
-        """Return what tells that it ends here."""
         self.status = status
         return [*self._ends(), self._of_item("done")]
 
@@ -91,8 +88,6 @@ class _Worded(_Item):
 
 
 class _Thought(_Worded):
-    """Reasoning, told as it is."""
-
     prefix, kind = "rs", "reasoning_text"
 
     def body(self) -> dict[str, Any]:
@@ -110,8 +105,6 @@ class _Thought(_Worded):
 
 
 class _Message(_Worded):
-    """What is said."""
-
     prefix, kind = "msg", "output_text"
 
     def __init__(self, answer_id: str, index: int) -> None:
@@ -141,8 +134,6 @@ class _Message(_Worded):
 
 
 class _Call(_Item):
-    """The call of a function."""
-
     prefix = "fc"
 
     def __init__(self, answer_id: str, index: int, call_id: str, callee: Callee) -> None:
@@ -194,8 +185,6 @@ class _CustomCall(_Call):
 
 
 class Output:
-    """The items of one response."""
-
     def __init__(
         self, answer_id: str, callees: Mapping[str, Callee], call_id_of: Callable[[int], str]
     ) -> None:
@@ -245,7 +234,6 @@ class Output:
         return told
 
     def bodies(self) -> list[dict[str, Any]]:
-        """Return all items as they are now."""
         return [item.body() for item in self._items]
 
     def kept(self) -> list[dict[str, Any]]:

@@ -52,7 +52,6 @@ NAMES: Final[Mapping[str, Path]] = {
     "reasoning_effort": ("reasoning", "effort"),
     "response_format": ("text", "format"),
 }
-"""What chats call by another name."""
 FUNCTION: Final = {"parameters": None, "strict": False}
 """What OpenAI's schema of a response wants every function to have."""
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -72,20 +71,15 @@ INCLUDED: Final = frozenset(
 
 
 class Written(NamedTuple):
-    """What an answer is written with."""
-
     echo: Mapping[str, Any]
     """What of the body stands in every response."""
     callees: Mapping[str, Callee]
 
 
 class Asked(NamedTuple):
-    """A body that was read."""
-
     chat: ChatBody
     written: Written
     named: Callable[[Path], str]
-    """What this API calls a field of the chat."""
     ignored: tuple[str, ...]
 
 

@@ -10,9 +10,9 @@ from fastapi import Request as HttpRequest
 from cobali_ray.api.account import Account
 from cobali_ray.api.body import parse
 from cobali_ray.api.generation import Asked, Dialect, Generation
-from cobali_ray.api.openapi import READING, errors, generation_responses, takes
+from cobali_ray.api.openapi import READING, errors, generation_responses, post
 from cobali_ray.api.replies import json_response
-from cobali_ray.api.responses.frames import ID_PREFIX, ResponseAnswer, ResponseFrames
+from cobali_ray.api.responses.frames import ID_PREFIX, ResponseWriter
 from cobali_ray.api.responses.read import read
 from cobali_ray.api.responses.schema import ResponsesBody
 from cobali_ray.backend.port import Gone
@@ -25,26 +25,13 @@ KEPT = (("GET", ONE), ("DELETE", ONE), ("GET", f"{ONE}/input_items"), ("POST", f
 
 
 class Responses:
-    """OpenAI's Responses API."""
-
     def __init__(self, generation: Generation, settings: ApiSettings) -> None:
         self._generation, self._settings = generation, settings
 
     def router(self) -> APIRouter:
-        """Return the routes."""
         router = APIRouter(tags=["responses"])
-        router.post(
-            "/v1/responses",
-            response_model=None,
-            responses=generation_responses(),
-            openapi_extra=takes(ResponsesBody),
-        )(self.create)
-        router.post(
-            "/v1/responses/input_tokens",
-            response_model=None,
-            responses=errors(*READING),
-            openapi_extra=takes(ResponsesBody),
-        )(self.count)
+        post(router, "/v1/responses", self.create, ResponsesBody, generation_responses())
+        post(router, "/v1/responses/input_tokens", self.count, ResponsesBody, errors(*READING))
         for method, path in KEPT:
             router.add_api_route(path, self.kept, methods=[method], include_in_schema=False)
         return router
@@ -63,11 +50,8 @@ class Responses:
         raise NotStoredError(response_id[:64])
 
     def _read(self, account: Account, raw: bytes, gone: Gone) -> Asked:
-        """Read a body, in a thread of the intake."""
         del gone
         found = read(parse(ResponsesBody, raw), strict=self._settings.strict)
         account.ignore(found.ignored)
         account.named = found.named
-        written = found.written
-        dialect = Dialect(ID_PREFIX, partial(ResponseFrames, written), partial(ResponseAnswer, written))
-        return Asked(found.chat, dialect)
+        return Asked(found.chat, Dialect(ID_PREFIX, partial(ResponseWriter, found.written)))

@@ -135,13 +135,11 @@ class ResponsesBody(SampledBody):
     ]
     instructions: str | None = Field(None, description="A system message before the input.")
     max_output_tokens: int | None = Field(
-        None,
-        description="Most output tokens, reasoning included, limited to what fits into the context.",
+        None, description="Most output tokens, reasoning included, limited to what fits into the context."
     )
-    tools: Annotated[
-        Many[dict[str, Any]] | None,
-        Field(description="What the model may call: function, custom, namespace; hosted ones are left out."),
-    ] = None
+    tools: Many[dict[str, Any]] | None = Field(
+        None, description="What the model may call: function, custom, namespace; hosted ones are left out."
+    )
     tool_choice: str | dict[str, Any] | None = Field(
         None, description="none, auto, required, one tool, or allowed_tools; auto if there are tools."
     )
@@ -150,13 +148,13 @@ class ResponsesBody(SampledBody):
     )
     text: TextConfig | None = Field(None, description="format: what the answer must look like.")
     reasoning: Reasoning | None = Field(None, description="effort: for templates that know it.")
-    include: Annotated[
-        list[str] | None, Field(max_length=32, description="message.output_text.logprobs adds them.")
-    ] = None
+    include: list[str] | None = Field(
+        None, max_length=32, description="message.output_text.logprobs adds them."
+    )
     top_logprobs: int | None = Field(None, description="How many alternatives per token, at most 20.")
-    metadata: Annotated[
-        dict[MetadataKey, MetadataValue] | None, Field(max_length=16, description="Returned unchanged.")
-    ] = None
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(
+        None, max_length=16, description="Returned unchanged."
+    )
     store: bool | None = Field(None, description="No effect: nothing is stored.")
     max_tool_calls: int | None = Field(None, description="Counts calls of hosted tools; there are none.")
     prompt_cache_key: Name = Field(None, description="Returned unchanged.")

@@ -26,8 +26,6 @@ class Callee(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """The tools of one body."""
-
     functions: tuple[dict[str, Any], ...]
     """As a chat has them."""
     places: tuple[Path, ...]
@@ -104,7 +102,8 @@ def _function(
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    return _present(function), Callee("function", tool.name, namespace), []
+    present = {key: value for key, value in function.items() if value is not None}
+    return present, Callee("function", tool.name, namespace), []
 
 
 def _custom(
@@ -143,7 +142,6 @@ def custom_input(arguments: str) -> str:
 
 
 def custom_arguments(text: str) -> str:
-    """Return the arguments of the function that a custom tool is to the model."""
     return orjson.dumps({CUSTOM_INPUT: text}).decode()
 
 
@@ -177,7 +175,3 @@ def _called(tool: Any, found: Offered, where: Path) -> dict[str, Any]:
     if callee is None or callee.kind != kind:
         raise InvalidParameterError(where, f"names {told[:64]!r}, which is not a {kind} tool")
     return {"type": "function", "function": {"name": told}}
-
-
-def _present(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
