@@ -49,7 +49,7 @@ APPS = {
         "prefill_chunk": 8,
         "max_queue": 1,
         "max_body_bytes": 4096,
-        "stall_timeout_s": 4,
+        "stall_timeout_s": 3,
     },
     "stuck": SCRIPTED | {"n_slots": 1, "model": "builtin:scripted:3600", "stall_timeout_s": 0.2},
     "tiny": {
@@ -127,7 +127,7 @@ async def deployed(cluster, name, values):
         await until(server.is_ready)
         yield server
     finally:
-        await asyncio.to_thread(serve.delete, name)
+        await asyncio.to_thread(serve.delete, name, _blocking=False)  # who waits looks every second
 
 
 @pytest.fixture(scope="session")
