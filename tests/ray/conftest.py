@@ -52,18 +52,6 @@ APPS = {
         "stall_timeout_s": 3,
     },
     "stuck": SCRIPTED | {"n_slots": 1, "model": "builtin:scripted:3600", "stall_timeout_s": 0.2},
-    "tiny": {
-        "model": "builtin:synthetic-tiny",
-        "n_slots": 4,
-        "n_ctx": 512,
-        "kv_cells": 640,  # a third of what the slots could need: they preempt each other
-        "prefill_chunk": 32,
-        "max_queue": 6,
-        "n_threads": 1,
-        "pooling": "last",
-        "log_level": "warning",
-    },
-    "bert": {"model": "builtin:synthetic-bert", "n_threads": 1, "log_level": "warning"},
 }
 
 

@@ -11,6 +11,7 @@ import re
 import signal
 import time
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,11 +20,23 @@ from monitors import DASHBOARDS, PROGRAMS, monitors, runs
 from ray.exceptions import RayError
 
 from cobali_ray.core.request import Request, SamplingParams
+from conftest import deployed
 from tests.waiting import until
 
 ABSENT = "no Prometheus and Alertmanager that run: `make monitoring-tools` fetches them"
 pytestmark = [pytest.mark.ray, pytest.mark.skipif(not all(map(runs, PROGRAMS)), reason=ABSENT)]
 
+TINY = {
+    "model": "builtin:synthetic-tiny",
+    "n_slots": 4,
+    "n_ctx": 512,
+    "kv_cells": 640,  # a third of what the slots could need: they preempt each other
+    "prefill_chunk": 32,
+    "max_queue": 6,
+    "n_threads": 1,
+    "pooling": "last",
+    "log_level": "warning",
+}
 COMPLETIONS = "/v1/completions"
 LONG = {"prompt": "All that can happen to a request. " * 12, "max_tokens": 300, "ignore_eos": True}
 KINDS = {
@@ -137,10 +150,12 @@ class Seen:
 @pytest.fixture(scope="module")
 async def seen(cluster, tmp_path_factory):
     """Let everything happen, and note what could be seen of it."""
-    server, folder = cluster["tiny"], tmp_path_factory.mktemp("monitors")
-    await until(server.is_ready)
-    host, _, path = server.url.removeprefix("http://").partition("/")
-    async with monitors(folder, host, f"/{path}/metrics", until) as (prometheus, inbox):
+    folder = tmp_path_factory.mktemp("monitors")
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(deployed(cluster, "tiny", TINY))
+        host, _, path = server.url.removeprefix("http://").partition("/")
+        watching = monitors(folder, host, f"/{path}/metrics", until)
+        prometheus, inbox = await stack.enter_async_context(watching)
         seen, stop, started = Seen(inbox), asyncio.Event(), time.time()
 
         async def everything(queries):
