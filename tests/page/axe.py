@@ -3,7 +3,12 @@
 from pathlib import Path
 
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
-RUN = "axe.run(document, {resultTypes: ['violations']})"
+RUN = """async () => {
+    await new Promise(requestAnimationFrame);
+    const changes = document.getAnimations().filter((one) => one instanceof CSSTransition);
+    await Promise.allSettled(changes.map((one) => one.finished)); // the colours have changed
+    return axe.run(document, { resultTypes: ["violations"] });
+}"""
 
 
 def violations(page, name=""):
