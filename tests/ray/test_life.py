@@ -104,6 +104,26 @@ def killed(pid):
         os.kill(forks, signal.SIGCONT)
 
 
+async def test_what_clients_waited_for_adds_up_over_all_ingresses(server):
+    async def counts():
+        async with server.http() as http:
+            text = await shown(http)
+        return tuple(text[f"cobali_{name}_seconds_count"] for name in ("ttft", "e2e"))
+
+    async def ask():
+        async with server.http() as http:  # connections of their own are shared among the ingresses
+            assert (await http.post(CHAT, json=SHORT)).status_code == 200
+
+    before = await counts()
+    await asyncio.gather(*(ask() for _ in range(12)))
+
+    async def all_counted():
+        return await counts() == tuple(n + 12 for n in before)
+
+    await until(all_counted, timeout_s=10)
+    assert [await counts() for _ in range(6)] == [tuple(n + 12 for n in before)] * 6, "whichever answers"
+
+
 async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, http):
     before = (await server.engine())["pid"]
     forks = parent(before)
@@ -156,26 +176,6 @@ async def test_a_killed_engine_comes_back_by_itself_and_viewers_see_it(server, h
     assert after != before
     assert parent(after) == forks, "forked from what had imported everything"
     print(f"noticed after {noticed_s:.2f} s, back after {back_s:.2f} s")  # noqa: T201 shown with -s
-
-
-async def test_what_clients_waited_for_adds_up_over_all_ingresses(server):
-    async def counts():
-        async with server.http() as http:
-            text = await shown(http)
-        return tuple(text[f"cobali_{name}_seconds_count"] for name in ("ttft", "e2e"))
-
-    async def ask():
-        async with server.http() as http:  # connections of their own are shared among the ingresses
-            assert (await http.post(CHAT, json=SHORT)).status_code == 200
-
-    before = await counts()
-    await asyncio.gather(*(ask() for _ in range(12)))
-
-    async def all_counted():
-        return await counts() == tuple(n + 12 for n in before)
-
-    await until(all_counted, timeout_s=10)
-    assert [await counts() for _ in range(6)] == [tuple(n + 12 for n in before)] * 6, "whichever answers"
 
 
 @pytest.mark.parametrize("server", ["stuck"], indirect=True)
