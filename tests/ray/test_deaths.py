@@ -29,11 +29,11 @@ def own(tmp_path_factory):
 @pytest.mark.parametrize(
     ("parts", "cuts", "served_s"),
     [
+        # Serve looks for it every second or so and starts another.
+        pytest.param(["HAProxy"], range(N, N + 1), 20.0, id="haproxy"),
         # HAProxy sends streams to both, and new requests to the one that is left.
         pytest.param(["an ingress"], range(1, N), STALL_TIMEOUT_S, id="ingress"),
         pytest.param(["Serve's proxy", "Serve's controller"], range(1), STALL_TIMEOUT_S, id="serves-own"),
-        # Serve looks for it every second or so and starts another.
-        pytest.param(["HAProxy"], range(N, N + 1), 20.0, id="haproxy"),
     ],
 )
 async def test_nobody_hangs_when_a_part_dies(own, parts, cuts, served_s):
