@@ -58,7 +58,7 @@ def pids_of(root: int, name: str) -> list[int]:
 
 
 def kill_one(root: int, part: str) -> None:
-    """End the newest process of a part at once; of HAProxy all, as those before a reload keep their streams."""
+    """End the newest process of a part at once; of HAProxy all: those before a reload keep their streams."""
     pids = pids_of(root, PARTS[part])
     for pid in pids if part == "HAProxy" else pids[-1:]:
         os.kill(pid, signal.SIGKILL)
