@@ -13,7 +13,7 @@ from gguf import GGUFReader, quants
 
 from cobali_ray.errors import CobaliError
 from cobali_ray.models.registry import resolve
-from cobali_ray.models.vocabulary import CopiedVocabulary
+from cobali_workloads.models.vocabulary import CopiedVocabulary
 from training.checkpoint import load_weights
 from training.errors import TrainingError
 from training.export import model_name

@@ -10,7 +10,7 @@ import numpy as np
 from gguf import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFWriter, LlamaFileType, quants
 from numpy.typing import NDArray
 
-from cobali_ray.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
+from cobali_workloads.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
 from training.model import Decoder, Shape
 
 FILE_TYPES = {
@@ -119,5 +119,5 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_eos_token_id(vocabulary.token_id(END_OF_MESSAGE))
     writer.add_pad_token_id(vocabulary.token_id(END_OF_TEXT))
     writer.add_add_bos_token(False)
-    template = resources.files("cobali_ray.models") / "chatml.jinja"
+    template = resources.files("cobali_workloads.models") / "chatml.jinja"
     writer.add_chat_template(template.read_text(encoding="utf-8"))

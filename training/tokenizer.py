@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from cobali_ray.models.vocabulary import (
+from cobali_workloads.models.vocabulary import (
     CONTROL,
     CONTROL_TOKENS,
     END_OF_MESSAGE,
@@ -54,7 +54,7 @@ def _finished(tokenizer: Tokenizer) -> Tokenizer:
 
 def own_texts() -> list[str]:
     """Return the prose that ships with the package: it teaches ordinary words that the corpus lacks."""
-    folder = resources.files("cobali_ray.models") / "text"
+    folder = resources.files("cobali_workloads.models") / "text"
     return [
         (folder / name).read_text(encoding="utf-8")
         for name in ("prose.txt", "words.txt", "languages.txt", "code.txt")

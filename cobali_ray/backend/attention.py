@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 import structlog
 
-from cobali_ray.backend import cgroup
+from cobali_ray.backend import cgroup, library
 
 _log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ def measured(
     if found is None:
         found = _measure(lc, model, n_cells=n_cells, n_threads=n_threads, types=types)
         if found is not None and file is not None:
-            write_kept(file, json.dumps(asdict(found)))
+            write_kept(file, msgspec.json.encode(found).decode())
     _log.info(
         "flash_attention",
         chosen="off" if found is not None and found.off_wins else "auto",
@@ -125,14 +125,8 @@ def processor() -> list[str]:
 def _read(file: Path) -> Measured | None:
     """Return what a file says; None if there is none or it says nothing sensible."""
     try:
-        said = json.loads(file.read_bytes())
-        found = Measured(
-            n_cells=int(said["n_cells"]),
-            on_s=(float(said["on_s"][0]), float(said["on_s"][1])),
-            off_s=(float(said["off_s"][0]), float(said["off_s"][1])),
-            pass_cells=int(said["pass_cells"]),
-        )
-    except (OSError, ValueError, TypeError, LookupError):
+        found = msgspec.json.decode(file.read_bytes(), type=Measured)
+    except (OSError, msgspec.MsgspecError):
         return None
     times = (*found.on_s, *found.off_s, found.n_cells, found.pass_cells)
     return found if all(0 < t < float("inf") for t in times) else None
@@ -200,22 +194,10 @@ class _Trial:
     def __init__(self, lc: Any, context: Any, n_threads: int) -> None:
         self._lc, self._context, self._n_threads = lc, context, n_threads
         self._memory = lc.llama_get_memory(context)
-        zeros, ones = np.zeros(N_ROWS, np.int32), np.ones(N_ROWS, np.int32)
-        rows = np.full(N_ROWS, zeros.ctypes.data, np.uintp)
         self._position, self._wanted = np.zeros(N_ROWS, np.int32), np.zeros(N_ROWS, np.int8)
-        self._held = (zeros, ones, rows)  # ctypes keeps none of them alive
-
-        def at(array: Any, kind: Any) -> Any:
-            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-        self._raw = lc.llama_batch(
-            0,
-            at(zeros, lc.llama_token),
-            None,
-            at(self._position, lc.llama_pos),
-            at(ones, ctypes.c_int32),
-            at(rows, ctypes.POINTER(lc.llama_seq_id)),
-            at(self._wanted, ctypes.c_int8),
+        zeros = np.zeros(N_ROWS, np.int32)
+        self._raw = library.raw_batch(
+            lc, token=zeros, position=self._position, seq=zeros, wanted=self._wanted
         )
 
     def begin(self) -> bool:

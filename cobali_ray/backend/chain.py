@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 
 class ChainParams(NamedTuple):
@@ -70,19 +68,6 @@ def _typical(
     marked = np.empty_like(alive)
     np.put_along_axis(marked, order, wanted, axis=1)
     return marked
-
-
-def draw_tokens(
-    values: NDArray[np.float64],
-    ids: NDArray[np.int64],
-    mass: NDArray[np.float64],
-    params: NDArray[np.float64],
-    uniforms: NDArray[np.float64],
-) -> list[int]:
-    """Draw one of `ids` per row by one uniform number each; the rest is what `weigh` takes."""
-    places = draw(weigh(values, params, mass), uniforms)
-    drawn: list[int] = ids[np.arange(len(ids)), places].tolist()
-    return drawn
 
 
 def draw(weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -8,19 +8,15 @@ before each pass. The engine names a slot's `RowSampler` when it is assigned (`B
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
+from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from numpy.typing import NDArray
-
-    from cobali_ray.backend.row_sampler import RowSampler
 
 _log = structlog.get_logger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,9 +79,9 @@ class LlamaEmbedder:
         """Tokens computed of the text that goes on."""
         self._token, self._position = np.empty(n_batch, np.int32), np.empty(n_batch, np.int32)
         self._text, self._wanted = np.empty(n_batch, np.int32), np.ones(n_batch, np.int8)
-        self._one = np.ones(n_batch, np.int32)
-        self._texts_at = self._text.ctypes.data + self._text.itemsize * np.arange(n_batch, dtype=np.uintp)
-        self._batch = self._raw_batch()
+        self._batch = library.raw_batch(
+            lc, token=self._token, position=self._position, seq=self._text, wanted=self._wanted
+        )
 
     def _require_memory(self, n_cells: int, n_batch: int) -> None:
         """Refuse what Linux would kill for: cells, and the logits that llama.cpp makes of each token."""
@@ -113,22 +112,6 @@ class LlamaEmbedder:
         if not context:
             raise ConfigError("pooling", f"llama.cpp opens no context to embed texts: {library.errors()}")
         return context
-
-    def _raw_batch(self) -> Any:
-        lc = self._lc
-
-        def at(array: NDArray[Any], kind: Any) -> Any:
-            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-        return lc.llama_batch(
-            0,
-            at(self._token, lc.llama_token),
-            None,
-            at(self._position, lc.llama_pos),
-            at(self._one, ctypes.c_int32),
-            at(self._texts_at, ctypes.POINTER(lc.llama_seq_id)),
-            at(self._wanted, ctypes.c_int8),
-        )
 
     def embed(self, pieces: Sequence[Piece]) -> list[NDArray[np.float32]]:
         """Compute a pass; see the port."""

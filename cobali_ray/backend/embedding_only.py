@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Never
 
 from cobali_ray.backend import library
-from cobali_ray.backend.batch import TickBatch
 from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.embedder import LlamaEmbedder, only_embeds, pooling_of
 from cobali_ray.backend.llama import LlamaBackend, load_model
-from cobali_ray.backend.logprobs import PromptRows
-from cobali_ray.backend.port import Backend, Cells, Embedder, Words
-from cobali_ray.backend.sampling import RowSampler, Sampled
+from cobali_ray.backend.port import Backend, Embedder, Words
 from cobali_ray.backend.vocab import Vocab
 from cobali_ray.core.adapters import Adapter
-from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.limits import MIN_SCORED_ROWS, Grain
 from cobali_ray.core.request import NEUTRAL
 from cobali_ray.errors import BackendError, ConfigError
@@ -28,16 +23,12 @@ def open_llama(config: LlamaConfig) -> Backend:
     return EmbeddingBackend(config, model) if only_embeds(lc, model) else LlamaBackend(config, model)
 
 
-def _pooling(config: LlamaConfig, model: Any) -> Pooling:
-    if (pooling := config.pooling or pooling_of(library.load(), model)) is None:
-        raise ConfigError("pooling", f"{config.path} does not say how vectors of tokens become one of a text")
-    return pooling
-
-
 def _embedder(config: LlamaConfig, model: Any) -> LlamaEmbedder:
     if config.adapters:
         raise ConfigError("adapters", f"{config.path} only embeds, and texts are embedded without adapters")
-    return LlamaEmbedder(model, pooling=_pooling(config, model), config=config)
+    if (pooling := config.pooling or pooling_of(library.load(), model)) is None:
+        raise ConfigError("pooling", f"{config.path} does not say how vectors of tokens become one of a text")
+    return LlamaEmbedder(model, pooling=pooling, config=config)
 
 
 class EmbeddingBackend:
@@ -61,74 +52,26 @@ class EmbeddingBackend:
         self.grain, self.generates, self.overlaps, self.verifies = Grain(), False, False, False
         self.cuts_tails = self.copies = self.shares = self.dense = False
 
-    def _nothing(self) -> Never:
+    def forward(self, *_: object, **__: object) -> Never:
+        """Refuse, as all that has to do with slots."""
         raise BackendError("this model generates no text")
 
-    def use(self, adapter: str) -> None:
-        """Do nothing: there are none."""
+    expect = sample = truncate = copy = swap = save = restore = forward
 
-    def forward(self, batch: TickBatch) -> None:
-        """Refuse."""
-        del batch
-        self._nothing()
+    def use(self, *_: object) -> None:
+        """Do nothing: there are no adapters, passes or slots."""
 
-    def wait(self) -> None:
-        """Do nothing."""
-
-    def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Refuse."""
-        del slot_id, row
-        self._nothing()
-
-    def sample(
-        self,
-        rows: list[RowSampler],
-        drafts: Sequence[Sequence[int]] = (),
-        prompts: Sequence[PromptRows] = (),
-    ) -> Sampled:
-        """Refuse."""
-        del rows, drafts, prompts
-        self._nothing()
-
-    def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Refuse."""
-        del slot_id, n_keep
-        self._nothing()
-
-    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
-        """Refuse."""
-        del donor_id, slot_id, n_keep
-        self._nothing()
-
-    def swap(self, slot_id: int, other_id: int) -> None:
-        """Refuse."""
-        del slot_id, other_id
-        self._nothing()
+    wait = clear = use
 
     def measure_cell(self) -> int:
-        """Return 0: there are no cells."""
+        """Return 0: there are no cells, and no graphs."""
         return 0
+
+    n_reused = measure_cell
 
     def cell_kind(self) -> str:
         """Return that there are none."""
         return "none"
-
-    def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:
-        """Refuse."""
-        del slot_id, spans
-        self._nothing()
-
-    def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
-        """Refuse."""
-        del slot_id, cells, n_keep
-        self._nothing()
-
-    def clear(self) -> None:
-        """Do nothing."""
-
-    def n_reused(self) -> int:
-        """Return 0."""
-        return 0
 
     def close(self) -> None:
         """Free context and model."""

@@ -2,19 +2,73 @@
 
 A call has tokens or embeddings, never both; rows that see each other need attention that is not causal, which
 is the whole context's; and where images take fewer positions than rows, tokens are not at their number.
+Such a model (M-RoPE) has all rows of an image at one position, in two further dimensions, and goes on behind
+it after as many positions as the image is high or wide.
 """
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cobali_ray.backend import library
 from cobali_ray.backend.batch import Embedded, TickBatch
-from cobali_ray.backend.positions import Positions
 from cobali_ray.core.plan import Span
 from cobali_ray.errors import SlotFaultError
+
+
+class _Jump(NamedTuple):
+    end: int
+    """The token from which on it holds."""
+    n_saved: int
+    """Positions that the rows before it did not take."""
+
+
+class Positions:
+    """The images of each slot, and what they do to the tokens behind them."""
+
+    def __init__(self, n_slots: int) -> None:
+        self._jumps: list[list[_Jump]] = [[] for _ in range(n_slots)]
+        self.saved = np.zeros(n_slots, np.int32)
+        """How far the next token of each slot is behind its number."""
+        self.plain = True
+        """Whether no slot has any, so that every token is at its number."""
+
+    def of(self, slot_id: int, n: int) -> int:
+        """Return the position of a slot's token with this number."""
+        return n - sum([jump.n_saved for jump in self._jumps[slot_id] if jump.end <= n])
+
+    def note(self, slot_id: int, end: int, n_saved: int) -> None:
+        """Note that a slot's tokens up to `end` now close with an image that saved so many positions."""
+        if n_saved:
+            self._jumps[slot_id].append(_Jump(end, n_saved))
+            self._count(slot_id)
+
+    def cut(self, slot_id: int, n_keep: int) -> None:
+        """Keep what lies in a slot's first tokens."""
+        if self._jumps[slot_id]:
+            self._jumps[slot_id] = [jump for jump in self._jumps[slot_id] if jump.end <= n_keep]
+            self._count(slot_id)
+
+    def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
+        """Note that a slot has the first tokens of another."""
+        self._jumps[slot_id] = list(self._jumps[donor_id])
+        self._count(slot_id)
+        self.cut(slot_id, n_keep)
+
+    def clear(self) -> None:
+        """Forget every slot."""
+        self.__init__(len(self._jumps))  # type: ignore[misc]
+
+    def shifted(self, slots: NDArray[np.int32], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the positions of the next tokens of slots, given their numbers."""
+        return numbers - self.saved.take(slots)
+
+    def _count(self, slot_id: int) -> None:
+        self.saved[slot_id] = sum([jump.n_saved for jump in self._jumps[slot_id]])
+        self.plain = not self.saved.any()
 
 
 class ImagePasses:
@@ -39,22 +93,8 @@ class ImagePasses:
         places = np.arange(n, dtype=np.int32) if rows.places is None else rows.places
         values = np.ascontiguousarray(rows.values, np.float32)
         at = np.ascontiguousarray(places + np.int32(first))
-        one, wanted = np.ones(n, np.int32), np.zeros(n, np.int8)
-        seq = np.array([seq_id], np.int32)
-        seqs = np.full(n, seq.ctypes.data, np.uintp)
-
-        def pointer(array: Any, kind: Any) -> Any:
-            return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-        raw = lc.llama_batch(
-            n,
-            None,
-            pointer(values, ctypes.c_float),
-            pointer(at, lc.llama_pos),
-            pointer(one, ctypes.c_int32),
-            pointer(seqs, ctypes.POINTER(lc.llama_seq_id)),
-            pointer(wanted, ctypes.c_int8),
-        )
+        seq, wanted = np.full(n, seq_id, np.int32), np.zeros(n, np.int8)
+        raw = library.raw_batch(lc, values=values, position=at, seq=seq, wanted=wanted)
         if rows.causal:
             code = int(lc.llama_decode(self._context, raw))
         else:

@@ -8,7 +8,9 @@ import os
 from collections import deque
 from typing import Any
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +85,38 @@ def metadata(lc: Any, model: Any, key: str) -> str:
     buffer = ctypes.create_string_buffer(128)
     n = lc.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if n > 0 else ""
+
+
+def raw_batch(
+    lc: Any,
+    *,
+    position: NDArray[np.int32],
+    seq: NDArray[np.int32],
+    wanted: NDArray[np.int8],
+    token: NDArray[np.int32] | None = None,
+    values: NDArray[np.float32] | None = None,
+) -> Any:
+    """Return a batch as llama.cpp reads it, over the memory of these arrays: tokens, or rows of values.
+
+    `seq` has the sequence id of each, and there are as many.
+    """
+    one = np.ones(len(seq), np.int32)
+    rows = seq.ctypes.data + seq.itemsize * np.arange(len(seq), dtype=np.uintp)
+
+    def at(array: NDArray[Any] | None, kind: Any) -> Any:
+        return None if array is None else ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+    raw = lc.llama_batch(
+        len(seq),
+        at(token, lc.llama_token),
+        at(values, ctypes.c_float),
+        at(position, lc.llama_pos),
+        at(one, ctypes.c_int32),
+        at(rows, ctypes.POINTER(lc.llama_seq_id)),
+        at(wanted, ctypes.c_int8),
+    )
+    raw.arrays = (token, values, position, one, rows, seq, wanted)  # ctypes keeps none of them alive
+    return raw
 
 
 def forget_errors(of: str = "llama") -> None:

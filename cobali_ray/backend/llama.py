@@ -30,7 +30,6 @@ from cobali_ray.backend.projector import Projector
 from cobali_ray.backend.sampling import RowSampler, Sampled
 from cobali_ray.backend.sampling_top import sample_candidates
 from cobali_ray.backend.vocab import Vocab
-from cobali_ray.core.embedding import Pooling
 from cobali_ray.core.goodput import MOST_ROWS
 from cobali_ray.core.limits import PLAIN_CELL_TYPES
 from cobali_ray.core.plan import Span
@@ -77,18 +76,30 @@ class LlamaBackend:
     """A Backend on llama.cpp. Every batch is checked before the library sees it, because it aborts."""
 
     def __init__(self, config: LlamaConfig, model: Any = None) -> None:
-        """Take over a loaded model, or load it."""
-        self._lc = lc = library.load()
-        self._context = self.projector = self._device = None
+        """Take over a loaded model, or load it. Raises ConfigError; then the model is freed."""
+        self._lc = library.load()
+        self._context = None
+        self.projector: Projector | None = None
+        self._device: DeviceCandidates | None = None
         self._embedder: LlamaEmbedder | None = None
         self._model = model or load_model(config)
+        try:
+            self._set_up(config)
+        except ConfigError:
+            self.close()
+            raise
+
+    def _set_up(self, config: LlamaConfig) -> None:
+        lc = self._lc
         self.words: Words = (vocab := Vocab(self._model))
         self.piece = vocab.piece
         n_layers = int(lc.llama_model_n_layer(self._model))
         self.overlaps = config.all_on_gpu(n_layers) and lc.llama_supports_gpu_offload()
         self._check_types(config)
-        self.projector = self._open_projector(config)
-        self._lora, self._used = self._load_adapters(config), ""
+        if config.mmproj is not None:
+            on_gpu = config.n_gpu_layers != 0
+            self.projector = Projector(self._model, config.mmproj, n_threads=config.n_threads, on_gpu=on_gpu)
+        self._lora, self._used = LoraAdapters(lc, self._model, config.adapters), ""
         self.adapters = config.adapters
         if config.picks_on_device(offloads=self.overlaps, n_layers=n_layers):
             self._device = DeviceCandidates(lc, n_slots=config.n_slots, n_vocab=vocab.n_vocab)
@@ -126,12 +137,12 @@ class LlamaBackend:
         self.verifies = config.verifies and self.cuts_tails and self._device is None
         self.generates = True
         if config.pooling is not None:
-            self._embedder = self._open_embedder(config, config.pooling)
+            self._embedder = LlamaEmbedder(self._model, pooling=config.pooling, config=config)
         self.embedder: Embedder | None = self._embedder
         self._n_cached = np.zeros(config.n_slots, np.int32)
         self._seq_ids = np.arange(config.n_slots, dtype=np.int32)
         """What llama.cpp calls each slot at present."""
-        self._raw: dict[int, tuple[Any, ...]] = {}
+        self._raw: dict[int, tuple[Any, NDArray[np.int32], TickBatch]] = {}
         self._n_rows = 0
         self._logits: NDArray[np.float32] | None = None
         """The last tick's logits where they are ours; None where they lie in the context."""
@@ -148,17 +159,6 @@ class LlamaBackend:
             self._try_device(self._device)
         if self._lora.keys:
             self._try_adapters()
-
-    def _open_projector(self, config: LlamaConfig) -> Projector | None:
-        if config.mmproj is None:
-            return None
-        try:
-            return Projector(
-                self._model, config.mmproj, n_threads=config.n_threads, on_gpu=config.n_gpu_layers != 0
-            )
-        except ConfigError:
-            self.close()
-            raise
 
     def _attends(self) -> bool:
         """Whether the model keeps the keys and values of each token, and not states."""
@@ -216,19 +216,11 @@ class LlamaBackend:
         library.forget_errors()
         context = lc.llama_init_from_model(self._model, params)
         if not context:
-            self.close()
             raise ConfigError(
                 "n_ctx",
                 f"llama.cpp opens no {config.n_slots} slots of n_ctx {config.n_ctx}: {library.errors()}",
             )
         return context
-
-    def _open_embedder(self, config: LlamaConfig, pooling: Pooling) -> LlamaEmbedder:
-        try:
-            return LlamaEmbedder(self._model, pooling=pooling, config=config)
-        except ConfigError:
-            self.close()
-            raise
 
     def _try_device(self, device: DeviceCandidates) -> None:
         """Compute one token; where no candidates come of it (a device without top_k), do without."""
@@ -241,13 +233,6 @@ class LlamaBackend:
             device.detach(self._context)
             device.close()
             self._device = None
-
-    def _load_adapters(self, config: LlamaConfig) -> LoraAdapters:
-        try:
-            return LoraAdapters(self._lc, self._model, config.adapters)
-        except ConfigError:
-            self.close()
-            raise
 
     def _try_adapters(self) -> None:
         """Compute a token under each, so that changing between them never needs new memory.
@@ -264,7 +249,6 @@ class LlamaBackend:
         needed = self._kv_bytes(config)
         available = memory.available_bytes()
         if available is not None and needed > available:
-            self.close()
             raise ConfigError(
                 "n_ctx",
                 f"a KV cache of {config.n_cells_asked} tokens takes {needed / 1e9:.1f} GB and "
@@ -287,45 +271,29 @@ class LlamaBackend:
         ):
             together = memory.TYPES[kind].n_together
             if width % together:
-                self.close()
                 raise ConfigError(
                     setting, f"{kind} stores {together} numbers together, and this model's heads have {width}"
                 )
 
     def _raw_batch(self, batch: TickBatch) -> Any:
         """Return a batch as llama.cpp reads it, over the arrays' memory, made once per TickBatch."""
-        known = self._raw.get(id(batch))
-        if known is None:
-            lc, size = self._lc, len(batch.token)
-            one, seq = np.ones(size, np.int32), np.zeros(size, np.int32)
-            rows = seq.ctypes.data + seq.itemsize * np.arange(size, dtype=np.uintp)
-
-            def at(array: Any, kind: Any) -> Any:
-                return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-            raw = lc.llama_batch(
-                0,
-                at(batch.token, lc.llama_token),
-                None,
-                at(batch.position, lc.llama_pos),
-                at(one, ctypes.c_int32),
-                at(rows, ctypes.POINTER(lc.llama_seq_id)),
-                at(batch.wanted, ctypes.c_int8),
+        if id(batch) not in self._raw:
+            seq = np.zeros(len(batch.token), np.int32)
+            raw = library.raw_batch(
+                self._lc, token=batch.token, position=batch.position, seq=seq, wanted=batch.wanted
             )
-            known = self._raw[id(batch)] = (raw, seq, batch, one, rows)  # ctypes keeps none of them alive
-        raw, seq = known[:2]
+            self._raw[id(batch)] = (raw, seq, batch)  # the batch too, or another could have its id
+        raw, seq, _ = self._raw[id(batch)]
         raw.n_tokens = n = batch.n_tokens
         seq[:n] = self._seq_ids[batch.slot[:n]]
         return raw
 
     def use(self, adapter: str) -> None:
-        """Compute what follows under an adapter."""
         if adapter != self._used:
             self._lora.use(self._context, adapter)
             self._used = adapter
 
     def forward(self, batch: TickBatch) -> None:
-        """Compute a batch; see the port for what is raised."""
         n_rows = check_batch(
             batch, self._n_cached, n_ctx_slot=self.n_ctx_slot, n_batch=self.n_batch, n_vocab=self.n_vocab
         )
@@ -413,12 +381,10 @@ class LlamaBackend:
         return np.ctypeslib.as_array(pointer, (n_rows, self.n_vocab))
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Note what a slot's next rows are for."""
         if self._device is not None:
             self._device.expect(slot_id, row)
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut a slot's cache to its first tokens."""
         if not 0 <= slot_id < self.n_slots:  # llama.cpp takes -1 for every slot and dies of -2
             raise BackendError(f"slot {slot_id} does not exist")
         n_cached = int(self._n_cached[slot_id])
@@ -514,7 +480,6 @@ class LlamaBackend:
         return repr((kept, build, self._reproducible, trained and self.n_ctx_slot))
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[Cells]:
-        """Return the cells of each span of a slot's tokens."""
         n_cached = int(self._n_cached[slot_id])
         if self._layout is None or any(not 0 <= start < end <= n_cached for start, end in spans):
             raise BackendError(f"slot {slot_id} holds {n_cached} tokens, asked to save {spans}")
@@ -524,7 +489,6 @@ class LlamaBackend:
         return self._layout.cut(state, n_cached, spans)
 
     def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
-        """Fill an empty slot with saved cells, and keep its first tokens."""
         n_cached = int(self._n_cached[slot_id])
         n_saved = sum(map(len, cells)) // self._layout.cell_bytes if self._layout else 0
         if self._layout is None or n_cached or not 0 < n_keep <= min(n_saved, self.n_ctx_slot):
@@ -565,14 +529,12 @@ class LlamaBackend:
         return self._state[:n_bytes]
 
     def clear(self) -> None:
-        """Forget every slot."""
         self._lc.llama_memory_clear(self._memory, True)
         self._images.positions.clear()
         self._n_cached[:] = 0
         self._seq_ids.sort()
 
     def n_reused(self) -> int:
-        """Return how often llama.cpp reused its compute graph."""
         return int(self._lc.llama_perf_context(self._context).n_reused)
 
     def close(self) -> None:

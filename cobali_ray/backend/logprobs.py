@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import top_candidates, widen
 from cobali_ray.backend.whole_row import masses, n_scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 SCORED_BYTES = 64 << 20
 """Most that the logits of one pass may take which are for logprobs of prompts. llama.cpp makes room for them

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from cobali_ray.core.request import SamplingParams
-
-    Change = tuple[NDArray[np.int64] | slice, NDArray[np.float32]]
-
-
+Change = tuple[NDArray[np.int64] | slice, NDArray[np.float32]]
 _NONE = np.zeros(0, np.int64)
 
 

@@ -52,27 +52,22 @@ class Words(Protocol):
     @property
     def end_tokens(self) -> frozenset[int]:
         """The tokens that end an answer."""
-        ...
 
     @property
     def chat(self) -> ChatTemplate:
         """The template, with the names of the tokens that it writes."""
-        ...
 
     @property
     def form(self) -> Format:
         """How the template has the model write reasoning and tool calls."""
-        ...
 
     @property
     def markers(self) -> Markers:
         """The texts around these, as the vocabulary has them."""
-        ...
 
     @property
     def infill(self) -> InfillMarks | None:
         """The tokens that say where text is missing; None where the vocabulary has none."""
-        ...
 
     def tokenize(
         self,
@@ -87,21 +82,18 @@ class Words(Protocol):
 
         Stops early once `gone` says so. Raises TooManyTokensError as soon as there are more than `n_most`.
         """
-        ...
 
     def pair(self, query: str, document: str, *, n_most: int | None = None) -> list[int]:
         """Return the tokens by which a model that ranks reads a document beside a query.
 
         Raises TooManyTokensError.
         """
-        ...
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
         """Turn token ids into text; stops early once `gone` says so.
 
         Raises InvalidParameterError for an id outside the vocabulary.
         """
-        ...
 
 
 class Embedder(Protocol):
@@ -115,7 +107,6 @@ class Embedder(Protocol):
         The first piece may go on with what the last pass began with; nothing else is remembered.
         Raises BackendError; then nothing is.
         """
-        ...
 
 
 class Images(Protocol):
@@ -124,15 +115,12 @@ class Images(Protocol):
     @property
     def whole(self) -> bool:
         """Whether one pass must compute all rows of a part."""
-        ...
 
     def read(self, image: bytes) -> list[Part] | None:
         """Return what an image comes to; None if it cannot be read. Any thread may call it."""
-        ...
 
     def encode(self, image: bytes) -> list[Embedded]:
         """Return the rows of each part that has any. One thread at a time. Raises BackendError."""
-        ...
 
 
 class Backend(Protocol):
@@ -176,11 +164,9 @@ class Backend(Protocol):
     @property
     def projector(self) -> Images | None:
         """What turns images into rows; None: the model sees none."""
-        ...
 
     def use(self, adapter: str) -> None:
         """Compute what follows under the adapter with this key, one of `adapters`; "" is none."""
-        ...
 
     def forward(self, batch: TickBatch) -> None:
         """Compute the batch's tokens and remember them in the cache.
@@ -190,15 +176,12 @@ class Backend(Protocol):
             SlotFaultError: that slot's span breaks a rule; nothing was computed.
             BackendError: anything else; what the cache holds is unknown, call `clear`.
         """
-        ...
 
     def wait(self) -> None:
         """Return once the last forward pass is computed."""
-        ...
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
         """Note what a slot's next rows are for, so that a backend may compute no more than that needs."""
-        ...
 
     def sample(
         self,
@@ -211,15 +194,12 @@ class Backend(Protocol):
         With `drafts`, one for each, possibly empty: as many as were guessed and the one behind. Rows of
         `prompts` are not drawn from; what they say of the tokens that are there is `Sampled.scored`.
         """
-        ...
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
         """Cut a slot's cache to its first `n_keep` tokens; 0 frees it."""
-        ...
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
         """Copy the first `n_keep` tokens of a slot's cache to an empty slot; only where it `copies`."""
-        ...
 
     def swap(self, slot_id: int, other_id: int) -> None:
         """Exchange the sequence ids that two slots compute under, only where it is `dense`.
@@ -227,48 +207,39 @@ class Backend(Protocol):
         Both slots keep what they hold; a slot's id is its number at first, and after `clear` again.
         Raises BackendError; then what the cache holds is unknown, call `clear`.
         """
-        ...
 
     def measure_cell(self) -> int:
         """Return the bytes that one token's cells take outside the cache; 0 if they cannot be kept there.
 
         The first time, every slot is forgotten.
         """
-        ...
 
     def cell_kind(self) -> str:
         """Return what saved cells depend on beside the model's file: only of the same kind are they any use.
 
         Asked after `measure_cell`.
         """
-        ...
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> Sequence[Cells]:
         """Return the cells of each `(start, end)` of a slot's tokens, to be kept outside the cache.
 
         They are arrays of bytes, `measure_cell` for each token.
         """
-        ...
 
     def restore(self, slot_id: int, cells: Sequence[Cells], n_keep: int) -> None:
         """Fill an empty slot with cells that were saved from token 0 on, and keep its first `n_keep` tokens.
 
         Raises BackendError where that cannot be; then the slot is empty.
         """
-        ...
 
     def clear(self) -> None:
         """Forget every slot."""
-        ...
 
     def piece(self, token_id: int) -> bytes:
         """Return the bytes that a token shows; control tokens show none."""
-        ...
 
     def n_reused(self) -> int:
         """Return how many forward passes reused the compute graph, since the start."""
-        ...
 
     def close(self) -> None:
         """Free the model."""
-        ...

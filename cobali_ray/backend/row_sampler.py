@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cobali_ray.backend.candidates import MAX_VOCAB, widen
-from cobali_ray.backend.chain import ChainParams
-from cobali_ray.backend.patches import Patches
+from cobali_ray.backend.chain import ChainParams, draw, weigh
+from cobali_ray.backend.patches import Change, Patches
+from cobali_ray.core.reasoning import Reasoning
+from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cobali_ray.backend.grammar import Matcher
-    from cobali_ray.backend.patches import Change
-    from cobali_ray.core.reasoning import Reasoning
-    from cobali_ray.core.request import SamplingParams
 
 _MAX_TOP_WIDTH = 1024
 _COLDEST = 1e-30  # below any difference of two float32 logits that matters, above where float32 divides by 0
@@ -142,6 +140,19 @@ class RowSampler:
         self._patches.take(token)
         if self.reasoning is not None:
             self.reasoning.take(token)
+
+
+def draw_tokens(
+    values: NDArray[np.float64],
+    ids: NDArray[np.int64],
+    mass: NDArray[np.float64],
+    rows: Sequence[RowSampler],
+) -> list[int]:
+    """Draw one of `ids` per row, by the parameters and the next random number of each."""
+    weights = weigh(values, np.array([row.chain for row in rows]), mass)
+    places = draw(weights, np.array([row.uniform() for row in rows]))
+    drawn: list[int] = ids[np.arange(len(ids)), places].tolist()
+    return drawn
 
 
 def _n_likeliest(params: SamplingParams, route: Route, top_k: int, n_lowered: int | None) -> int | None:

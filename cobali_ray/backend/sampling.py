@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import runs, top_candidates, widen
-from cobali_ray.backend.chain import draw_tokens, weigh
 from cobali_ray.backend.logprobs import RawRow, TokenLogprobs, measure_rows
-from cobali_ray.backend.row_sampler import Route, RowSampler
+from cobali_ray.backend.patches import Change
+from cobali_ray.backend.row_sampler import Route, RowSampler, draw_tokens
 from cobali_ray.backend.whole_row import (
     Candidates,
     draw_whole,
@@ -23,14 +25,9 @@ from cobali_ray.backend.whole_row import (
 from cobali_ray.errors import CobaliError, InternalError, InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from cobali_ray.backend.grammar import Matcher
-    from cobali_ray.backend.patches import Change
 
-__all__ = ["BROKEN", "RowSampler", "Sampled", "TokenLogprobs", "distribution", "sample_rows"]
+__all__ = ["BROKEN", "RowSampler", "Sampled", "TokenLogprobs", "sample_rows"]
 
 _MASKED = "no token is left to draw: every logit is -inf"
 BROKEN = "the model gave a logit that is NaN or +inf"
@@ -241,12 +238,8 @@ class _Tick:
         ids: NDArray[np.int64],
         mass: NDArray[np.float64],
     ) -> None:
-        samplers = [self._rows[i] for i in picks]
-        params, uniforms = (
-            np.array([s.chain for s in samplers]),
-            np.array([s.uniform() for s in samplers]),
-        )
-        for i, token in zip(picks, draw_tokens(values, ids, mass, params, uniforms), strict=True):
+        drawn = draw_tokens(values, ids, mass, [self._rows[i] for i in picks])
+        for i, token in zip(picks, drawn, strict=True):
             self._sampled.tokens[i] = token
 
     def _report(self, i: int, raw: RawRow, changes: list[Change]) -> None:
@@ -258,32 +251,3 @@ class _Tick:
             self._logits[i, ids] = before
         logprob = float(self._logits[i, token]) - raw.log_total
         self._sampled.logprobs[i] = TokenLogprobs(logprob, raw.top)
-
-
-def distribution(row: NDArray[np.float32], sampler: RowSampler) -> tuple[list[int], list[float]]:
-    """Give what `sample_rows` would draw from: token ids and their probabilities, likeliest first.
-
-    The sampler is unchanged and the row is not written to. A row that fails gives two empty lists.
-    """
-    row = row.copy()
-    with np.errstate(all="ignore"):
-        sampler.patch(row)
-        peak = float(row.max())
-        if not math.isfinite(peak):
-            return [], []
-        if sampler.route is Route.GREEDY:
-            return [int(row.argmax())], [1.0]
-        scratch = np.zeros(n_scratch(len(row)), np.float32)
-        if sampler.route is Route.WHOLE:
-            masses(row, peak, sampler.chain.temperature, scratch)
-            weights, ids = scratch[: len(row)].astype(np.float64), np.arange(len(row))
-        else:
-            if sampler.route is Route.TOP:
-                values, all_ids, _ = top_candidates(row[None], [0], sampler.width)
-                mass = np.full(1, np.nan)
-            else:
-                found = open_candidates(row, sampler, peak, scratch)
-                values, all_ids, mass = stack([found], widen(len(found[1])))
-            weights, ids = weigh(values, np.array([sampler.chain]), mass)[0], all_ids[0]
-    order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > 0]
-    return ids[order].tolist(), (weights[order] / weights.sum()).tolist()

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import sort_candidates
-from cobali_ray.backend.chain import draw_tokens
-from cobali_ray.backend.row_sampler import Route
+from cobali_ray.backend.row_sampler import Route, RowSampler, draw_tokens
 from cobali_ray.backend.sampling import Sampled, take_token, why_failed
 from cobali_ray.errors import InvariantError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from cobali_ray.backend.row_sampler import RowSampler
 
 
 def sample_candidates(
@@ -97,12 +90,6 @@ def _draw_top(
     wide[:, :n] = sorted_values[:, :n]
     wide_ids = np.zeros((len(picks), width), np.int64)
     wide_ids[:, :n] = sorted_ids[:, :n]
-    drawn = draw_tokens(
-        wide,
-        wide_ids,
-        np.full(len(picks), math.nan),
-        np.array([s.chain for s in samplers]),
-        np.array([s.uniform() for s in samplers]),
-    )
+    drawn = draw_tokens(wide, wide_ids, np.full(len(picks), math.nan), samplers)
     for i, token in zip(picks, drawn, strict=True):
         tokens[i] = token

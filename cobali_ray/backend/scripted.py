@@ -183,7 +183,6 @@ class ScriptedBackend:
             self._sleep(left)
 
     def expect(self, slot_id: int, row: RowSampler) -> None:
-        """Note whose rows a slot will give."""
         self._expected[slot_id] = row
 
     def sample(
@@ -211,14 +210,12 @@ class ScriptedBackend:
                 raise BackendError(f"slot {slot_id} is sampled for another than was expected")
 
     def truncate(self, slot_id: int, n_keep: int) -> None:
-        """Cut the slot's chain."""
         if n_keep > len(self._hashes[slot_id]):
             raise SlotFaultError(slot_id, f"keep {n_keep} of {len(self._hashes[slot_id])} tokens")
         del self._hashes[slot_id][n_keep:]
         del self._cells[slot_id][n_keep:]
 
     def copy(self, donor_id: int, slot_id: int, n_keep: int) -> None:
-        """Copy the beginning of a slot's chain."""
         donor, chain = self._hashes[donor_id], self._hashes[slot_id]
         if chain or n_keep > len(donor):
             raise SlotFaultError(slot_id, f"holds {len(chain)} tokens, {n_keep} of {len(donor)} to be copied")
@@ -228,7 +225,6 @@ class ScriptedBackend:
         self._cells[slot_id] += self._cells[donor_id][:n_keep]
 
     def swap(self, slot_id: int, other_id: int) -> None:
-        """Note the new ids."""
         ids = self.seq_ids
         ids[slot_id], ids[other_id] = ids[other_id], ids[slot_id]
 
@@ -237,7 +233,6 @@ class ScriptedBackend:
         return CELL_BYTES
 
     def cell_kind(self) -> str:
-        """Return that cells are hashes."""
         return "scripted"
 
     def save(self, slot_id: int, spans: Sequence[tuple[int, int]]) -> list[NDArray[np.uint8]]:
@@ -267,7 +262,6 @@ class ScriptedBackend:
             self._cells[slot_id] += [object() for _ in range(n_keep)]
 
     def clear(self) -> None:
-        """Forget every slot."""
         for chain, cells in zip(self._hashes, self._cells, strict=True):
             chain.clear()
             cells.clear()
@@ -280,7 +274,6 @@ class ScriptedBackend:
         return sum(map(len, self._hashes))
 
     def piece(self, token_id: int) -> bytes:
-        """Return the byte of a byte token, nothing for the others."""
         return bytes([token_id]) if token_id < N_BYTES else b""
 
     def n_reused(self) -> int:
@@ -328,17 +321,14 @@ class ByteVocab:
 
     @cached_property
     def chat(self) -> ChatTemplate:
-        """The messages one below the other, unless a template was given."""
         return ChatTemplate(self._chat_template or _ONE_BELOW_THE_OTHER, spent_s=time.thread_time)
 
     @cached_property
     def form(self) -> Format:
-        """The generic one."""
         return derive(self.chat)
 
     @cached_property
     def markers(self) -> Markers:
-        """The texts around reasoning and calls, as this vocabulary has them."""
         return Markers(self)
 
     def tokenize(
@@ -350,7 +340,6 @@ class ByteVocab:
         n_most: int | None = None,
         gone: Gone = never,
     ) -> list[int]:
-        """Return the bytes as tokens; there is nothing special to add or to parse."""
         del add_special, parse_special, gone
         data = text.encode("utf-8", "replace")
         if n_most is not None and len(data) > n_most:
@@ -362,7 +351,6 @@ class ByteVocab:
         return self.tokenize(f"{query}\n{document}", n_most=n_most)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
-        """Return the text of byte tokens. Raises InvalidParameterError for others."""
         del special, gone
         for token in tokens:
             if not 0 <= token < N_VOCAB:

@@ -58,11 +58,9 @@ class Selector(Protocol):
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
         """Choose the first `budget` active requests, lowest index first."""
-        ...
 
     def sequential(self, requests: Requests) -> Chosen:
         """Choose the first active request only."""
-        ...
 
 
 def empty_requests(n_requests: int) -> Requests:
@@ -74,11 +72,9 @@ class NumpySelector:
     """The numpy twin of the kernels."""
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
-        """Choose the first `budget` active requests, lowest index first."""
         return _gather(requests, _active(requests).nonzero()[0][: max(budget, 0)])
 
     def sequential(self, requests: Requests) -> Chosen:
-        """Choose the first active request only."""
         return _gather(requests, _active(requests).nonzero()[0][:1])
 
 
@@ -101,11 +97,9 @@ class CudaSelector:
         self._kernels = kernels
 
     def continuous(self, requests: Requests, budget: int) -> Chosen:
-        """Choose the first `budget` active requests, lowest index first."""
         return Chosen(*self._kernels.continuous(requests, max(budget, 0)))
 
     def sequential(self, requests: Requests) -> Chosen:
-        """Choose the first active request only."""
         return Chosen(*self._kernels.sequential(requests))
 
 

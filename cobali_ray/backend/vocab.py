@@ -111,12 +111,10 @@ class Vocab:
 
     @cached_property
     def markers(self) -> Markers:
-        """The texts around reasoning and calls, as this vocabulary has them."""
         return Markers(self)
 
     @cached_property
     def infill(self) -> InfillMarks | None:
-        """The tokens that say where text is missing; None where this vocabulary has none."""
         lc, vocab = self._lc, self._vocab
         prefix, suffix, middle, repository, file = (
             None if token < 0 else token
@@ -167,11 +165,6 @@ class Vocab:
         n_most: int | None = None,
         gone: Gone = never,
     ) -> list[int]:
-        """Turn text into token ids; `add_special` adds what the model wants at the start.
-
-        Stops early once `gone` says that nobody wants them any longer. Raises TooManyTokensError as soon as
-        there are more than `n_most`.
-        """
         data = text.encode("utf-8", "surrogatepass")
         # Many times shorter than anything whose special tokens would take long to find.
         if len(data) > _SHORT_BYTES and not self._specials.may_cut and parse_special:
@@ -271,10 +264,6 @@ class Vocab:
         )
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = True, gone: Gone = never) -> str:
-        """Turn token ids into text; stops early once `gone` says that nobody wants it.
-
-        Raises InvalidParameterError for an id outside the vocabulary.
-        """
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidParameterError("tokens", f": token id {token} is not in 0 .. {self.n_vocab - 1}")

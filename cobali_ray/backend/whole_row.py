@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cobali_ray.backend.candidates import LOWEST, at_least
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from cobali_ray.backend.row_sampler import RowSampler
+from cobali_ray.backend.row_sampler import RowSampler
 
 _DEPTH = 128
 _N_PROBES = 2048

@@ -69,7 +69,7 @@ class ChatTemplate:
         self.source, self.bos, self.eos, self.unreadable = source, bos, eos, ""
         self._names = {"bos_token": bos, "eos_token": eos}
         self._bounds = _Bounds(spent_s, most_s)
-        environment = _environment(clock, self._bounds)
+        environment = _Sandbox(clock, self._bounds)
         try:
             self._template = environment.from_string(_Bounded().visit(environment.parse(source)))
         except Exception as error:  # the model's code, and whatever it does to the compiler
@@ -262,24 +262,18 @@ def _filtered(node: Any, name: str) -> Filter:
 class _Sandbox(SandboxedEnvironment):
     """The sandbox, which also looks at the time whenever a macro or anything else is called."""
 
-    def __init__(self, bounds: _Bounds) -> None:
+    def __init__(self, clock: Callable[[], datetime], bounds: _Bounds) -> None:
         # Some templates append to lists. The immutable sandbox forbids that; here they get copies instead.
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols])
         self._bounds = bounds
-        self.filters["paced"], self.filters["sized"] = bounds.paced, _sized
+        self.filters |= {"paced": bounds.paced, "sized": _sized, "tojson": _to_json}
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = lambda form: clock().strftime(form)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call what a template calls."""
         self._bounds.check()
         return super().call(*args, **kwargs)
-
-
-def _environment(clock: Callable[[], datetime], bounds: _Bounds) -> SandboxedEnvironment:
-    environment = _Sandbox(bounds)
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
-    return environment
 
 
 class _GenerationBlocks(Extension):

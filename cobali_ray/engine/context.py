@@ -11,7 +11,7 @@ import structlog
 from cobali_ray.backend import memory
 from cobali_ray.backend.config import DEFAULT_N_CTX, MOST_CELLS
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.ggufmeta import read_header, skim_header
+from cobali_ray.models.ggufmeta import read_header
 from cobali_ray.settings import EngineSettings
 
 _log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ DIFFUSION: Final = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 
 def require_servable(settings: EngineSettings, path: Path) -> None:
     """Raise ConfigError for what a file's header says cannot be served, before anything is loaded."""
-    said = skim_header(path).metadata
+    said = read_header(path).metadata
     name, what = said.get("general.architecture"), None
     if name in DIFFUSION:
         what = f"a diffusion model ({name}): only models that write one token after another are supported"
@@ -93,7 +93,7 @@ def refusal_of_cache(settings: EngineSettings, path: Path) -> ConfigError | None
 
     Weights are not counted: they are mapped, and a model larger than the memory is slow but works.
     """
-    most, said = memory.most_bytes(), (header := skim_header(path)).metadata
+    most, said = memory.most_bytes(), (header := read_header(path)).metadata
     name = said.get("general.architecture")
     per_layer = isinstance(said.get(f"{name}.attention.head_count_kv"), list)
     n_ctx = settings.llama.n_ctx

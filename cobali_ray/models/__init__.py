@@ -1,1 +1,1 @@
-"""The models the package can find, fetch or make: references, shapes, writer, registry."""
+"""Models: from a name to a file that is here, downloaded or made, and what that says about itself."""

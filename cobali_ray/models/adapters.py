@@ -1,36 +1,25 @@
-"""Files of adapters: found, checked against their model before llama.cpp aborts over them, made for tests.
+"""Files of adapters: found, and checked against their model before llama.cpp aborts over them.
 
-An adapter holds, for some matrices W of a model, two narrow ones, A and B: W x becomes W x + scale B A x. One
-is built in, `builtin:synthetic-adapter[:SEED]`: random, for whatever model it stands beside.
+An adapter holds, for some matrices W of a model, two narrow ones, A and B: W x becomes W x + scale B A x. The
+laboratory makes random ones, `builtin:synthetic-adapter[:SEED]`, for whatever model they stand beside.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from cobali_ray.errors import ConfigError
+from cobali_ray.models.builtin import laboratory
 from cobali_ray.models.digest import files_of
 from cobali_ray.models.ggufmeta import FLOAT32, GgufHeader, read_header
 from cobali_ray.models.reference import BuiltinReference, parse_reference
 from cobali_ray.models.registry import resolve
-from cobali_ray.models.shapes import TensorPlan
-from cobali_ray.models.store import default_cache_dir, write_whole
+from cobali_ray.models.store import default_cache_dir
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-SYNTHETIC = "synthetic-adapter"
-_RECIPE = 1
-"""Raise it when the same model and seed come to stand for other bytes."""
-_TARGETS = ("attn_q.weight", "attn_v.weight", "ffn_up.weight")
-_RANK, _ALPHA = 8, 16.0
-_GAIN = 0.5
-"""What it adds to a product, in spreads of what goes in, before alpha / rank."""
-_TYPES = {0: "F32", 1: "F16", 8: "Q8_0", 30: "BF16"}
-"""What A and B may be, by ggml's numbers; it cannot compute with all that a file can hold."""
+SYNTHETIC_ADAPTER = "synthetic-adapter"
+_TYPES = {0, 1, 8, 30}
+"""What A and B may be, by ggml's numbers: F32, F16, Q8_0, BF16."""
 _EMBEDDING = "token_embd.weight"
 _IGNORED = "_norm.weight"
 """llama.cpp leaves vectors of norms out."""
@@ -42,17 +31,20 @@ def find_adapter(reference: str, model: Path, *, cache_dir: Path | None = None) 
 
     `reference` is a path, hf://owner/repo/file.gguf or builtin:synthetic-adapter[:SEED]. Raises ConfigError.
     """
-    header, shapes = read_header(model), _shapes_of(model)
-    if reference.startswith("builtin:"):
-        path = _synthetic(reference, header, shapes, cache_dir or default_cache_dir())
+    header = read_header(model)
+    shapes = {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
+    if isinstance(parsed := parse_reference(reference), BuiltinReference):
+        seed = parsed.quant or "0"
+        if parsed.name != SYNTHETIC_ADAPTER or not seed.isdecimal():
+            raise ConfigError(
+                "adapters", f"'{reference}' is not builtin:{SYNTHETIC_ADAPTER}[:SEED], the seed a number"
+            )
+        architecture, folder = header.metadata["general.architecture"], cache_dir or default_cache_dir()
+        path: Path = laboratory().make_adapter(architecture, shapes, int(seed), folder)
     else:
         path = resolve(reference)
     _check(path, read_header(path), header, shapes)
     return path
-
-
-def _shapes_of(model: Path) -> _Shapes:
-    return {tensor.name: tensor.shape for part in files_of(model) for tensor in read_header(part).tensors}
 
 
 def _check(path: Path, adapter: GgufHeader, model: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -107,46 +99,3 @@ def _problem(name: str, pair: _Shapes, shapes: Mapping[str, tuple[int, ...]]) ->
     if a != wanted or b != (*deeper, n_out, rank) or rank < 1:
         return f"{name!r} is {of_model}, and its lora_a and lora_b are {a} and {b}"
     return None
-
-
-def _synthetic(reference: str, model: GgufHeader, shapes: _Shapes, cache_dir: Path) -> Path:
-    """Return a random adapter for a model of these shapes; the same seed gives the same bytes."""
-    parsed = parse_reference(reference)
-    if not isinstance(parsed, BuiltinReference) or parsed.name != SYNTHETIC:
-        raise ConfigError("adapters", f"'{reference}': the only built-in adapter is builtin:{SYNTHETIC}")
-    seed = parsed.quant or "0"
-    if not seed.isdecimal():
-        raise ConfigError("adapters", f"'{reference}': the seed must be a number, got {seed!r}")
-    architecture = model.metadata["general.architecture"]
-    targets = {name: shape for name, shape in shapes.items() if name.endswith(_TARGETS)}
-    facts = f"{_RECIPE} {architecture} {sorted(targets.items())}"
-    digest = hashlib.sha256(facts.encode()).hexdigest()[:10]
-    path = cache_dir / f"{SYNTHETIC}-{architecture}-s{seed}-{digest}.gguf"
-    plans = [plan for name, shape in targets.items() for plan in _pair(name, shape)]
-    if not path.exists():
-        n_bytes = sum(plan.n_bytes for plan in plans)
-        write_whole(path, n_bytes, lambda part: _write(part, architecture, plans, int(seed)))
-    return path
-
-
-def _pair(name: str, shape: tuple[int, ...]) -> tuple[TensorPlan, TensorPlan]:
-    n_out, n_in = shape[-2:]
-    return (
-        TensorPlan(f"{name}.lora_a", (_RANK, n_in), "F32", 0.0, 1 / math.sqrt(n_in)),
-        TensorPlan(f"{name}.lora_b", (n_out, _RANK), "F32", 0.0, _GAIN / math.sqrt(_RANK)),
-    )
-
-
-def _write(path: Path, architecture: str, plans: list[TensorPlan], seed: int) -> None:
-    from gguf import GGUFWriter
-
-    from cobali_ray.models.writer import write_tensors
-
-    writer = GGUFWriter(path, architecture)
-    try:
-        writer.add_type("adapter")
-        writer.add_string("adapter.type", "lora")
-        writer.add_float32("adapter.lora.alpha", _ALPHA)
-        write_tensors(writer, plans, seed)
-    finally:
-        writer.close()

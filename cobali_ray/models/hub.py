@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from cobali_ray.errors import ConfigError, ModelNotFoundError, why_of
 from cobali_ray.models.files import choose, models_among
 from cobali_ray.models.local import cached_models
-from cobali_ray.models.reference import HubReference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cobali_ray.models.reference import HubRepository
+from cobali_ray.models.reference import HubReference, HubRepository
 
 PROBE_TIMEOUT_S = 5.0
 _NO_ROOM = "Not enough free disk space"

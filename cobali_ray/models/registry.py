@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cobali_ray.errors import ModelNotFoundError
-from cobali_ray.models.builtin import Builtin, Order, Progress
+from cobali_ray.models.builtin import SYNTHETIC, Order, Progress, builtins, laboratory
 from cobali_ray.models.digest import files_of
-from cobali_ray.models.encoder import SYNTHETIC_ENCODERS
 from cobali_ray.models.files import parts_of
-from cobali_ray.models.ggufmeta import read_header, require_whole, skim_header
+from cobali_ray.models.ggufmeta import read_header, require_whole
 from cobali_ray.models.hub import choose_file, download
 from cobali_ray.models.local import local_models, meant_by, near
 from cobali_ray.models.reference import (
@@ -25,15 +25,7 @@ from cobali_ray.models.reference import (
     PathReference,
     parse_reference,
 )
-from cobali_ray.models.shipped import SHIPPED_MODELS
 from cobali_ray.models.store import default_cache_dir
-from cobali_ray.models.synthetic import SYNTHETIC_MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-_ROWS: tuple[Builtin, ...] = (*SHIPPED_MODELS, *SYNTHETIC_MODELS, *SYNTHETIC_ENCODERS)
-BUILTINS: Mapping[str, Builtin] = {row.name: row for row in _ROWS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +61,7 @@ def resolve(
     Raises:
         ConfigError: `reference` cannot be read, or the file cannot be written.
         ModelNotFoundError: it leads nowhere.
+        MissingExtraError: it is a synthetic model, and the laboratory, which makes those, is not installed.
     """
     parsed = parse_reference(reference)
     order = Order(
@@ -98,14 +91,26 @@ def resolve(
 def available(*, cache_dir: Path | None = None) -> list[ModelInfo]:
     """List every built-in model in every quant, and whether it is made already."""
     folder = cache_dir or default_cache_dir()
-    return [_info(row, quant, row.made(quant, folder)) for row in BUILTINS.values() for quant in row.quants]
+    return [
+        ModelInfo(
+            name=row.name,
+            quant=quant,
+            default=quant == row.quants[0],
+            description=row.description,
+            made=bool(files),
+            size_bytes=sum(file.stat().st_size for file in files),
+        )
+        for row in builtins().values()
+        for quant in row.quants
+        for files in [row.made(quant, folder)]
+    ]
 
 
 def summary(files: Sequence[Path]) -> dict[str, Any]:
     """Read the least that a list tells of a model's files: quant, architecture and how many weights."""
     from gguf import LlamaFileType
 
-    headers = [skim_header(file) for file in files]
+    headers = [read_header(file) for file in files]
     said = headers[0].metadata
     return {
         "quant": _quant(LlamaFileType, said),
@@ -118,7 +123,7 @@ def describe(path: Path) -> dict[str, Any]:
     """Read what a model's files say about it, as JSON can hold it; `parameters` counts weights."""
     from gguf import GGMLQuantizationType, LlamaFileType
 
-    headers = [read_header(path), *(skim_header(file) for file in files_of(path) if file != path)]
+    headers = [read_header(file) for file in files_of(path)]
     tensors = [tensor for header in headers for tensor in header.tensors]
     said = headers[0].metadata
     architecture = said.get("general.architecture", "unknown")
@@ -171,10 +176,13 @@ def _named(reference: NameReference, order: Order) -> Path:
 
 
 def _provide(reference: BuiltinReference, order: Order) -> Path:
-    row = BUILTINS.get(reference.name)
+    rows = builtins()
+    row = rows.get(reference.name)
     if row is None:
+        if reference.name.startswith(SYNTHETIC):
+            laboratory()
         raise ModelNotFoundError(
-            "model", f"there is no built-in model '{reference.name}'; there are {', '.join(BUILTINS)}"
+            "model", f"there is no built-in model '{reference.name}'; there are {', '.join(rows)}"
         )
     quant = reference.quant or row.quants[0]
     if quant not in row.quants:
@@ -182,17 +190,6 @@ def _provide(reference: BuiltinReference, order: Order) -> Path:
             "model", f"builtin:{row.name} has no quant {quant}; it has {', '.join(row.quants)}"
         )
     return row.provide(quant, order)
-
-
-def _info(row: Builtin, quant: str, files: tuple[Path, ...]) -> ModelInfo:
-    return ModelInfo(
-        name=row.name,
-        quant=quant,
-        default=quant == row.quants[0],
-        description=row.description,
-        made=bool(files),
-        size_bytes=sum(file.stat().st_size for file in files),
-    )
 
 
 def _quant(kinds: Any, said: Mapping[str, Any]) -> str:

@@ -7,13 +7,10 @@ import errno
 import os
 import shutil
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cobali_ray.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _MARGIN_BYTES = 64 << 20
 

@@ -9,22 +9,7 @@ const CONSTANTS = new Map([
   ["pi", Math.PI],
   ["e", Math.E],
 ]);
-const NAMES = [
-  "sqrt",
-  "cbrt",
-  "abs",
-  "round",
-  "floor",
-  "ceil",
-  "min",
-  "max",
-  "exp",
-  "log10",
-  "log2",
-  "sin",
-  "cos",
-  "tan",
-];
+const NAMES = "sqrt cbrt abs round floor ceil min max exp log10 log2 sin cos tan".split(" ");
 const FUNCTIONS = new Map([
   ...NAMES.map((name) => [name, Math[name]]),
   ["ln", Math.log],

@@ -1,4 +1,4 @@
-// Copying text, also where the page is not trusted with the clipboard.
+// Copying text, also where the page is not trusted with the clipboard, and saving it.
 import { Icon } from "./icons.js";
 import { html, useEffect, useState } from "./preact.js";
 
@@ -25,6 +25,13 @@ function copySelected(text) {
   field.remove();
   before?.focus({ preventScroll: true });
   return went;
+}
+
+/** Save a text as a file. */
+export function saveText(text, name) {
+  const url = URL.createObjectURL(new Blob([text]));
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 /** A button that copies what `textOf` returns and says so for a moment. */

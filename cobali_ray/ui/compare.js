@@ -1,7 +1,7 @@
 // The comparison: one prompt to several streams, two models or two settings, side by side.
 import { Answer } from "./answer.js";
 import { isOpen, tokensOf } from "./chat.js";
-import { CopyButton } from "./clipboard.js";
+import { CopyButton, saveText } from "./clipboard.js";
 import { Setup } from "./comparesetup.js";
 import {
   again,
@@ -169,6 +169,7 @@ function Meanwhile({ kind }) {
 /** What can be said and done once all answers have ended. */
 function Ended({ compared, sides }) {
   const [wanted, want] = useState(sides.length === 2);
+  const save = () => saveText(JSON.stringify(asObject(compared, sides), null, 2), "comparison.json");
   return html`<${NumbersTable} sides=${sides} />
     <p class="afterwards">
       ${
@@ -178,15 +179,8 @@ function Ended({ compared, sides }) {
       }
       <span class="grow"></span>
       <${CopyButton} what="Copy as Markdown" textOf=${() => asMarkdown(compared, sides)} />
-      <button type="button" class="quiet small" onClick=${() => save(compared, sides)}>
+      <button type="button" class="quiet small" onClick=${save}>
         <${Icon} name="download" size=${14} />Download JSON</button>
     </p>
     ${wanted && html`<${Difference} sides=${sides} />`}`;
-}
-
-function save(compared, sides) {
-  const text = JSON.stringify(asObject(compared, sides), null, 2);
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  Object.assign(document.createElement("a"), { href: url, download: "comparison.json" }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

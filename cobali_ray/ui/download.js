@@ -1,4 +1,5 @@
 // What is shown, as a file.
+import { saveText } from "./clipboard.js";
 import { traceOf } from "./traceevents.js";
 
 /** Return ticks and the requests of their time as /debug/ticks tells them. */
@@ -20,14 +21,8 @@ export const KINDS = {
 
 /** Save ticks as a file of a kind. */
 export function save(history, ticks, kind) {
-  const recording = recordingOf(history, ticks);
-  const text = JSON.stringify(KINDS[kind].write(recording));
-  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const text = JSON.stringify(KINDS[kind].write(recordingOf(history, ticks)));
   const [first, last] = [ticks[0].tick_id, ticks.at(-1).tick_id];
-  const link = document.createElement("a");
-  link.href = url;
   const ending = kind === "perfetto" ? "perfetto.json" : "json";
-  link.download = `cobali-${history.engine.engine_id}-ticks-${first}-${last}.${ending}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  saveText(text, `cobali-${history.engine.engine_id}-ticks-${first}-${last}.${ending}`);
 }

@@ -93,6 +93,11 @@ export class History {
     return this.lives.requests;
   }
 
+  /** How many slots have a request. */
+  get nBusy() {
+    return [...this.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
+  }
+
   get lastId() {
     return this.ticks.at(-1)?.tick_id ?? -1;
   }

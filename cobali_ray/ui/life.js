@@ -83,35 +83,15 @@ function bringUp(card) {
 function partsOf(request, nowS) {
   const { arrived_s: arrived, assigned_s: assigned, first_token_s: first, ended_s: ended } = request;
   const until = (moment) => moment ?? ended ?? nowS;
-  const parts = [];
-  if (request.received_s != null)
-    parts.push({
-      name: "intake",
-      title: "Intake",
-      seconds: arrived - request.received_s,
-      text: "HTTP arrival to the engine: body, template, tokeniser",
-    });
-  parts.push({
-    name: "queue",
-    title: "Queue",
-    seconds: until(assigned) - arrived,
-    text: "arrival at the engine to a slot",
-  });
-  if (assigned !== null)
-    parts.push({
-      name: "prefill",
-      title: "Prefill",
-      seconds: until(first) - assigned,
-      text: "slot to the first token",
-    });
-  if (first !== null)
-    parts.push({
-      name: "decode",
-      title: "Decode",
-      seconds: until(null) - first,
-      text: "first token to the end",
-    });
-  return parts;
+  const parts = [
+    ["intake", "Intake", request.received_s, arrived, "HTTP arrival to the engine: body, template, tokeniser"],
+    ["queue", "Queue", arrived, until(assigned), "arrival at the engine to a slot"],
+    ["prefill", "Prefill", assigned, until(first), "slot to the first token"],
+    ["decode", "Decode", first, until(null), "first token to the end"],
+  ];
+  return parts
+    .filter(([, , fromS]) => fromS != null)
+    .map(([name, title, fromS, untilS, text]) => ({ name, title, seconds: untilS - fromS, text }));
 }
 
 /** How a request ended, or where it is. */

@@ -7,46 +7,16 @@ export const LEAD = 0.05;
 
 /** `better`: less or more; without it, no side is. */
 export const MEASURES = [
-  {
-    name: "ttft_s",
-    label: "TTFT",
-    better: "less",
-    show: duration,
-    hint: "Time to first token: from the arrival of the request",
-  },
-  {
-    name: "itl_p50_s",
-    label: "ITL, median",
-    better: "less",
-    show: duration,
-    hint: "Half of the gaps between two pieces of text were no longer",
-  },
-  {
-    name: "itl_p99_s",
-    label: "ITL, p99",
-    better: "less",
-    show: duration,
-    hint: "99 of 100 gaps were no longer",
-  },
-  {
-    name: "itl_max_s",
-    label: "Longest gap",
-    better: "less",
-    show: duration,
-    hint: "The longest pause between two pieces of text",
-  },
-  {
-    name: "tokens_per_second",
-    label: "Tokens per second",
-    better: "more",
-    show: digits,
-    hint: "Output tokens after the first",
-  },
-  { name: "completion_tokens", label: "Output tokens", show: count, hint: "The end token included" },
-  { name: "cached_tokens", label: "Cached tokens", show: count, hint: "Of the prompt, and so not computed" },
-  { name: "queue_s", label: "Queue", show: duration, hint: "From arrival to a slot" },
-  { name: "finish", label: "Finish", show: String, hint: "Why the answer ended" },
-];
+  ["ttft_s", "TTFT", "less", duration, "Time to first token: from the arrival of the request"],
+  ["itl_p50_s", "ITL, median", "less", duration, "Half of the gaps between two pieces of text were no longer"],
+  ["itl_p99_s", "ITL, p99", "less", duration, "99 of 100 gaps were no longer"],
+  ["itl_max_s", "Longest gap", "less", duration, "The longest pause between two pieces of text"],
+  ["tokens_per_second", "Tokens per second", "more", digits, "Output tokens after the first"],
+  ["completion_tokens", "Output tokens", null, count, "The end token included"],
+  ["cached_tokens", "Cached tokens", null, count, "Of the prompt, and so not computed"],
+  ["queue_s", "Queue", null, duration, "From arrival to a slot"],
+  ["finish", "Finish", null, String, "Why the answer ended"],
+].map(([name, label, better, show, hint]) => ({ name, label, better, show, hint }));
 
 /**
  * Return the numbers of one answer by the names of the measures, and who measured them (`from`).

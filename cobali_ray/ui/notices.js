@@ -26,10 +26,7 @@ const AWAY = {
 export function Pill() {
   const { status, cause, history, engines } = useStore(feed);
   const [kind, word] = (status === "gone" && AWAY[cause]) || WORDS[status];
-  const busy =
-    history && status === "live"
-      ? [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length
-      : null;
+  const busy = history && status === "live" ? history.nBusy : null;
   const text = busy === null ? word : `${count(busy)} of ${count(history.engine.n_slots)} slots busy`;
   const { model, engine_id: engine, node } = history?.engine ?? {};
   const title = history ? `Model ${model}, engine ${engine}${node ? ` on ${node}` : ""}` : "";
@@ -57,36 +54,9 @@ export function Notices() {
   const [read, setRead] = useState(null);
   useEffect(() => setRead(null), [restarted]);
   const back = restarted && restarted !== read && status === "live";
+  const told = noticeOf(status, cause, detail, sinceUnixS);
   return html`<div role="status">
-    ${
-      status === "gone" &&
-      cause === "restarting" &&
-      html`<${Notice} kind="bad" title="The engine is being restarted">
-      It ended at ${clockTime(sinceUnixS, { milliseconds: false })}. Nothing to do: new requests wait for it, and
-      ticks resume by themselves.<//>`
-    }
-    ${
-      status === "gone" &&
-      cause === "failed" &&
-      html`<${Notice} kind="bad" title="The model could not be loaded">
-      ${detail} The next message to it tries again.<//>`
-    }
-    ${
-      status === "gone" &&
-      !(cause in AWAY) &&
-      html`<${Notice} kind="bad" title="The engine cannot be reached">
-      ${detail} Nothing to do: ticks resume by themselves as soon as it is back.<//>`
-    }
-    ${
-      status === "lost" &&
-      html`<${Notice} kind="bad" title="The server cannot be reached">
-      ${detail} This page tries again every few seconds. If it stays like this, look at the server's log.<//>`
-    }
-    ${
-      status === "absent" &&
-      html`<${Notice} kind="wait" title="No feed of ticks">
-      This server does not offer <code>/debug/stream</code>, so there are no live ticks.<//>`
-    }
+    ${told && html`<${Notice} kind=${told[0]} title=${told[1]}>${told[2]}<//>`}
     ${
       back &&
       html`<${Notice} kind="good" title="The engine was restarted" onClose=${() => setRead(restarted)}>
@@ -94,6 +64,29 @@ export function Notices() {
       old one was writing go on; its ticks are gone.<//>`
     }
   </div>`;
+}
+
+/** Return kind, title and text of what is wrong, if anything is. */
+function noticeOf(status, cause, detail, sinceUnixS) {
+  if (status === "lost") {
+    const more = "This page tries again every few seconds. If it stays like this, look at the server's log.";
+    return ["bad", "The server cannot be reached", `${detail} ${more}`];
+  }
+  if (status === "absent") {
+    const text = html`This server does not offer <code>/debug/stream</code>, so there are no live ticks.`;
+    return ["wait", "No feed of ticks", text];
+  }
+  if (status !== "gone") return null;
+  if (cause === "restarting") {
+    const at = clockTime(sinceUnixS, { milliseconds: false });
+    const more = "Nothing to do: new requests wait for it, and ticks resume by themselves.";
+    return ["bad", "The engine is being restarted", `It ended at ${at}. ${more}`];
+  }
+  if (cause === "failed")
+    return ["bad", "The model could not be loaded", `${detail} The next message to it tries again.`];
+  if (cause in AWAY) return null;
+  const more = "Nothing to do: ticks resume by themselves as soon as it is back.";
+  return ["bad", "The engine cannot be reached", `${detail} ${more}`];
 }
 
 function Notice({ kind, title, onClose, children }) {

@@ -2,71 +2,17 @@
 
 /** Fields left empty are not sent: the server's own defaults hold. */
 export const FIELDS = [
-  {
-    name: "temperature",
-    label: "Temperature",
-    min: 0,
-    max: 100,
-    step: 0.1,
-    hint: "0 takes the likeliest token",
-  },
-  {
-    name: "max_tokens",
-    label: "Max tokens",
-    min: 1,
-    step: 1,
-    whole: true,
-    hint: "longest answer, in tokens",
-  },
-  {
-    name: "top_p",
-    label: "Top p",
-    min: 0,
-    max: 1,
-    step: 0.05,
-    hint: "keep the likeliest tokens up to this share",
-  },
-  {
-    name: "top_k",
-    label: "Top k",
-    min: -1,
-    step: 1,
-    whole: true,
-    hint: "keep the k likeliest tokens; 0 keeps all",
-  },
-  {
-    name: "min_p",
-    label: "Min p",
-    min: 0,
-    max: 1,
-    step: 0.01,
-    hint: "drop tokens below this share of the likeliest",
-  },
+  { name: "temperature", label: "Temperature", min: 0, max: 100, step: 0.1, hint: "0 takes the likeliest token" },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, whole: true, hint: "longest answer, in tokens" },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, hint: "keep the likeliest tokens up to this share" },
+  { name: "top_k", label: "Top k", min: -1, step: 1, whole: true, hint: "keep the k likeliest tokens; 0 keeps all" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01, hint: "drop tokens below this share of the likeliest" },
   { name: "seed", label: "Seed", step: 1, whole: true, hint: "same request and seed, same draws" },
-  {
-    name: "repetition_penalty",
-    label: "Repetition penalty",
-    min: 0.01,
-    max: 100,
-    step: 0.01,
-    hint: "1 is off",
-  },
-  {
-    name: "frequency_penalty",
-    label: "Frequency penalty",
-    min: -2,
-    max: 2,
-    step: 0.1,
-    hint: "per use of a token in the answer; 0 is off",
-  },
-  {
-    name: "presence_penalty",
-    label: "Presence penalty",
-    min: -2,
-    max: 2,
-    step: 0.1,
-    hint: "for any use of a token; 0 is off",
-  },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.01, hint: "1 is off" },
+  ...[
+    ["frequency_penalty", "Frequency penalty", "per use of a token in the answer; 0 is off"],
+    ["presence_penalty", "Presence penalty", "for any use of a token; 0 is off"],
+  ].map(([name, label, hint]) => ({ name, label, min: -2, max: 2, step: 0.1, hint })),
 ];
 export const ESSENTIAL = 4;
 export const DEFAULTS = { system: "", stop: "", ignore_eos: false };

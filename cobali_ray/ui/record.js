@@ -33,11 +33,7 @@ export function TickRecord({ history, tick, pinned, newest }) {
       `${count(tick.n_generating)} generating, ${count(tick.n_prefilling)} prefilling`,
       `${count(tick.n_idle)} idle`,
     ],
-    [
-      "Queue",
-      some(tick.n_queued, "request"),
-      tick.n_queued ? `${count(tick.n_queued_tokens)} prompt tokens` : "",
-    ],
+    ["Queue", some(tick.n_queued, "request"), tick.n_queued ? `${count(tick.n_queued_tokens)} prompt tokens` : ""],
     [
       "KV cells",
       `${count(tick.n_cells_used)} used (${percent(tick.n_cells_used / tick.n_cells)})`,
@@ -48,16 +44,8 @@ export function TickRecord({ history, tick, pinned, newest }) {
       tick.predicted_s ? duration(tick.predicted_s) : "–",
       tick.target_s ? `ITL target ${duration(tick.target_s)}` : "not bounded by the ITL target",
     ],
-    [
-      "Token gaps",
-      gaps ? `${duration(gaps.middle)} median` : "–",
-      gaps ? `${duration(gaps.most)} longest` : "",
-    ],
-    [
-      "Ended",
-      some(tick.n_finished, "request"),
-      tick.n_preempted ? `${count(tick.n_preempted)} preempted` : "",
-    ],
+    ["Token gaps", gaps ? `${duration(gaps.middle)} median` : "–", gaps ? `${duration(gaps.most)} longest` : ""],
+    ["Ended", some(tick.n_finished, "request"), tick.n_preempted ? `${count(tick.n_preempted)} preempted` : ""],
     ["Graphs reused", count(tick.n_reused_graphs), ""],
   ];
   return html`<section class="card record" aria-label="Record of a tick">

@@ -1,4 +1,5 @@
 // The list of conversations: new, search, rename, delete, take out and bring in.
+import { saveText } from "./clipboard.js";
 import { byDay } from "./conversations.js";
 import { some } from "./format.js";
 import { Icon } from "./icons.js";
@@ -108,7 +109,7 @@ function Menu({ one, onRename }) {
   const saving = (kind) =>
     doing(async () => {
       const [whole, { asFile }] = await Promise.all([lookUp(one.id), portable()]);
-      save(...asFile(whole, kind));
+      saveText(...asFile(whole, kind));
     });
   const remove = doing(() => {
     stop(one.id);
@@ -158,14 +159,7 @@ function Portable({ nKept, tell }) {
     <button class="quiet small" onClick=${() => field.current.click()}>
       <${Icon} name="upload" size=${14} />Import</button>
     <button class="quiet small" disabled=${!nKept}
-      onClick=${async () => save((await portable()).asJson(await everything()), "conversations.json")}>
+      onClick=${async () => saveText((await portable()).asJson(await everything()), "conversations.json")}>
       <${Icon} name="download" size=${14} />Export all</button>
   </div>`;
-}
-
-/** Save a text as a file. */
-function save(text, name) {
-  const url = URL.createObjectURL(new Blob([text]));
-  Object.assign(document.createElement("a"), { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

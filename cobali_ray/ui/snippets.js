@@ -1,21 +1,12 @@
 // A request as text to paste: curl, and Python with the openai package. No DOM.
 
 /** What the openai package knows by name; the rest goes into its extra_body. */
-const KNOWN = new Set([
-  "model",
-  "messages",
-  "temperature",
-  "top_p",
-  "max_tokens",
-  "seed",
-  "stop",
-  "stream",
-  "stream_options",
-  "frequency_penalty",
-  "presence_penalty",
-  "n",
-  "tools",
-]);
+const KNOWN = new Set(
+  (
+    "model messages temperature top_p max_tokens seed stop stream stream_options frequency_penalty " +
+    "presence_penalty n tools"
+  ).split(" "),
+);
 
 /** The request as a shell command. The key is named, never shown. */
 export function asCurl(base, body, keyed) {

@@ -18,7 +18,7 @@ export function Strip() {
   const { n_slots: nSlots, engine_id: id, model } = history.engine;
   const several = engines.length > 1;
   const whose = several ? `Engine ${id} (${model})` : "The engine";
-  const busy = [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
+  const busy = history.nBusy;
   const recent = history.ticks.filter(({ started_s: s }) => s > history.nowS - RECENT_S).length;
   const said =
     status !== "live"

@@ -12,7 +12,7 @@ const NAMES = {
 export function Tiles({ history, summary }) {
   const { ttft, itl, last, ratesS, quantilesS } = summary;
   const { engine } = history;
-  const busy = [...history.requests.values()].filter((r) => r.state !== "ended" && r.slot_id !== null).length;
+  const busy = history.nBusy;
   const waiting = [...history.requests.values()].filter((r) => r.state === "queued").length;
   const used = last ? (last.n_cells_used - last.n_cells_idle) / last.n_cells : 0;
   const target = last?.target_s || engine.itl_target_s;
@@ -45,12 +45,7 @@ export function Tiles({ history, summary }) {
         ? `p95 ${duration(itl.at(0.95))}, p99 ${duration(itl.at(0.99))}, ${minute}`
         : `no tokens in the ${minute}`,
     ],
-    [
-      "ITL target",
-      duration(target),
-      "",
-      targetNow(engine, last, busy),
-    ],
+    ["ITL target", duration(target), "", targetNow(engine, last, busy)],
   ];
   return html`<dl class="tiles">
     ${tiles.map(

@@ -9,7 +9,8 @@ from cobali_ray.chat.format import Kind, derive
 from cobali_ray.chat.splitter import Answer, Splitter
 from cobali_ray.chat.template import CHATML, ChatTemplate
 
-TEMPLATE = ChatTemplate((resources.files("cobali_ray.models") / "chatml.jinja").read_text(encoding="utf-8"))
+FILE = resources.files("cobali_workloads.models") / "chatml.jinja"
+TEMPLATE = ChatTemplate(FILE.read_text(encoding="utf-8"))
 FORM = derive(TEMPLATE)
 USER = {"role": "user", "content": "How warm is it in Rome?"}
 SYSTEM = {"role": "system", "content": "Be brief."}

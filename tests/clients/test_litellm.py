@@ -82,7 +82,7 @@ def test_a_call_that_must_be(complete, turn, choice):
 
 def test_an_error_is_the_packages_own(complete):
     with pytest.raises(litellm.BadRequestError, match="max_tokens"):
-        complete("hi", max_tokens=-1)
+        complete("hi", max_tokens=-2)
 
 
 @pytest.mark.scripted

@@ -49,8 +49,8 @@ from arch_layers import (
 )
 from gguf import GGUFWriter
 
-from cobali_ray.models.vocabulary import TrainedVocabulary
-from cobali_ray.models.writer import _add_vocabulary
+from cobali_workloads.models.vocabulary import TrainedVocabulary
+from cobali_workloads.models.writer import _add_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from cobali_ray.errors import (
     InvalidImageError,
     UnsupportedParameterError,
 )
-from cobali_ray.models import writer
-from cobali_ray.models.shapes import ModelShape
-from cobali_ray.models.vocabulary import TrainedVocabulary
 from cobali_ray.testing import FakeClock, Recorder
+from cobali_workloads.models import writer
+from cobali_workloads.models.shapes import ModelShape
+from cobali_workloads.models.vocabulary import TrainedVocabulary
 from tests.projectors import png, write_projector
 
 pytestmark = pytest.mark.model

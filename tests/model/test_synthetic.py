@@ -13,14 +13,14 @@ import pytest
 import tokenizers
 
 from cobali_ray.actors.processes import descendants, has_ended
-from cobali_ray.backend.quantize import quantize_file
 from cobali_ray.errors import BackendError
-from cobali_ray.models import bpe
 from cobali_ray.models.builtin import Order
 from cobali_ray.models.registry import describe, resolve
-from cobali_ray.models.shapes import ModelShape
-from cobali_ray.models.synthetic import SyntheticModel
-from cobali_ray.models.vocabulary import CONTROL_TOKENS, TrainedVocabulary
+from cobali_workloads.models import bpe
+from cobali_workloads.models.quantize import quantize_file
+from cobali_workloads.models.shapes import ModelShape
+from cobali_workloads.models.synthetic import SyntheticModel
+from cobali_workloads.models.vocabulary import CONTROL_TOKENS, TrainedVocabulary
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.model
@@ -246,7 +246,7 @@ def test_a_quantiser_ends_with_the_process_that_is_killed(tmp_path):
     """Or it would go on for minutes, on all cores, for nobody."""
     os.mkfifo(source := tmp_path / "in.gguf")  # nobody writes: it waits for ever
     call = f"quantize_file(Path({str(source)!r}), Path({str(tmp_path / 'out.gguf')!r}), 'Q8_0')"
-    program = f"from pathlib import Path; from cobali_ray.backend.quantize import quantize_file; {call}"
+    program = f"from pathlib import Path; from cobali_workloads.models.quantize import quantize_file; {call}"
     with subprocess.Popen([sys.executable, "-c", program]) as caller:
         wait_until(lambda: any(map(has_loaded_llama, descendants(caller.pid))))
         below = descendants(caller.pid)

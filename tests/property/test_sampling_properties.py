@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from cobali_ray.backend.candidates import top_candidates
 from cobali_ray.backend.chain import draw as draw_places
 from cobali_ray.backend.chain import weigh
-from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
+from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import InvalidParameterError
+from tests.distribution import distribution
 
 EDGE = 1e-5
 """Cuts nearer to a threshold than this are nobody's fault: float32 sums against float64 sums."""

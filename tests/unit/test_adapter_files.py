@@ -129,7 +129,7 @@ def test_the_built_in_one_is_made_once_for_a_model_and_a_seed(tmp_path, model):
     assert {name.rpartition(".")[0] for name in shapes} == set(MATRICES)
     assert shapes["blk.0.ffn_up.weight.lora_b"][0] == 12
     for wrong in ("builtin:tiny", "builtin:synthetic-adapter:x"):
-        with pytest.raises(ConfigError, match=r"builtin:synthetic-adapter|seed must be a number"):
+        with pytest.raises(ConfigError, match="is not builtin:synthetic-adapter"):
             find_adapter(wrong, model, cache_dir=tmp_path)
 
 

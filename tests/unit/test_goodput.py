@@ -97,7 +97,7 @@ COSTS = {"cheap": (1.0, 1.45, 1.75, 2.6, 4.0), "dear": (1.0, 1.9, 2.8, 4.7, 7.2)
 def words():
     """Return prose, a number for each word."""
     numbers = {}
-    text = (files("cobali_ray.models") / "text" / "prose.txt").read_text(encoding="utf-8")
+    text = (files("cobali_workloads.models") / "text" / "prose.txt").read_text(encoding="utf-8")
     return [numbers.setdefault(word, len(numbers)) for word in text.split()]
 
 

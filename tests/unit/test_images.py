@@ -15,7 +15,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 
 from cobali_ray.actors.engine_server import EngineServer
 from cobali_ray.backend.batch import Embedded, Part, TickBatch
-from cobali_ray.backend.positions import Positions
+from cobali_ray.backend.image_pass import Positions
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.drafts import Draft, look_up
 from cobali_ray.core.events import End

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cobali_ray.errors import ConfigError, ModelNotFoundError
-from cobali_ray.models import bpe
-from cobali_ray.models.builtin import Order
-from cobali_ray.models.registry import BUILTINS, available, describe, resolve
-from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, PaddedVocabulary
+from cobali_ray.errors import ConfigError, MissingExtraError, ModelNotFoundError
+from cobali_ray.models.builtin import Order, builtins
+from cobali_ray.models.registry import available, describe, resolve
+from cobali_workloads.models import bpe
+from cobali_workloads.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, PaddedVocabulary
 
 TINY = "builtin:synthetic-tiny"
-BIG = BUILTINS["synthetic-tiny-152k"]
+BIG = builtins()["synthetic-tiny-152k"]
 
 
 def order(cache_dir, **changes):
@@ -141,13 +141,23 @@ def test_a_negative_seed_is_refused(tmp_path):
 
 def test_the_list_has_every_quant_and_says_which_are_made(cache):
     rows = {(info.name, info.quant): info for info in available(cache_dir=cache)}
-    assert len(rows) == sum(len(row.quants) for row in BUILTINS.values())
+    assert len(rows) == sum(len(row.quants) for row in builtins().values())
     made = rows["synthetic-tiny", "Q8_0"]
     assert made.made
     assert made.size_bytes == resolve(TINY, cache_dir=cache).stat().st_size
     assert [key for key, info in rows.items() if info.made] == [("tiny", "Q8_0"), ("synthetic-tiny", "Q8_0")]
     assert made.reference == TINY
     assert rows["synthetic-tiny", "F16"].reference == f"{TINY}:F16"
+
+
+def test_without_the_laboratory_a_synthetic_model_is_refused_with_what_installs_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "cobali_workloads.models", None)
+    assert [info.name for info in available(cache_dir=tmp_path)] == ["tiny"]
+    assert resolve("builtin:tiny", cache_dir=tmp_path).exists()
+    with pytest.raises(MissingExtraError, match=r"pip install .*workloads"):
+        resolve(TINY, cache_dir=tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"there are tiny$"):
+        resolve("builtin:nobody", cache_dir=tmp_path)
 
 
 def test_a_file_is_described(cache):

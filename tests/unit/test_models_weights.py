@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
 
-from cobali_ray.models.shapes import ModelShape, TensorPlan, plan_tensors
-from cobali_ray.models.synthetic import SYNTHETIC_MODELS
-from cobali_ray.models.weights import draw
+from cobali_workloads.models.shapes import ModelShape, TensorPlan, plan_tensors
+from cobali_workloads.models.synthetic import SYNTHETIC_MODELS
+from cobali_workloads.models.weights import draw
 
 QWEN = ModelShape(n_layers=24, width=896, n_heads=14, n_kv_heads=2, ffn_width=4864, n_vocab=151_936)
 

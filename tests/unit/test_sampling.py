@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from cobali_ray.backend.candidates import top_candidates
-from cobali_ray.backend.sampling import RowSampler, distribution, sample_rows
+from cobali_ray.backend.sampling import RowSampler, sample_rows
 from cobali_ray.core.request import GREEDY, SamplingParams
 from cobali_ray.errors import InvalidParameterError, InvariantError
+from tests.distribution import distribution
 
 LN = math.log
 ROW = [LN(0.1), LN(0.4), LN(0.2), LN(0.3)]

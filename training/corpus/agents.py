@@ -194,7 +194,7 @@ def _shipped(rng: Random) -> str:
 
 @functools.cache
 def _shipped_lines() -> tuple[str, ...]:
-    folder = resources.files("cobali_ray.models") / "text"
+    folder = resources.files("cobali_workloads.models") / "text"
     texts = [
         (folder / name).read_text(encoding="utf-8") for name in ("code.txt", "languages.txt", "words.txt")
     ]

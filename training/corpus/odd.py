@@ -72,7 +72,7 @@ def sources() -> tuple[Source, ...]:
 
 @functools.cache
 def _prose() -> tuple[str, ...]:
-    text = (resources.files("cobali_ray.models") / "text" / "prose.txt").read_text(encoding="utf-8")
+    text = (resources.files("cobali_workloads.models") / "text" / "prose.txt").read_text(encoding="utf-8")
     return tuple(piece for piece in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if piece)
 
 

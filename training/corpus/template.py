@@ -16,7 +16,7 @@ _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 
 def source() -> str:
     """Return the template as the model's file holds it."""
-    return (resources.files("cobali_ray.models") / "chatml.jinja").read_text(encoding="utf-8")
+    return (resources.files("cobali_workloads.models") / "chatml.jinja").read_text(encoding="utf-8")
 
 
 @functools.cache

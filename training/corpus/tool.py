@@ -211,7 +211,7 @@ def _name(verbs: Pool, noun: str, rng: Random, *, held: bool) -> str:
 @functools.cache
 def _any_words() -> tuple[str, ...]:
     """Return words of every sort, but for those that the evaluation names things by."""
-    text = (resources.files("cobali_ray.models") / "text" / "words.txt").read_text(encoding="utf-8")
+    text = (resources.files("cobali_workloads.models") / "text" / "words.txt").read_text(encoding="utf-8")
     return tuple(sorted({*WORDS, *re.findall(r"\b[a-z]{3,12}\b", text)} - HELD_WORDS))
 
 

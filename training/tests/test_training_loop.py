@@ -17,7 +17,7 @@ pytest.importorskip(
 import torch
 
 from cobali_ray.models.registry import resolve
-from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, Vocabulary
+from cobali_workloads.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL, Vocabulary
 from training import checkpoint as checkpoint_module
 from training.answer import greedy
 from training.begin import place, read_weights, take_tokenizer

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cobali_ray.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL
+from cobali_workloads.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL
 from training.corpus.build import training_examples
 from training.corpus.example import Turn
 from training.dataset import LONGEST, Dataset, encode, padded, plan

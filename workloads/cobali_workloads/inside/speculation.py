@@ -50,7 +50,7 @@ class Scene:
     def __init__(self, backend: Backend, limits: EngineLimits, *, n_prompt: int, n_answer: int) -> None:
         self._backend, self._limits = backend, limits
         self._n_prompt, self._n_answer = n_prompt, n_answer
-        folder = files("cobali_ray.models") / "text"
+        folder = files("cobali_workloads.models") / "text"
         text = "\n".join((folder / name).read_text(encoding="utf-8") for name in _TEXTS)
         tokens = backend.words.tokenize(text, add_special=False, parse_special=False)
         self._tokens = tokens * (1 + 2 * (n_prompt + n_answer) // len(tokens))

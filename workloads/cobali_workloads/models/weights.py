@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cobali_ray.models.shapes import TensorPlan
+    from cobali_workloads.models.shapes import TensorPlan
 
 # Blocks hold signed codes around zero. The lowest code has no counterpart, and a mean below zero would, layer
 # by layer, drown everything in one direction: it becomes code 0.

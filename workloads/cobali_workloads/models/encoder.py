@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import require_gguf
-from cobali_ray.models.shapes import TensorPlan
 from cobali_ray.models.store import write_whole
+from cobali_workloads.models.shapes import TensorPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ class SyntheticEncoder:
     def _write(self, path: Path, plans: tuple[TensorPlan, ...], quant: str, seed: int) -> None:
         from gguf import GGUFWriter, LlamaFileType, PoolingType
 
-        from cobali_ray.models.writer import write_tensors
+        from cobali_workloads.models.writer import write_tensors
 
         writer = GGUFWriter(path, "bert")
         try:

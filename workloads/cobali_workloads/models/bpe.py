@@ -45,7 +45,7 @@ _SPACE = "\u0120"  # how the byte-level alphabet writes a space
 
 def corpus() -> Iterator[str]:
     """Yield the training text, the same on every machine: the shipped files by name, then derived words."""
-    folder = resources.files("cobali_ray.models") / "text"
+    folder = resources.files("cobali_workloads.models") / "text"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".txt")), key=lambda f: f.name)
     texts = [f.read_text(encoding="utf-8") for f in files]
     yield from texts * _TEXT_WEIGHT

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models import bpe
-from cobali_ray.models.ggufmeta import GgufHeader, read_header
+from cobali_ray.models.ggufmeta import Reader, read_header
+from cobali_workloads.models import bpe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,11 +87,9 @@ class CopiedVocabulary:
 
     def load(self, n_vocab: int) -> Vocabulary:
         try:
-            header = read_header(self.path)
+            vocabulary = _read(self.path)
         except ConfigError as error:
             raise ConfigError("--vocab-gguf", error.message) from error
-        try:
-            vocabulary = _from_header(header)
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 "--vocab-gguf", f"'{self.path}' has no ChatML byte-level vocabulary: {error}"
@@ -109,15 +107,19 @@ def _closed(tokens: tuple[str, ...], merges: tuple[str, ...]) -> Vocabulary:
     return Vocabulary(tokens + CONTROL_TOKENS, types, merges, "gpt-2")
 
 
-def _from_header(header: GgufHeader) -> Vocabulary:
-    fields = {
-        key: header.metadata[f"tokenizer.ggml.{key}"]
-        for key in ("model", "tokens", "token_type", "merges", "pre")
-    }
-    if fields["model"] != "gpt2":
-        raise ValueError(f"its tokenizer is '{fields['model']}', not 'gpt2'")
-    types = list(fields["token_type"])
+class _WordReader(Reader):
+    def _words(self, length: int) -> list[str]:
+        return [self._string() for _ in range(length)]
+
+
+def _read(path: Path) -> Vocabulary:
+    said = read_header(path, _WordReader).metadata
+    model, tokens, types, merges, pre = (
+        said[f"tokenizer.ggml.{key}"] for key in ("model", "tokens", "token_type", "merges", "pre")
+    )
+    if model != "gpt2":
+        raise ValueError(f"its tokenizer is '{model}', not 'gpt2'")
     for token in CONTROL_TOKENS:
-        if token in fields["tokens"]:
-            types[fields["tokens"].index(token)] = CONTROL
-    return Vocabulary(tuple(fields["tokens"]), tuple(types), tuple(fields["merges"]), str(fields["pre"]))
+        if token in tokens:
+            types[tokens.index(token)] = CONTROL
+    return Vocabulary(tuple(tokens), tuple(types), tuple(merges), str(pre))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gguf import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFWriter, LlamaFileType
 
-from cobali_ray.models.shapes import plan_tensors
-from cobali_ray.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
-from cobali_ray.models.weights import draw
+from cobali_workloads.models.shapes import plan_tensors
+from cobali_workloads.models.vocabulary import END_OF_MESSAGE, END_OF_TEXT, Vocabulary
+from cobali_workloads.models.weights import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from cobali_ray.models.shapes import ModelShape, TensorPlan
+    from cobali_workloads.models.shapes import ModelShape, TensorPlan
 
 _ARCHITECTURE = "qwen2"
 _FILE_TYPES = {
@@ -101,7 +101,7 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_eos_token_id(vocabulary.token_id(END_OF_MESSAGE))
     writer.add_pad_token_id(end_of_text)
     writer.add_add_bos_token(False)
-    template = resources.files("cobali_ray.models") / "chatml.jinja"
+    template = resources.files("cobali_workloads.models") / "chatml.jinja"
     writer.add_chat_template(template.read_text(encoding="utf-8"))
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import require_gguf
-from cobali_ray.models.shapes import ModelShape, plan_tensors
 from cobali_ray.models.store import write_whole
-from cobali_ray.models.vocabulary import (
+from cobali_workloads.models.shapes import ModelShape, plan_tensors
+from cobali_workloads.models.vocabulary import (
     CopiedVocabulary,
     PaddedVocabulary,
     TrainedVocabulary,
@@ -68,7 +68,7 @@ class SyntheticModel:
         order.progress(f"{self.name} {quant}", 1.0)
 
     def _write(self, path: Path, quant: str, order: Order) -> None:
-        from cobali_ray.models.writer import write_model
+        from cobali_workloads.models.writer import write_model
 
         order.progress(f"{self.name}: vocabulary", 0.0)
         vocabulary = self.vocabulary(order.vocab_gguf).load(self.shape.n_vocab)
@@ -88,7 +88,7 @@ class SyntheticModel:
         write_whole(path, n_bytes, fill)
 
     def _quantise(self, path: Path, quant: str, order: Order) -> None:
-        from cobali_ray.backend.quantize import quantize_file
+        from cobali_workloads.models.quantize import quantize_file
 
         source_quant = _QUANTISED_FROM[quant]
         source = self.provide(source_quant, order)
