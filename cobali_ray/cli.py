@@ -32,14 +32,17 @@ class _Commands(LazyGroup):
         "run": "cobali_workloads.commands.run:run",
         "bench": "cobali_workloads.commands:app",
         "simulate": "cobali_workloads.commands.simulate:simulate",
-        "trace": "cobali_ray.trace.command:trace",
+        "trace": "cobali_workloads.commands.trace:trace",
     }
     panels = {  # noqa: RUF012
         **dict.fromkeys(("chat", "complete", "ps", "env"), USE),
         "models": MODELS,
         **dict.fromkeys(("run", "bench", "simulate", "trace"), MEASURE),
     }
-    needs = dict.fromkeys(("run", "bench", "simulate"), (WORKLOADS, "cobali_workloads"))
+    needs = {  # noqa: RUF012
+        **dict.fromkeys(("run", "bench", "simulate"), (WORKLOADS, "cobali_workloads")),
+        "trace": (WORKLOADS, "cobali_workloads", "perfetto"),
+    }
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -96,8 +99,7 @@ def serve(
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False),
+        str | None, typer.Option(help="The same as MODEL.", autocompletion=complete_model, show_default=False)
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on. Default: the config's, or 127.0.0.1.")

@@ -98,7 +98,6 @@ class InvalidParameterError(BadRequestError):
         return self.text()
 
     def text(self, named: Callable[[Path], str] = dotted) -> str:
-        """Return what it says; `named` writes the fields in it as the API that was called has them."""
         text = "".join(part if isinstance(part, str) else named(part) for part in self.problem)
         if any(isinstance(part, tuple) for part in self.problem):
             return text
@@ -142,7 +141,6 @@ class PromptTooLongError(BadRequestError):
         return self.text()
 
     def text(self, named: Callable[[Path], str] = dotted) -> str:
-        """Return what it says; `named` writes the field as the API that was called has it."""
         more, prompt = "at least " if self.at_least else "", named(self.path)
         return (
             f"This model's maximum context length is {self.n_ctx_slot} tokens. However, you requested "
@@ -163,7 +161,6 @@ class TextTooLongError(InvalidParameterError):
         self.n_least, self.n_most = n_least, n_most
 
     def text(self, named: Callable[[Path], str] = dotted) -> str:
-        """Return what it says; `named` writes the field as the API that was called has it."""
         return (
             f"This model's maximum context length is {self.n_most} tokens. However, {named(self.path)} has a "
             f"text of at least {self.n_least} tokens. Shorten it; operators can raise the setting n_ctx, as "

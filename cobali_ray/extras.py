@@ -56,7 +56,6 @@ def _near(path: Path, folder: Path) -> str:
 
 
 def is_there(module: str) -> bool:
-    """Say whether a module can be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package that it should be part of

@@ -22,7 +22,6 @@ class FakeClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
         self._now_s += seconds
 
 
@@ -34,7 +33,6 @@ class Recorder:
         self.batches: list[list[tuple[str, Word]]] = []
 
     def __call__(self, batch: list[tuple[str, Word]]) -> None:
-        """Take one tick's events."""
         self.batches.append(batch)
         for _, event in batch:
             self.events[event.request_id].append(event)
@@ -90,7 +88,6 @@ class LocalHandle:
         return _LocalMethod(self, name)
 
     def call(self, name: str, args: tuple[Any, ...]) -> LocalResponse:
-        """Begin a call."""
         raise NotImplementedError
 
 
@@ -99,5 +96,4 @@ class _LocalMethod:
         self._handle, self._name = handle, name
 
     def remote(self, *args: Any) -> LocalResponse:
-        """Begin the call."""
         return self._handle.call(self._name, args)

@@ -105,20 +105,12 @@ class LoadedModel:
         return engine, self.telemetry
 
     def _collector(self, engine: Engine) -> Collector:
-        limits = engine.limits
         return Collector(
+            engine.limits,
             engine_id=self._engine_id,
             model_name=self._settings.names[0],
             node=self._node,
-            n_slots=limits.n_slots,
-            n_cells=limits.n_cells,
-            token_budget=limits.token_budget,
-            n_ctx_slot=limits.n_ctx_slot,
-            n_host_cells=limits.n_host_cells,
-            cell_bytes=limits.cell_bytes,
             disk_bytes=self._settings.kept.disk_bytes,
-            max_queue=limits.max_queue,
-            max_queue_tokens=limits.max_queue_tokens,
             opened_at_s=time.time(),
             now=self._clock.now,
         )

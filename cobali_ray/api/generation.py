@@ -202,28 +202,34 @@ class Generation:
         (body, dialect, _), source = self._read(account, read, raw, gone)
         if not isinstance(body, ChatBody):
             raise TypeError("only chats have a prompt that is rendered")
-        found, tokens = self._chat_prompt(body, source, gone)
+        found = self._chat_prompt(body, source)
         origin = replace(self._origin("chat", dialect, source, body), grammar=self._grammar(body, source))
+        tokens = self._chat_tokens(found, body, source, gone)
         chat_call(body, tokens, origin)  # for what it refuses
         return Prompted(shown(found.text), tokens)
 
-    def _chat_prompt(self, body: ChatBody, source: Source, gone: Gone) -> tuple[ChatPrompt, list[int]]:
+    # What may have to wait for a verdict comes before the tokens: after the wait all is done again.
+
+    def _chat_prompt(self, body: ChatBody, source: Source) -> ChatPrompt:
         if len(body.messages) > source.card.n_ctx_slot:  # each has a token at least
             raise self._too_long(len(body.messages), body, source.card)
         found = prompt_of(body, source.words, strict=self._settings.strict, images=source.card.images)
         source.account.ignore(found.ignored)
         if found.images and body.prompt_logprobs is not None:
             raise UnsupportedParameterError("prompt_logprobs", "is not supported for prompts with images")
+        return found
+
+    def _chat_tokens(self, found: ChatPrompt, body: ChatBody, source: Source, gone: Gone) -> list[int]:
         # The template writes the model's opening tokens itself.
         tokenize = partial(self._tokenize, body=body, source=source, gone=gone, add_special=False)
-        return found, tokens_of(found.text, found.images, tokenize)
+        return tokens_of(found.text, found.images, tokenize)
 
     def _chat(
         self, body: ChatBody, source: Source, dialect: Dialect, before: tuple[int, ...], gone: Gone
     ) -> Call:
         n_of(body, 1)  # too many answers are refused before anything is tokenised for them
         check_tokens(before, source.card.n_vocab, "context")
-        found, prompt = self._chat_prompt(body, source, gone)
+        found = self._chat_prompt(body, source)
         origin = replace(
             self._origin("chat", dialect, source, body),
             grammar=self._chat_grammar(body, source, found),
@@ -232,12 +238,13 @@ class Generation:
             reasoning_budget=found.budget,
             images=in_order(found.text, found.images) if found.images else (),
         )
-        return chat_call(body, [*before, *prompt], origin)
+        return chat_call(body, [*before, *self._chat_tokens(found, body, source, gone)], origin)
 
     def _completion(self, body: CompletionBody, source: Source, dialect: Dialect, gone: Gone) -> Call:
         card, words = source.card, source.words
         prompts = prompts_of(body)
         n_of(body, len(prompts))
+        grammar = self._grammar(body, source)
         tokens, echoes, starts = [], [], []
         for prompt in prompts:
             if isinstance(prompt, str):
@@ -252,8 +259,7 @@ class Generation:
                 tokens.append(prompt)
                 echoes.append(words.detokenize(prompt, gone=gone) if body.echo else "")
                 starts.append(0)
-        origin = self._origin("text_completion", dialect, source, body)
-        origin = replace(origin, grammar=self._grammar(body, source))
+        origin = replace(self._origin("text_completion", dialect, source, body), grammar=grammar)
         return completion_call(body, tokens, echoes, origin, starts if body.echo else ())
 
     def _tokenize(

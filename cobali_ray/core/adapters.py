@@ -11,9 +11,13 @@ memory, the disk and the router keep what was computed under each apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from cobali_ray.core.pace import Pacer
+from cobali_ray.core.sequence import Sequence
 
 RUN = 8
 """Passes of a run while others wait, where the ITL target allows as many. With 8 and 8 streams of a model of
@@ -33,53 +37,6 @@ class Adapter(NamedTuple):
     scale: float
 
 
-class Member(Protocol):
-    """What taking turns needs of a sequence in a slot."""
-
-    @property
-    def adapter(self) -> str: ...
-    @property
-    def decoding(self) -> bool: ...
-    @property
-    def n_computed(self) -> int: ...
-
-
-class Times(Protocol):
-    """What is known of the time that ticks take."""
-
-    def decode_s(self, n_decode: int, context: int) -> float:
-        """Return what a token for so many streams takes, 0 where that is not known."""
-        ...
-
-    def round_s(self, decode_s: float) -> float:
-        """Return how long streams may wait for their next token, of which one for each takes `decode_s`."""
-        ...
-
-
-class Turn(NamedTuple):
-    """Whose turn it is."""
-
-    adapter: str
-    within_s: float
-    """How long the pass may take for the sake of streams that wait for theirs."""
-
-
-class _Crowd:
-    """Those of one adapter."""
-
-    __slots__ = ("context", "n_prompts", "n_streams")
-
-    def __init__(self) -> None:
-        self.n_streams = self.n_prompts = self.context = 0
-
-    def add(self, member: Member) -> None:
-        if member.decoding:
-            self.n_streams += 1
-            self.context += member.n_computed
-        else:
-            self.n_prompts += 1
-
-
 class Turns:
     """Says whose turn it is. All it knows is the run under way, and in which order turns were had."""
 
@@ -91,32 +48,33 @@ class Turns:
         self._line: dict[str, None] = {}
         """Adapters by their last turn, that longest ago first; new ones behind all others."""
 
-    def next(self, members: Sequence[Member], now_s: float, times: Times) -> Turn:
-        """Return under which adapter the next pass computes: one that a member, of which there is one, has.
+    def next(self, members: Seq[Sequence], now_s: float, times: Pacer) -> tuple[str, float]:
+        """Return under which adapter the next pass computes, and how long it may take for streams that wait.
 
-        The run under way goes on if it is short of `RUN` passes and one more lets the others have their next
-        token in time, as far as is known; with prompts, if half of its time is left, because a pass takes as
-        much of them as there is time for. Whoever waits has a turn after one run of each other adapter.
+        There is a member. The run under way goes on if it is short of `RUN` passes and one more lets the
+        others have their next token in time, as far as is known; with prompts, if half of its time is left,
+        because a pass takes as much of them as there is time for. Whoever waits has a turn after one run of
+        each other adapter.
         """
         wanted = list(dict.fromkeys([m.adapter for m in members]))
         for adapter in wanted:
             self._line.setdefault(adapter)
         if len(wanted) == 1:
-            return Turn(wanted[0], inf)
-        crowds = {adapter: _Crowd() for adapter in wanted}
-        for m in members:
-            crowds[m.adapter].add(m)
-        own_s = {a: times.decode_s(crowd.n_streams, crowd.context) for a, crowd in crowds.items()}
+            return wanted[0], inf
+        crowds = {a: [m for m in members if m.adapter == a] for a in wanted}
+        streams = {a: [m for m in crowd if m.decoding] for a, crowd in crowds.items()}
+        own_s = {a: times.decode_s(len(s), sum([m.n_computed for m in s])) for a, s in streams.items()}
         run_s = {a: _run_s(a, own_s, times.round_s(sum(own_s.values()))) for a in wanted}
         chosen, spent_s = self.adapter, now_s - self._began_s
         goes_on = chosen in crowds and self._n < RUN
         if goes_on:
-            next_s = max(own_s[chosen], run_s[chosen] / 2 if crowds[chosen].n_prompts else 0.0)
+            has_prompts = len(streams[chosen]) < len(crowds[chosen])
+            next_s = max(own_s[chosen], run_s[chosen] / 2 if has_prompts else 0.0)
             goes_on = spent_s + next_s <= run_s[chosen]
         if not goes_on:
             chosen, spent_s = next(a for a in self._line if a in crowds), 0.0
-        waits = any(crowd.n_streams for a, crowd in crowds.items() if a != chosen)
-        return Turn(chosen, max(run_s[chosen] - spent_s, 0.0) if waits else inf)
+        waits = any(s for a, s in streams.items() if a != chosen)
+        return chosen, max(run_s[chosen] - spent_s, 0.0) if waits else inf
 
     def took(self, adapter: str, now_s: float) -> bool:
         """Note that a pass is computed under an adapter; say whether that is another than before."""

@@ -20,7 +20,6 @@ class Deadlines:
         self._n_most = _SLACK
 
     def add(self, one: Sequence | EmbeddingJob) -> None:
-        """Watch a request, if it has a deadline."""
         if one.deadline_s is None:
             return
         self._n_added += 1

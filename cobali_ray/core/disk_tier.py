@@ -60,7 +60,6 @@ class DiskTier:
         return self._names is not None
 
     def listed(self, names: Collection[bytes], n_bytes: int) -> None:
-        """Note what is there."""
         self._names, self.n_bytes = set(names), n_bytes
 
     def written(self, names: Collection[bytes], n_new: int, n_bytes: int) -> None:
@@ -112,7 +111,6 @@ class DiskTier:
             self._names.difference_update(missing)
 
     def done(self, load_id: int) -> None:
-        """Note that nothing more comes."""
         self._coming.difference_update(self._loading.pop(load_id).names)
 
     def soonest(self) -> float | None:

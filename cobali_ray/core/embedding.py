@@ -76,7 +76,6 @@ class EmbeddingRequest:
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int]], **fields: object) -> Self:
-        """Return a request for these texts."""
         tokens, ends = array("i"), list[int]()
         for text in texts:
             tokens.extend(text)
@@ -94,7 +93,6 @@ class EmbeddingRequest:
         return [end - start for start, end in zip((0, *self.ends), self.ends, strict=False)]
 
     def text(self, index: int) -> array[int]:
-        """Return the tokens of one text."""
         return self.prompt[self.ends[index - 1] if index else 0 : self.ends[index]]
 
     def check(self, kind: EmbeddingKind, n_vocab: int) -> None:

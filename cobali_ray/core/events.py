@@ -44,7 +44,6 @@ class Delta(NamedTuple):
 
     @property
     def n_tokens(self) -> int:
-        """Number of output tokens."""
         return len(self.tokens)
 
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.request import Request
-from cobali_ray.core.sequence import Sequence
+from cobali_ray.core.sequence import Account, Sequence
 
 OUTPUT_COST = 2.0
 """What an output token counts, in prompt tokens."""

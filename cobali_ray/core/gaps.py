@@ -39,10 +39,7 @@ def closing(busy: Sequence[bool], cells: Sequence[int]) -> list[tuple[int, int]]
 
 
 def exchanges(
-    busy: Sequence[bool],
-    cells: Sequence[int],
-    runs_s: Callable[[Sequence[int]], float],
-    cell_s: float,
+    busy: Sequence[bool], cells: Sequence[int], runs_s: Callable[[Sequence[int]], float], cell_s: float
 ) -> list[tuple[int, int]]:
     """Return which pairs of ids to exchange; none where that takes longer than it saves in `HORIZON` ticks.
 

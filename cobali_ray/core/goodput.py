@@ -45,7 +45,6 @@ class Choice(NamedTuple):
 
     @property
     def n_drafted(self) -> int:
-        """Tokens of all drafts."""
         return self.n_drafting * self.size
 
 

@@ -53,17 +53,9 @@ class Block:
     """A few tokens behind those of its parent."""
 
     __slots__ = (
-        "block_id",
-        "children",
-        "end",
-        "key",
-        "n_uses",
-        "name",
-        "parent",
-        "start",
-        "tails",
+        "block_id", "children", "end", "key", "n_uses", "name", "parent", "start", "tails",
         "worth_until",
-    )
+    )  # fmt: skip
 
     def __init__(self, block_id: int, parent: Block | None, key: bytes, start: int, end: int) -> None:
         self.block_id, self.parent, self.key = block_id, parent, key
@@ -81,17 +73,14 @@ class Block:
 
     @property
     def n_tokens(self) -> int:
-        """Its length."""
         return self.end - self.start
 
     @property
     def behind(self) -> Sequence[Block]:
-        """What lies behind it."""
         return [*self.children.values(), *self.tails.values()]
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nothing does."""
         return not self.children and not self.tails
 
 
@@ -115,7 +104,6 @@ class HostTier:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks kept."""
         return len(self._blocks)
 
     @property
@@ -136,14 +124,12 @@ class HostTier:
         return found
 
     def use(self, blocks: Iterable[Block]) -> None:
-        """Note that these were needed."""
         for block in blocks:
             block.n_uses += 1
             block.worth_until = self._level + 1.0 + _USE_WEIGHT * log2(block.n_uses)
             self._note_leaf(block)
 
     def keeps(self, block: Block) -> bool:
-        """Say whether a block has not been given up."""
         return block.block_id in self._blocks
 
     def insert(self, tokens: array[int], n: int, salt: str = "") -> tuple[list[Block], list[int]]:
@@ -197,7 +183,6 @@ class HostTier:
         return [block.block_id for block in gone]
 
     def clear(self) -> None:
-        """Forget everything."""
         self._roots, self._blocks, self._leaves = {}, {}, []
         self.n_used = 0
 
@@ -303,7 +288,6 @@ class Moves:
         """Time that the moves of this tick took."""
 
     def begin(self) -> None:
-        """Begin a tick."""
         self._n_beyond, self.spent_s = None, 0.0
 
     def affords(self, n_tokens: int) -> bool:
@@ -311,11 +295,9 @@ class Moves:
         return self._n_beyond is None or (self._n_beyond + n_tokens) * self.s_per_token <= MOVE_S
 
     def plan(self, n_tokens: int) -> None:
-        """Note that so many will be moved."""
         self._n_beyond = 0 if self._n_beyond is None else self._n_beyond + n_tokens
 
     def learn(self, n_tokens: int, seconds: float) -> None:
-        """Note how long moving so many took."""
         self.spent_s += seconds
         seen, known = seconds / n_tokens, self.s_per_token
         self.s_per_token = known + (_LEARN if known else 1.0) * (seen - known)

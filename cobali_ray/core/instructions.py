@@ -188,25 +188,9 @@ class Failed(NamedTuple):
 
 
 Event: TypeAlias = (
-    Submitted
-    | Ready
-    | Cancelled
-    | TickBegun
-    | Embedded
-    | Refused
-    | Sampled
-    | Emitted
-    | TickEnded
-    | Moved
-    | Unrestored
-    | Filled
-    | Emptied
-    | Listed
-    | Written
-    | Loaded
-    | Parting
-    | Failed
-)
+    Submitted | Ready | Cancelled | TickBegun | Embedded | Refused | Sampled | Emitted | TickEnded
+    | Moved | Unrestored | Filled | Emptied | Listed | Written | Loaded | Parting | Failed
+)  # fmt: skip
 
 # -- instructions ---------------------------------------------------------------------------------------
 
@@ -325,19 +309,6 @@ class Clear(NamedTuple):
 
 
 Instruction: TypeAlias = (
-    Truncate
-    | Copy
-    | Swap
-    | Save
-    | Restore
-    | Forget
-    | Load
-    | Hold
-    | Store
-    | Assign
-    | Embed
-    | Compute
-    | Emit
-    | Finish
-    | Clear
-)
+    Truncate | Copy | Swap | Save | Restore | Forget | Load | Hold | Store | Assign | Embed | Compute
+    | Emit | Finish | Clear
+)  # fmt: skip

@@ -21,22 +21,19 @@ class LeastSquares:
     count as four: another process's burst must not rewrite the model.
     """
 
-    __slots__ = ("_forget", "_left", "_right", "_spread", "n_seen", "weights")
+    __slots__ = ("_left", "_right", "_spread", "n_seen", "weights")
 
-    def __init__(self, n: int, forget: float = FORGET) -> None:
+    def __init__(self, n: int) -> None:
         self.weights = [0.0] * n
-        self._forget = forget
         self.n_seen = 0
         self._spread = 0.0
         self._left = [[0.0] * n for _ in range(n)]
         self._right = [0.0] * n
 
     def predict(self, x: Sequence[float]) -> float:
-        """Return the fitted value."""
         return sum([w * v for w, v in zip(self.weights, x, strict=True)])
 
     def learn(self, x: Sequence[float], y: float) -> None:
-        """Take one observation."""
         residual = y - self.predict(x)
         if self.n_seen >= _N_TRUST:
             most = _OUTLIER * self._spread
@@ -47,8 +44,8 @@ class LeastSquares:
         self.n_seen += 1
         for i, (row, v) in enumerate(zip(self._left, x, strict=True)):
             for j, u in enumerate(x):
-                row[j] = self._forget * row[j] + v * u
-            self._right[i] = self._forget * self._right[i] + v * y
+                row[j] = FORGET * row[j] + v * u
+            self._right[i] = FORGET * self._right[i] + v * y
         self._fit()
 
     def _fit(self) -> None:

@@ -49,6 +49,14 @@ class Life(NamedTuple):
     """The id of its HTTP request; "" without HTTP."""
 
 
+_OF_SEQUENCE = (
+    "request_id", "n_prompt", "n_cached", "n_output", "arrived_s", "assigned_s", "n_preempted", "cached_from",
+    "priority",
+)  # fmt: skip
+_OF_REQUEST = ("received_s", "attempt", "model", "x_request_id")
+"""Fields that are called the same there."""
+
+
 def life_of(sequence: Sequence) -> Life:
     """Look at an open request; may be called while its owner moves it, and is then at most one tick off."""
     waiting = sequence.status.waiting
@@ -62,29 +70,18 @@ def life_of(sequence: Sequence) -> Life:
     elif first_token_s is None or n_computed < sequence.n_prompt:
         state = "prefilling"
     return Life(
-        request_id=sequence.request_id,
+        **{name: getattr(sequence, name) for name in _OF_SEQUENCE},
+        **{name: getattr(sequence.request, name) for name in _OF_REQUEST},
         slot_id=stays[-1].slot_id if holds else None,
         state=state,
-        n_prompt=sequence.n_prompt,
-        n_cached=sequence.n_cached,
         n_computed=n_computed,
-        n_output=sequence.n_output,
-        arrived_s=sequence.arrived_s,
-        assigned_s=sequence.assigned_s,
         first_token_s=first_token_s,
         ended_s=None,
         finish_reason=None,
         error=None,
-        n_preempted=sequence.n_preempted,
         stays=stays,
-        received_s=sequence.request.received_s,
-        cached_from=sequence.cached_from,
         tenant=sequence.account.tenant,
-        priority=sequence.priority,
-        attempt=sequence.request.attempt,
         n_said=len(sequence.request.said),
-        model=sequence.request.model,
-        x_request_id=sequence.request.x_request_id,
     )
 
 

@@ -29,7 +29,6 @@ class Status(Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether its end was told."""
         return self is Status.ENDED or self is Status.RELEASING
 
 

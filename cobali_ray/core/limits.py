@@ -16,7 +16,7 @@ MAX_S = 1e9
 Count: TypeAlias = Annotated[int, Ge(0), Le(MAX_COUNT)]
 Seconds: TypeAlias = Annotated[float, Gt(0), Le(MAX_S)]
 
-PrefillOrder: TypeAlias = Literal["fcfs", "packed", "shortest"]
+PrefillOrder: TypeAlias = Literal["fcfs", "shortest"]
 CellType: TypeAlias = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 """How keys or values are stored in the KV cache, by ggml's names."""
 PLAIN_CELL_TYPES: frozenset[CellType] = frozenset({"f16", "bf16"})

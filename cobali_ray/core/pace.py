@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from functools import partial
 from math import exp, inf
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import EngineLimits, Grain
 from cobali_ray.core.plan import (
-    Prompt,
     Span,
     chunk_of,
     n_scored,
@@ -21,6 +21,7 @@ from cobali_ray.core.plan import (
     within_rows,
 )
 from cobali_ray.core.runs import Row, cells_of, run_lengths, runs_of
+from cobali_ray.core.sequence import Sequence
 from cobali_ray.core.ticktime import Shape, TickTimeModel
 
 LEAST_CHUNK = 4
@@ -88,17 +89,6 @@ def best_prefill_s(
     return best_s
 
 
-class Stream(Protocol):
-    """What pacing needs of a sequence that decodes."""
-
-    @property
-    def seq_id(self) -> int: ...
-    @property
-    def n_computed(self) -> int: ...
-    @property
-    def rank(self) -> tuple[int, float]: ...
-
-
 class Prefill(NamedTuple):
     """The prefill of a tick, and what bounded it."""
 
@@ -137,8 +127,8 @@ class Pacer:
 
     def plan(
         self,
-        streams: Sequence[Stream],
-        prompts: Sequence[Prompt],
+        streams: Seq[Sequence],
+        prompts: Seq[Sequence],
         limits: EngineLimits,
         *,
         within_s: float = inf,
@@ -160,7 +150,7 @@ class Pacer:
         binds = any(s.rank[0] <= first[0] for s in streams)
         if self._target_s is not None and (binds or within_s < inf):
             n_decode = len(streams)
-            context, runs = _decoding(streams, prompts, limits, budget)
+            context, runs = _decoding(streams, prompts, limits)
             decode_s = self.model.decode_s(n_decode, context, runs)
             best = min([s.rank[0] for s in streams], default=first[0])
             n_prompts = sum([p.rank[0] <= best for p in prompts])  # of worse classes, all count as one
@@ -181,7 +171,7 @@ class Pacer:
         most = min(most, budget)
         left_s = target_s / sure - decode_s
         flat_s = 0.0 if exact else (_FLAT - 1) * left_s
-        ordered = order_prefill(prompts, limits, most)
+        ordered = order_prefill(prompts, limits)
         chunks, tries = self._chunks(ordered, left_s, flat_s, most, limits, n_decode=len(streams))
         return Prefill(tuple(chunks), target_s, unmet_s, tries)
 
@@ -229,7 +219,7 @@ class Pacer:
 
     def _chunks(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Seq[Sequence],
         left_s: float,
         flat_s: float,
         most: int,
@@ -279,7 +269,7 @@ class Pacer:
                 break
         return chunks, tried > 0
 
-    def _step_to_try(self, prompt: Prompt, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
+    def _step_to_try(self, prompt: Sequence, left_s: float, fits: int, grain: Grain, *, mixed: bool) -> int:
         """Return a whole step, or all of a shorter prompt, if one is to be tried that nearly fits."""
         step = min(grain.step + (grain.beside if mixed else 0), prompt.n_pending)
         if grain.step == 1 or fits >= step or self._untried_s < self._try_s:
@@ -325,14 +315,14 @@ def _round_s(decode_s: float) -> float:
 
 
 def _decoding(
-    streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, budget: int
+    streams: Seq[Sequence], prompts: Seq[Sequence], limits: EngineLimits
 ) -> tuple[int, tuple[int, ...]]:
     """Return the cells that the streams' attention will pay for beside the first prompt's chunk, and runs."""
     pass_cells = limits.grain.pass_cells
     if pass_cells is None:
         runs = run_lengths([s.seq_id for s in streams]) if limits.grain.beside else ()
         return sum([s.n_computed for s in streams]), runs
-    first = order_prefill(prompts, limits, budget)[0]
+    first = order_prefill(prompts, limits)[0]
     rows = [Row(s.seq_id, s.n_computed + 1) for s in streams]
     rows = sorted([*rows, Row(first.seq_id, first.n_computed + 1, chunk=True)])
     places = runs_of(rows, pass_cells)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cobali_ray.core.fair import yields
 from cobali_ray.core.limits import MIN_SCORED_ROWS, EngineLimits
@@ -102,36 +101,17 @@ def _ends_known(span: Span, by_slot: Seq[Sequence | None]) -> bool:
     return s is not None and (s.n_unscored is None or span.start + span.length == len(s.tokens))
 
 
-class Prompt(Protocol):
-    """What planning needs of a sequence that prefills."""
-
-    @property
-    def slot_id(self) -> int: ...
-    @property
-    def seq_id(self) -> int: ...
-    @property
-    def n_computed(self) -> int: ...
-    @property
-    def n_pending(self) -> int: ...
-    @property
-    def n_unscored(self) -> int | None: ...
-    @property
-    def n_passed(self) -> int: ...
-    @property
-    def rank(self) -> tuple[int, float]: ...
-
-
-def plan_chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> list[Span]:
+def plan_chunks(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> list[Span]:
     """Share what the decode tokens leave of one tick's token budget among the prompts, oldest first.
 
     Streams go first, one token each, so a long prompt cannot stall them; prefill chunks take what is left
     (Sarathi-Serve, OSDI '24). Returns the chunks in the order that `prefill_order` names.
     """
-    return list(_chunks(order_prefill(prompts, limits, budget), limits, budget))
+    return list(_chunks(order_prefill(prompts, limits), limits, budget))
 
 
-def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Prompt]:
-    """Order the prompts that share `budget` tokens, as `prefill_order` says; `prompts` is oldest first.
+def order_prefill(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
+    """Order the prompts as `prefill_order` says; `prompts` is oldest first.
 
     shortest: least left to compute first, so that a short prompt need not wait behind a long one. A prompt
     that was passed by as many tokens of later ones as it has left goes before all of those, so that nobody
@@ -139,33 +119,31 @@ def order_prefill(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Se
     were served less; who was passed by `MOST_PASSED` times its length goes first all the same.
     """
     if len({p.rank for p in prompts}) < 2:
-        return _in_order(prompts, limits, budget)
-    of_rank: dict[tuple[int, float], list[Prompt]] = {}
+        return _in_order(prompts, limits)
+    of_rank: dict[tuple[int, float], list[Sequence]] = {}
     for prompt in prompts:
         rank = (MIN_PRIORITY - 1, 0.0) if _overdue(prompt) else prompt.rank
         of_rank.setdefault(rank, []).append(prompt)
-    return [p for _, some in sorted(of_rank.items()) for p in _in_order(some, limits, budget)]
+    return [p for _, some in sorted(of_rank.items()) for p in _in_order(some, limits)]
 
 
-def who_is_due(prompts: Seq[Prompt]) -> Seq[Prompt]:
+def who_is_due(prompts: Seq[Sequence]) -> Seq[Sequence]:
     """Return the prompts that yield to none of the others, and those that were passed too often."""
     first = min([p.rank for p in prompts])
     return [p for p in prompts if not yields(p.rank, first) or _overdue(p)]
 
 
-def _overdue(prompt: Prompt) -> bool:
+def _overdue(prompt: Sequence) -> bool:
     return prompt.n_passed >= MOST_PASSED * prompt.n_pending
 
 
-def _in_order(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Seq[Prompt]:
-    if limits.prefill_order == "packed":
-        return pack(prompts, limits.prefill_chunk, budget)
+def _in_order(prompts: Seq[Sequence], limits: EngineLimits) -> Seq[Sequence]:
     if limits.prefill_order == "shortest" and len(prompts) > 1:
         return sorted(prompts, key=lambda p: 0 if p.n_passed >= p.n_pending else p.n_pending)
     return prompts
 
 
-def _chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Iterable[Span]:
+def _chunks(prompts: Seq[Sequence], limits: EngineLimits, budget: int) -> Iterable[Span]:
     n_rows = limits.n_scored_rows
     for prompt in prompts:
         if budget <= 0:
@@ -179,7 +157,7 @@ def _chunks(prompts: Seq[Prompt], limits: EngineLimits, budget: int) -> Iterable
         yield chunk
 
 
-def chunk_of(prompt: Prompt, length: int) -> Span:
+def chunk_of(prompt: Sequence, length: int) -> Span:
     """Return the span of a prompt's next tokens."""
     start, first = prompt.n_computed, prompt.n_unscored
     if first is None:
@@ -187,12 +165,12 @@ def chunk_of(prompt: Prompt, length: int) -> Span:
     return Span(prompt.slot_id, start, length, max(start + length - max(start, first), 0))
 
 
-def n_scored(prompt: Prompt, chunk: Span) -> int:
+def n_scored(prompt: Sequence, chunk: Span) -> int:
     """Return how many rows a chunk takes of those that there are for the logprobs of prompts."""
     return 0 if prompt.n_unscored is None else chunk.sample
 
 
-def within_rows(prompt: Prompt, length: int, n_rows: int) -> int:
+def within_rows(prompt: Sequence, length: int, n_rows: int) -> int:
     """Return how much of a chunk can be computed where so many rows are left for logprobs of prompts."""
     if (first := prompt.n_unscored) is None:
         return length
@@ -233,24 +211,3 @@ def _within(chunk: Span, rows: Seq[Rows]) -> Span:
     if start < one.start:
         return Span(slot_id, start, piece(one.start - start, length), 0)
     return Span(slot_id, start, one.length if one.whole else piece(one.end - start, length), 0)
-
-
-def pack(prompts: Seq[Prompt], chunk: int, budget: int) -> list[Prompt]:
-    """Order prompts so that one tick is filled as full as whole prompts can fill it.
-
-    First-fit decreasing: what Prepacking (arXiv 2404.09529) gains by bins is, on a runtime whose batches
-    are ragged anyway, only the order in which whole prompts take the budget. The oldest prompt keeps
-    its place in front, so that none starves behind a flow of well-fitting ones; prompts that do not
-    fit whole follow in their old order and take the rest in pieces.
-    """
-    if not prompts:
-        return []
-    oldest, *others = prompts
-    left = budget - min(oldest.n_pending, chunk)
-    whole: list[Prompt] = []
-    for prompt in sorted(others, key=attrgetter("n_pending"), reverse=True):
-        if prompt.n_pending <= min(left, chunk):
-            whole.append(prompt)
-            left -= prompt.n_pending
-    chosen = {prompt.slot_id for prompt in whole}
-    return [oldest, *whole, *(prompt for prompt in others if prompt.slot_id not in chosen)]

@@ -14,10 +14,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.fair import used
 from cobali_ray.core.lifecycle import Status
-from cobali_ray.core.sequence import OpenRequest
+from cobali_ray.core.sequence import Account, OpenRequest
 
 AGEING_S = 10.0
 MOST_PARKED = 2

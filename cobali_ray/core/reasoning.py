@@ -43,11 +43,9 @@ class Reasoning:
         return self._closing[0] if self._where is _Where.CLOSING else None
 
     def give_up(self) -> None:
-        """Force nothing more."""
         self._where = _Where.OVER
 
     def take(self, token: int) -> None:
-        """Go on by one token."""
         if self._where is _Where.INSIDE:
             self._n_left -= 1
             self._read(self._piece(token))

@@ -122,15 +122,9 @@ NEUTRAL = SamplingParams()
 """OpenAI's defaults: the model's own distribution."""
 GREEDY = SamplingParams(temperature=0.0)
 TUNABLE = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "frequency_penalty",
-    "presence_penalty",
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "frequency_penalty", "presence_penalty",
     "repetition_penalty",
-)
+)  # fmt: skip
 """Parameters for which a model or an operator may have defaults of their own."""
 
 
@@ -285,8 +279,7 @@ class Request:
         if len(self.shown_tokens) > MAX_SHOWN_TOKENS:
             n_shown = len(self.shown_tokens)
             raise InvalidParameterError(
-                "shown_tokens",
-                f"must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}",
+                "shown_tokens", f"must not have more than {MAX_SHOWN_TOKENS} entries, got {n_shown}"
             )
         if self.grammar is not None:
             self.grammar.check()

@@ -22,6 +22,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from cobali_ray.core import instructions as told
 from cobali_ray.core.adapters import Turns
 from cobali_ray.core.admission import DrainRate, retry_after_s
 from cobali_ray.core.counts import NO_TEXTS, Counts, TextPass
@@ -30,36 +31,6 @@ from cobali_ray.core.embedding import EmbeddingKind, EmbeddingRequest, Piece
 from cobali_ray.core.events import End, FinishReason, RequestStats
 from cobali_ray.core.fair import Accounts, used, yields
 from cobali_ray.core.goodput import MOST_STREAMS, Drafts, Speculation
-from cobali_ray.core.instructions import (
-    Assign,
-    Cancelled,
-    Clear,
-    Compute,
-    Drawn,
-    Embed,
-    Embedded,
-    Emit,
-    Emitted,
-    Emptied,
-    Event,
-    Failed,
-    Filled,
-    Finish,
-    Instruction,
-    Listed,
-    Loaded,
-    Moved,
-    Parting,
-    Ready,
-    Refused,
-    Sampled,
-    Submitted,
-    TickBegun,
-    TickEnded,
-    Truncate,
-    Unrestored,
-    Written,
-)
 from cobali_ray.core.lifecycle import Change, Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer, Prefill
@@ -124,12 +95,12 @@ class Scheduler:
         story: Story | None = None,
     ) -> None:
         self.limits, self._end_tokens, self._select = limits, end_tokens, select
-        self._pacer, self._speculation = pacer or Pacer(None), speculation
+        self.pacer, self._speculation = pacer or Pacer(None), speculation
         self.story = story or Story()
         self.story.begin(
             limits=limits,
             end_tokens=end_tokens,
-            pacer=self._pacer,
+            pacer=self.pacer,
             speculation=speculation,
             embedding=embedding,
         )
@@ -155,11 +126,11 @@ class Scheduler:
         self._spare_s = inf
         """How long they may take."""
         self._pass: Plan | None = None
-        self._emit: Emit | None = None
+        self._emit: told.Emit | None = None
         """Tokens whose text is not out yet."""
         self._releasing: list[tuple[Sequence, bool]] = []
         """Who ended while the pass computes for it, and whether its cells may be kept."""
-        self._out: list[Instruction] = []
+        self._out: list[told.Instruction] = []
         self._began_s = 0.0
         self._shared = False
         """Whether the streams' gap has been used by something else already."""
@@ -169,27 +140,27 @@ class Scheduler:
         self.head_waits = False
         """Whether the head of the queue found no room at the last look: then a free slot takes nobody."""
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Submitted: self._submitted,
-            Ready: self._ready,
-            Cancelled: self._cancelled,
-            TickBegun: self._tick_begun,
-            Embedded: self._embedded,
-            Refused: self._refused,
-            Sampled: self._sampled,
-            Emitted: self._emitted,
-            Moved: self.tiers.moved,
-            Unrestored: self._unrestored,
-            Filled: self.tiers.fill,
-            Emptied: self.tiers.empty,
-            Listed: self.tiers.listed,
-            Written: self.tiers.written,
-            Loaded: self.tiers.loaded,
-            Parting: self.tiers.part,
-            TickEnded: self._tick_ended,
-            Failed: self._failed,
+            told.Submitted: self._submitted,
+            told.Ready: self._ready,
+            told.Cancelled: self._cancelled,
+            told.TickBegun: self._tick_begun,
+            told.Embedded: self._embedded,
+            told.Refused: self._refused,
+            told.Sampled: self._sampled,
+            told.Emitted: self._emitted,
+            told.Moved: self.tiers.moved,
+            told.Unrestored: self._unrestored,
+            told.Filled: self.tiers.fill,
+            told.Emptied: self.tiers.empty,
+            told.Listed: lambda event: self.tiers.disk.listed(*event),
+            told.Written: lambda event: self.tiers.disk.written(*event),
+            told.Loaded: self.tiers.loaded,
+            told.Parting: self.tiers.part,
+            told.TickEnded: self._tick_ended,
+            told.Failed: self._failed,
         }
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: told.Event) -> list[told.Instruction]:
         """Take one event; return what is to be done, in order.
 
         Raises InvariantError where the event cannot be or the books do not balance; its notes tell the story.
@@ -209,7 +180,7 @@ class Scheduler:
         self.story.add(event, out)
         return out
 
-    def _tell(self, instruction: Instruction) -> None:
+    def _tell(self, instruction: told.Instruction) -> None:
         self._out.append(instruction)
 
     # -- asked from outside ---------------------------------------------------------------------------
@@ -231,7 +202,6 @@ class Scheduler:
 
     @property
     def n_open(self) -> int:
-        """Requests that have not ended."""
         return len(self._open)
 
     @property
@@ -239,16 +209,6 @@ class Scheduler:
         """When a tick must look at the deadlines, or at who waits for the disk, if ever."""
         times = [at_s for at_s in (self._deadlines.soonest(), self.tiers.disk.soonest()) if at_s is not None]
         return min(times, default=None)
-
-    @property
-    def target_s(self) -> float:
-        """The ITL target that bounded the last pass's prefill; 0 where nothing did."""
-        return self._pacer.target_s
-
-    @property
-    def unmet_s(self) -> float:
-        """What decoding alone takes where that is longer than the ITL target that was asked for, else 0."""
-        return self._pacer.unmet_s
 
     @property
     def drain_rps(self) -> float:
@@ -262,7 +222,7 @@ class Scheduler:
 
     def prefill_s(self, request: Request) -> float:
         """Return what computing the rest of a prompt takes; 0: too little is known. For any thread."""
-        model = self._pacer.model
+        model = self.pacer.model
         if not model.knows_prefill:
             return 0.0
         if request.n_prompt_logprobs is not None:
@@ -280,7 +240,7 @@ class Scheduler:
         """Return what prompt tokens take beside the streams that run now; see `Pacer.prefill_pace`."""
         self._sort()
         context = sum([s.n_computed for s in self._streams])
-        return self._pacer.prefill_pace(len(self._streams), context, self.limits)
+        return self.pacer.prefill_pace(len(self._streams), context, self.limits)
 
     def life(self, request_id: str) -> RequestStats:
         """Return an open request's life so far, up to its last token."""
@@ -295,7 +255,7 @@ class Scheduler:
 
     # -- requests come and go -------------------------------------------------------------------------
 
-    def _submitted(self, event: Submitted) -> None:
+    def _submitted(self, event: told.Submitted) -> None:
         request, arrived_s = event.request, event.now_s if event.arrived_s is None else event.arrived_s
         if request.request_id in self._open:
             raise InvariantError(f"request id {request.request_id} is in use")
@@ -352,20 +312,20 @@ class Scheduler:
             what, limit = ("requests", most) if n_ahead > most else ("tokens", most_tokens)
             self._end(newest, now_s, QueueFullError(what, limit, retry_after_s(n_ahead, rps)))
 
-    def _ready(self, event: Ready) -> None:
+    def _ready(self, event: told.Ready) -> None:
         if isinstance(sequence := self._open.get(event.request_id), Sequence):
             sequence.arrived()
 
-    def _cancelled(self, event: Cancelled) -> None:
+    def _cancelled(self, event: told.Cancelled) -> None:
         if one := self._open.get(event.request_id):
             self._end(one, event.now_s, RequestCancelledError())
 
-    def _failed(self, event: Failed) -> None:
+    def _failed(self, event: told.Failed) -> None:
         if event.request_id is not None:
             if one := self._open.get(event.request_id):
                 self._end(one, event.now_s, event.error)
             return
-        self._out[:] = [told for told in self._out if isinstance(told, Finish)]
+        self._out[:] = [one for one in self._out if isinstance(one, told.Finish)]
         for one in self._open.values():  # the books may be what is broken: nothing is asked of them
             if isinstance(one, Sequence):
                 one.leave_slot(event.now_s, one.n_computed)
@@ -381,7 +341,7 @@ class Scheduler:
         self._embedding = ()
         self._releasing.clear()
         self._sorted = self.head_waits = False
-        self._out.append(Clear())
+        self._out.append(told.Clear())
 
     def _end(self, one: Sequence | EmbeddingJob, now_s: float, why: FinishReason | CobaliError) -> None:
         if isinstance(one, Sequence):
@@ -403,7 +363,7 @@ class Scheduler:
             self.head_waits = self.head_waits and len(self.queue) > 0
         # What went wrong inside may have left cells that nobody should begin with.
         clean = not isinstance(why, InternalError)
-        if status is Status.RUNNING and self._computes_for(sequence):
+        if status is Status.RUNNING and self._pass is not None and self._pass.computes(sequence.slot_id):
             self._releasing.append((sequence, clean))
             sequence.change(Change.END_IN_FLIGHT)
         else:
@@ -422,11 +382,8 @@ class Scheduler:
                 self.counts.left.add(one.line, 1, one.n_prompt)
             stop = one.stop if reason == "stop" else None
         self._out.append(
-            Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
+            told.Finish(one.request.reply_to, End(one.request_id, reason, error, one.stats(now_s), stop))
         )
-
-    def _computes_for(self, sequence: Sequence) -> bool:
-        return self._pass is not None and self._pass.computes(sequence.slot_id)
 
     def _release(self, sequence: Sequence, now_s: float, n_computed: int, *, keep: bool) -> None:
         slot_id = sequence.slot_id
@@ -437,11 +394,11 @@ class Scheduler:
         self.stay_s += (_STAY_STEP if self.stay_s else 1.0) * (stay_s - self.stay_s)
         self._sorted = False
         if not n_keep:
-            self._out.append(Truncate(slot_id, 0))
+            self._out.append(told.Truncate(slot_id, 0))
 
     # -- a tick begins --------------------------------------------------------------------------------
 
-    def _tick_begun(self, event: TickBegun) -> None:
+    def _tick_begun(self, event: told.TickBegun) -> None:
         if self._pass is not None or self._embedding:
             raise InvariantError("a tick began before the last pass was over")
         self._began_s = now_s = event.now_s
@@ -464,17 +421,17 @@ class Scheduler:
         self._sort()
         self._spare_s = inf
         if self._streams:
-            decode_s = self._pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
-            self._spare_s = self._pacer.most_s(decode_s) - decode_s
+            decode_s = self.pacer.model.decode_s(len(self._streams), self.slots.n_cells_running)
+            self._spare_s = self.pacer.most_s(decode_s) - decode_s
         self._embedding = pieces = tuple(texts.pack(self._spare_s, now_s))
         if not pieces:
             return False
         requests = dict.fromkeys([piece.request for piece in pieces])
         begun = tuple([one for one in requests if self._open[one.request_id].assigned_s == now_s])
-        self._out.append(Embed(pieces, begun))
+        self._out.append(told.Embed(pieces, begun))
         return True
 
-    def _embedded(self, event: Embedded) -> None:
+    def _embedded(self, event: told.Embedded) -> None:
         pieces, self._embedding, now_s = self._embedding, (), event.now_s
         if self.texts is None or not pieces:
             raise InvariantError("no texts are under way")
@@ -497,7 +454,7 @@ class Scheduler:
     def _go_on(self, now_s: float) -> None:
         """Begin what a tick is for tokens."""
         self._assign(now_s)
-        if self.tiers.close_gaps(self._pacer.model.runs_s):
+        if self.tiers.close_gaps(self.pacer.model.runs_s):
             self._sorted = False
         self._plan(now_s)
 
@@ -514,7 +471,7 @@ class Scheduler:
             if sequence is None or (place := self.tiers.place(sequence)) is None:
                 self.head_waits = sequence is not None
                 break
-            self._out.append(Assign(place.slot_id, sequence.request_id))
+            self._out.append(told.Assign(place.slot_id, sequence.request_id))
             self.slots.assign(sequence, place)
             if self.queue.turn(sequence, now_s):
                 sequence.n_parked = MOST_PARKED  # who waited so long keeps its slot
@@ -572,11 +529,11 @@ class Scheduler:
                 self._preempt_youngest(now_s, InternalError("no room when alone"))
         if asked.plan.n_tokens:
             self._pass, self.counts.shape = asked.plan, asked.shape
-            self._pacer.begin(asked.prefill)
+            self.pacer.begin(asked.prefill)
             if self._speculation is not None:
                 self._speculation.begin(asked.drafts)
             self.counts.n_adapter_changes += self._turns.took(asked.plan.adapter, now_s)
-            self._out.append(Compute(asked.plan))
+            self._out.append(told.Compute(asked.plan))
 
     def _next_pass(self, now_s: float) -> _NextPass:
         """Return what would be computed now. It may be asked again: nothing is decided by asking."""
@@ -585,11 +542,11 @@ class Scheduler:
         adapter, within_s = next(iter(self._adapters), ""), inf
         streams, prompts = self._streams, self._prompts
         if n_adapters > 1:
-            adapter, within_s = self._turns.next(self.slots.running, now_s, self._pacer)
+            adapter, within_s = self._turns.next(self.slots.running, now_s, self.pacer)
             streams = [s for s in streams if s.adapter == adapter]
             prompts = [s for s in prompts if s.adapter == adapter]
         texts_first = self._shared and bool(streams)  # they had what the streams can spare
-        prefill = self._pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
+        prefill = self.pacer.plan(streams, () if texts_first else prompts, limits, within_s=within_s)
         chunks: Seq[Span] = prefill.chunks
         if chunks and any(s.request.rows for s in prompts):
             chunks = cut_at_images(chunks, by_slot, limits.token_budget - len(streams))
@@ -603,7 +560,6 @@ class Scheduler:
         return _NextPass(plan._replace(adapter=adapter) if adapter else plan, shape, prefill, drafts)
 
     def _shape(self, plan: Plan, streams: Seq[Sequence]) -> Shape:
-        """Return what the time of a plan depends on."""
         context = plan.context
         if context is None:
             alone = len(streams) == len(self.slots.running)
@@ -617,12 +573,12 @@ class Scheduler:
 
     def _draft(self, speculation: Speculation, streams: Seq[Sequence], shape: Shape) -> Drafts | None:
         """Return drafts that are expected to pay, as far as it is known what the tick takes without."""
-        model = self._pacer.model
+        model = self.pacer.model
         if not streams or not model.knows_decode:
             return None
         plain_s = model.decode_s(shape.n_decode, shape.context, shape.runs)
         room = min(self.limits.token_budget - len(streams), -self.slots.n_short(len(streams)))
-        return speculation.choose(streams, plain_s=plain_s, most_s=self._pacer.most_s(plain_s), room=room)
+        return speculation.choose(streams, plain_s=plain_s, most_s=self.pacer.most_s(plain_s), room=room)
 
     def _sort(self) -> None:
         """Tell streams from prompts: who decodes, by sequence id, and who does not, oldest first."""
@@ -665,7 +621,7 @@ class Scheduler:
             raise InvariantError("no pass is under way")
         return plan
 
-    def _refused(self, event: Refused) -> None:
+    def _refused(self, event: told.Refused) -> None:
         self._take_pass()
         culprit = None if event.slot_id is None else self.slots.by_slot[event.slot_id]
         self._let_go(event.now_s)
@@ -681,13 +637,13 @@ class Scheduler:
             self._end(culprit, event.now_s, InternalError(str(event.error)))
         self._plan(event.now_s)
 
-    def _unrestored(self, event: Unrestored) -> None:
+    def _unrestored(self, event: told.Unrestored) -> None:
         """Have computed what could not be brought back."""
         self._take_pass()
         self.tiers.unrestored(event)
         self._plan(event.now_s)
 
-    def _sampled(self, event: Sampled) -> None:
+    def _sampled(self, event: told.Sampled) -> None:
         if self._emit is not None:
             raise InvariantError("tokens were sampled before those of the last pass were emitted")
         now_s = event.now_s
@@ -705,7 +661,7 @@ class Scheduler:
         if plan.chunks:
             self._prefilled(plan)
         running = Status.RUNNING
-        fresh: list[Drawn] = []
+        fresh: list[told.Drawn] = []
         last: Sequence | None = None
         gaps: list[float] = []
         for row, (sequence, token) in enumerate(zip(rows, event.tokens, strict=True)):
@@ -733,7 +689,7 @@ class Scheduler:
         self.counts.gaps = gaps
         self._let_go(now_s, computed=True)
         if fresh:
-            self._emit = Emit(tuple(fresh))
+            self._emit = told.Emit(tuple(fresh))
             self._out.append(self._emit)
 
     def _judge(self, plan: Plan, rows: Seq[Sequence], n_each: Seq[int]) -> None:
@@ -744,7 +700,7 @@ class Scheduler:
             n_kept = n if sequence.status is Status.RUNNING else 1
             if n_draft >= n_kept:
                 self.slots.n_cells_running -= n_draft + 1 - n_kept
-                self._out.append(Truncate(sequence.slot_id, sequence.n_computed + n_kept))
+                self._out.append(told.Truncate(sequence.slot_id, sequence.n_computed + n_kept))
             if n_draft:
                 self.counts.n_drafted += n_draft
                 self.counts.n_accepted += n_kept - 1
@@ -781,7 +737,7 @@ class Scheduler:
             sequence.change(Change.RELEASE)
         self._releasing.clear()
 
-    def _emitted(self, event: Emitted) -> None:
+    def _emitted(self, event: told.Emitted) -> None:
         emit, self._emit = self._emit, None
         if emit is None:
             raise InvariantError("nothing was to be emitted")
@@ -795,13 +751,13 @@ class Scheduler:
             if ending and isinstance(sequence := self._open.get(request_id), Sequence):
                 self._end(sequence, event.now_s, sequence.ending or ending)
 
-    def _tick_ended(self, event: TickEnded) -> None:
-        seconds = event.now_s - self._began_s - self.tiers.spent_s
+    def _tick_ended(self, event: told.TickEnded) -> None:
+        seconds = event.now_s - self._began_s - self.tiers.moves.spent_s
         expected_s = 0.0 if self._speculation is None else self._speculation.took(seconds)
         if self.counts.n_drafted:
             self.counts.predicted_s = expected_s
         else:
-            self.counts.predicted_s = self._pacer.learn(self.counts.shape, seconds)
+            self.counts.predicted_s = self.pacer.learn(self.counts.shape, seconds)
 
     # -- the books ------------------------------------------------------------------------------------
 

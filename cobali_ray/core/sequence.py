@@ -5,13 +5,27 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import EmbeddingRequest
 from cobali_ray.core.events import FinishReason, RequestStats, Tier
 from cobali_ray.core.lifecycle import Change, Status, advance
 from cobali_ray.core.request import Request
 
 NO_SLOT = -1
+
+
+class Account:
+    """One tenant's counter, and where its open requests are."""
+
+    __slots__ = ("n_open", "n_waiting", "served", "tenant", "weight")
+
+    def __init__(self, tenant: str, weight: float) -> None:
+        self.tenant, self.weight = tenant, weight
+        self.served = 0.0
+        """Tokens computed for it, divided by its weight."""
+        self.n_open = self.n_waiting = 0
+
+    def charge(self, n_tokens: float) -> None:
+        self.served += n_tokens / self.weight
 
 
 class Stay(NamedTuple):
@@ -52,11 +66,9 @@ class OpenRequest:
 
     @property
     def line(self) -> tuple[int, str]:
-        """Its class and its tenant."""
         return self.priority, self.account.tenant
 
     def change(self, change: Change) -> None:
-        """Move along the lifecycle table."""
         self.status = advance(self.status, change)
 
 
@@ -125,7 +137,6 @@ class Sequence(OpenRequest):
 
     @property
     def n_output(self) -> int:
-        """Output tokens so far."""
         return len(self.tokens) - self.n_prompt - self.n_unsaid
 
     @property
@@ -135,7 +146,6 @@ class Sequence(OpenRequest):
 
     @property
     def n_pending(self) -> int:
-        """Tokens still to be computed."""
         return len(self.tokens) - self.n_computed
 
     @property

@@ -198,7 +198,6 @@ class Slots:
         self._held[slot_id] = Held(slot_id, tokens, n_keep, self.level, idle=True, salt=salt)
 
     def drop(self, held: Held) -> None:
-        """Forget an idle prefix."""
         self._sharing.cut(held.slot_id, 0)
         self.n_cells_idle -= held.n_tokens
         self._forget(held.slot_id)

@@ -20,39 +20,39 @@ class TickStats:
 
     tick_id: int
     started_s: float
-    n_decode: int
+    n_decode: int = 0
     """Decode tokens computed, one a stream."""
-    n_prefill: int
+    n_prefill: int = 0
     """Prefill tokens computed."""
-    n_sequences: int
+    n_sequences: int = 0
     """Sequences in the batch (spans)."""
-    n_sampled: int
+    n_sampled: int = 0
     """Output tokens gained: one a row, and those of drafts that were right."""
     n_idle: int
     """Slots without a request, after the tick; likewise the next two."""
-    n_prefilling: int
-    n_generating: int
-    n_queued: int
+    n_prefilling: int = 0
+    n_generating: int = 0
+    n_queued: int = 0
     """Requests waiting for a slot."""
-    n_queued_tokens: int
+    n_queued_tokens: int = 0
     """Prompt tokens of the waiting requests."""
-    plan_s: float
+    plan_s: float = 0.0
     """Mailbox, expiry, assigning and planning."""
-    forward_s: float
+    forward_s: float = 0.0
     """From handing over the batch to logits ready; with overlap it contains the last tick's publish."""
-    sample_s: float
-    publish_s: float
+    sample_s: float = 0.0
+    publish_s: float = 0.0
     """Detokenising, stop strings, events, hand-over."""
-    total_s: float
+    total_s: float = 0.0
     n_cells: int
     """KV cells in all."""
-    n_cells_used: int
-    n_cells_idle: int
+    n_cells_used: int = 0
+    n_cells_idle: int = 0
     """Of the used ones: held by idle slots for prefix reuse, free to be dropped."""
-    n_reused_graphs: int
+    n_reused_graphs: int = 0
     """Forward passes of this tick that reused the previous compute graph."""
-    n_preempted: int
-    n_finished: int
+    n_preempted: int = 0
+    n_finished: int = 0
     """Requests that ended in this tick."""
     n_host_cells: int = 0
     """Tokens that host memory keeps, after the tick."""
@@ -86,15 +86,24 @@ class TickStats:
     """The ITL target that bounded this tick's prefill; 0 where nothing did."""
     chunks: Sequence[int] = ()
     """Tokens of each prompt chunk; they add up to `n_prefill`."""
-    gaps_s: Sequence[float]
+    gaps_s: Sequence[float] = ()
     """ITL samples: for each stream that gained a token, time since its previous one."""
     spans: TickSpans = NO_SPANS
     """Who computed what."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens computed in the tick."""
         return self.n_decode + self.n_prefill + self.n_drafted
+
+    @property
+    def n_running(self) -> int:
+        """Requests in slots, after it."""
+        return self.n_prefilling + self.n_generating
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV cells held by running requests, 0 to 1; kept prefixes count as free."""
+        return (self.n_cells_used - self.n_cells_idle) / self.n_cells
 
 
 class TickFeed(NamedTuple):

@@ -16,12 +16,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from cobali_ray.core.account import Account
 from cobali_ray.core.embedding import MAX_TEXTS, EmbeddingKind, EmbeddingRequest, Piece
 from cobali_ray.core.events import RequestStats
 from cobali_ray.core.leastsquares import LeastSquares
 from cobali_ray.core.queue import WaitingQueue
-from cobali_ray.core.sequence import OpenRequest
+from cobali_ray.core.sequence import Account, OpenRequest
 
 LEAST_CHUNK = 16
 """Tokens of a text that is computed in pieces; it goes on at this pace even where streams leave no time."""
@@ -51,7 +50,6 @@ class EmbeddingJob(OpenRequest):
 
     @property
     def n_waiting_tokens(self) -> int:
-        """Tokens that it waits for."""
         return self.n_tokens
 
     def stats(self, now_s: float) -> RequestStats:
@@ -94,7 +92,6 @@ class TextPasses:
         return self.times.token_s(self.kind.n_together)
 
     def clear(self) -> None:
-        """Forget who waits."""
         self.queue, self.n_texts, self._long = WaitingQueue(), 0, None
 
     def takes_turn(self, *, prompts_wait: bool) -> bool:
@@ -103,12 +100,10 @@ class TextPasses:
         return self._had_turn
 
     def add(self, job: EmbeddingJob, now_s: float) -> None:
-        """Have a request wait for its turns."""
         self.queue.push(job, now_s)
         self.n_texts += job.n_texts
 
     def remove(self, job: EmbeddingJob) -> None:
-        """Forget a request that has ended."""
         self.queue.remove(job)
         self.n_texts -= job.n_texts
         if self._long is not None and self._long[0] is job:

@@ -127,7 +127,6 @@ class TickTimeModel:
 
     @property
     def knows_prefill(self) -> bool:
-        """Whether enough was seen of prefill."""
         return self._n_prefill_ticks >= _TRUST // 2
 
     @property
@@ -260,7 +259,6 @@ class TickTimeModel:
         self._keep()
 
     def learn(self, shape: Shape, seconds: float) -> None:
-        """Take one finished tick."""
         if seconds <= 0 or (self._ragged(shape) and self.knows_prefill):
             return
         settled = self._n_decode_ticks + self._n_prefill_ticks >= 2 * _TRUST and all(

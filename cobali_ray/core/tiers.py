@@ -11,29 +11,10 @@ from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
+from cobali_ray.core import instructions as told
 from cobali_ray.core.disk_tier import DiskTier, whole
 from cobali_ray.core.drafts import LONG_MATCH
 from cobali_ray.core.host_tier import Block, HostTier, Moves, root_name
-from cobali_ray.core.instructions import (
-    Copy,
-    Emptied,
-    Filled,
-    Forget,
-    Hold,
-    Instruction,
-    Listed,
-    Load,
-    Loaded,
-    Moved,
-    Parting,
-    Restore,
-    Save,
-    Store,
-    Swap,
-    Truncate,
-    Unrestored,
-    Written,
-)
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.media import Rows, whole_prefix
 from cobali_ray.core.placement import Held, Place
@@ -45,21 +26,16 @@ from cobali_ray.errors import InvariantError
 class Tiers:
     """The books of slots, host memory and the disk. What is to be done is told to `tell`, in order."""
 
-    def __init__(self, limits: EngineLimits, tell: Callable[[Instruction], None]) -> None:
+    def __init__(self, limits: EngineLimits, tell: Callable[[told.Instruction], None]) -> None:
         self._limits, self._tell = limits, tell
         self.slots = Slots(limits)
         self.host = HostTier(limits.n_host_cells if limits.min_prefix else 0, limits.host_block)
         self.disk = DiskTier(limits.host_block)
-        self._moves = Moves(limits.cell_bytes)
-
-    @property
-    def spent_s(self) -> float:
-        """Time of this tick that moving cells took."""
-        return self._moves.spent_s
+        self.moves = Moves(limits.cell_bytes)
 
     def begin_tick(self, now_s: float) -> None:
         """Begin a tick; who waited long enough for the disk goes on without it."""
-        self._moves.begin()
+        self.moves.begin()
         for sequence in self.disk.overdue(now_s):
             sequence.arrived()
 
@@ -86,7 +62,7 @@ class Tiers:
         n_on_host = whole_prefix(min(blocks[-1].end, most), sequence.request.rows) if blocks else 0
         place = self.slots.place(sequence, n_on_host)
         slot_id, n_keep, held = place.slot_id, place.n_keep, self.slots.held(place.slot_id)
-        if place.from_host and not self._moves.affords(n_keep):
+        if place.from_host and not self.moves.affords(n_keep):
             return None
         if place.from_host:
             self.host.use(blocks)  # first, so that what is saved now does not displace them
@@ -96,9 +72,9 @@ class Tiers:
             sequence.earlier = source.tokens[max(n_keep - LONG_MATCH, 0) :]
         if held.n_tokens - n_keep * in_place >= self._limits.host_block:
             self.save(slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(Truncate(slot_id, n_keep if in_place else 0))
+        self._tell(told.Truncate(slot_id, n_keep if in_place else 0))
         if place.donor_id is not None:
-            self._tell(Copy(place.donor_id, slot_id, n_keep))
+            self._tell(told.Copy(place.donor_id, slot_id, n_keep))
         elif place.from_host:
             place = place._replace(n_keep=self._restore(held, blocks, n_keep, sequence.request.rows))
         return place
@@ -109,28 +85,28 @@ class Tiers:
         if held is None:
             return False
         self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(Truncate(held.slot_id, 0))
+        self._tell(told.Truncate(held.slot_id, 0))
         return True
 
     def close_gaps(self, runs_s: Callable[[Seq[int]], float]) -> bool:
         """Have busy sequence ids be neighbours where that pays; say whether any changed."""
-        swaps = self.slots.close_gaps(runs_s, 2 * self._moves.s_per_token)  # out of a slot and back
+        swaps = self.slots.close_gaps(runs_s, 2 * self.moves.s_per_token)  # out of a slot and back
         for slot_id, other_id, n_cells in swaps:
-            self._tell(Swap(slot_id, other_id, n_cells))
+            self._tell(told.Swap(slot_id, other_id, n_cells))
         return bool(swaps)
 
     def save(self, slot_id: int, tokens: array[int], n: int, salt: str | None) -> None:
         """Have what a slot is about to lose kept in host memory, as far as it is worth and there is time."""
-        if n < self._limits.host_block or not self.host.n_cells or not self._moves.affords(n):
+        if n < self._limits.host_block or not self.host.n_cells or not self.moves.affords(n):
             return
         if salt is None:
             return
         new, gone = self.host.insert(tokens, n, salt)
         if gone:
-            self._tell(Forget(tuple(gone)))
+            self._tell(told.Forget(tuple(gone)))
         if new:
-            self._tell(Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new])))
-            self._moves.plan(n)  # the whole slot is read
+            self._tell(told.Save(slot_id, tuple([(block.block_id, block.start, block.end) for block in new])))
+            self.moves.plan(n)  # the whole slot is read
         if self.disk.open:
             self._store(self.host.match(tokens, n, salt))
 
@@ -144,22 +120,22 @@ class Tiers:
         if n_keep:
             self.host.n_hits += 1
             self.host.n_restored += n_keep
-            self._tell(Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
+            self._tell(told.Restore(held.slot_id, tuple([block.block_id for block in kept]), n_keep))
             if self.disk.open:
                 self._store(kept)
-            self._moves.plan(n_keep)
+            self.moves.plan(n_keep)
         return n_keep
 
-    def moved(self, event: Moved) -> None:
+    def moved(self, event: told.Moved) -> None:
         """Take how long moving took, and forget what could not be saved."""
-        self._moves.learn(event.n_tokens, event.seconds)
+        self.moves.learn(event.n_tokens, event.seconds)
         if event.lost and (gone := self.host.drop(event.lost)):
-            self._tell(Forget(tuple(gone)))
+            self._tell(told.Forget(tuple(gone)))
 
-    def unrestored(self, event: Unrestored) -> None:
+    def unrestored(self, event: told.Unrestored) -> None:
         """Note that slots are empty that were to be filled: their prompts are computed."""
         if gone := self.host.drop(event.block_ids):
-            self._tell(Forget(tuple(gone)))
+            self._tell(told.Forget(tuple(gone)))
         for slot_id in event.slot_ids:
             if (sequence := self.slots.by_slot[slot_id]) is not None:
                 self.slots.empty(sequence)
@@ -169,21 +145,21 @@ class Tiers:
 
     # -- slots that are filled and emptied from outside -----------------------------------------------
 
-    def fill(self, event: Filled) -> None:
+    def fill(self, event: told.Filled) -> None:
         """Make room in an idle slot for tokens whose cells come from outside, and book them."""
         held, n = self._take_off(event.slot_id), len(event.tokens)
         if held.n_tokens:
             self.save(held.slot_id, held.tokens, held.n_tokens, held.salt)
-        self._tell(Truncate(event.slot_id, 0))
+        self._tell(told.Truncate(event.slot_id, 0))
         while self.slots.n_short(n) > 0:
             if not self.drop_idle():
                 raise InvariantError(f"no room for {n} tokens from outside")
         self.slots.hold(event.slot_id, event.tokens, event.salt)
 
-    def empty(self, event: Emptied) -> None:
+    def empty(self, event: told.Emptied) -> None:
         """Have an idle slot hold nothing."""
         self._take_off(event.slot_id)
-        self._tell(Truncate(event.slot_id, 0))
+        self._tell(told.Truncate(event.slot_id, 0))
 
     def _take_off(self, slot_id: int) -> Held:
         """Take an idle slot's prefix off the books and return it."""
@@ -209,10 +185,10 @@ class Tiers:
             return
         if end - self.slots.n_held(tokens, salt, most) >= block:
             load_id, wanted = self.disk.load(sequence, names, now_s)
-            self._tell(Load(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
+            self._tell(told.Load(load_id, start + (len(names) - len(wanted)) * block, tuple(wanted)))
             sequence.hold_back()
 
-    def loaded(self, event: Loaded) -> None:
+    def loaded(self, event: told.Loaded) -> None:
         """Keep what came from the disk in host memory; the request goes on when nothing more comes."""
         loading = self.disk.loading(event.load_id)
         if loading is None:
@@ -221,9 +197,9 @@ class Tiers:
         sequence = loading.sequence
         new, gone = self.host.load(sequence.tokens, event.start, end, sequence.salt or "")
         if gone:
-            self._tell(Forget(tuple(gone)))
+            self._tell(told.Forget(tuple(gone)))
         if new:
-            self._tell(Hold(tuple([(block.block_id, block.name) for block in new])))
+            self._tell(told.Hold(tuple([(block.block_id, block.name) for block in new])))
             sequence.cached_from = "disk"  # if it begins there
         self.disk.loaded(loading, sum([block.n_tokens for block in new]), event.missing)
         if event.done:
@@ -231,23 +207,15 @@ class Tiers:
             if loading.waits:
                 sequence.arrived()
 
-    def part(self, event: Parting) -> None:
+    def part(self, event: told.Parting) -> None:
         """Have all that slots hold kept, and so written to disk; what is worth most first."""
         del event
         if self.disk.open:
             for slot_id, tokens, n, salt in self.slots.holdings():
-                self._moves.begin()
+                self.moves.begin()
                 self.save(slot_id, tokens, n, salt)
-
-    def listed(self, event: Listed) -> None:
-        """Take what the disk has."""
-        self.disk.listed(event.names, event.n_bytes)
-
-    def written(self, event: Written) -> None:
-        """Take what was written."""
-        self.disk.written(*event)
 
     def _store(self, blocks: Seq[Block]) -> None:
         """Have blocks written, or noted as needed where they are already."""
         if known := whole(blocks, self._limits.host_block):
-            self._tell(Store(tuple([(block.block_id, block.name) for block in known])))
+            self._tell(told.Store(tuple([(block.block_id, block.name) for block in known])))

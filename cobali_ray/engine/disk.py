@@ -45,13 +45,12 @@ class Disk:
     """One engine's files. `find` opens them: slow, as the model's file may have to be hashed for it."""
 
     def __init__(self, find: Callable[[], BlockFiles], clock: Clock, *, block: int = 64) -> None:
-        """`block`: tokens of one."""
         self._find, self._clock, self._block = find, clock, block
         self._files: BlockFiles | None = None
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._wake: Job = _nothing
-        self._read: Callable[[Job], None] = _at_once
-        self._write: Callable[[Job], None] = _at_once
+        self._wake: Job = lambda: None
+        self._read: Callable[[Job], None] = lambda job: job()
+        self._write: Callable[[Job], None] = self._read
         self._writer: threading.Thread | None = None
         self._opened = False
         self._n_put = self._n_done = 0
@@ -91,7 +90,6 @@ class Disk:
                 yield self._news.get_nowait()
 
     def load(self, one: told.Load) -> None:
-        """Read blocks."""
         self._read(lambda: self._load(one))
 
     def store(self, blocks: Sequence[tuple[bytes, Cells]]) -> None:
@@ -205,11 +203,8 @@ class Disk:
             return self._write_into(files, name, cells, depth)
         except FileNotFoundError:  # somebody has removed the folder
             self._tell(told.Listed(files.open(), files.n_bytes))
-            _log.warning(
-                "disk_cache_made_again",
-                setting="disk_cache_dir",
-                detail="its folder was removed; what was in it is computed again",
-            )
+            why = "its folder was removed; what was in it is computed again"
+            _log.warning("disk_cache_made_again", setting="disk_cache_dir", detail=why)
             return self._write_into(files, name, cells, depth)
 
     def _write_into(self, files: BlockFiles, name: bytes, cells: Cells, depth: int) -> bool | None:
@@ -226,13 +221,9 @@ class Disk:
         known, self.trouble = why == self.trouble, why
         self._paused_until_s = self._clock.now() + _PAUSE_S
         if not known:
-            _log.warning(
-                event,
-                setting="disk_cache_dir",
-                error=str(error),
-                detail=f"nothing is written there for {_PAUSE_S:.0f} s, then it is tried again; "
-                "the trouble in /v1/cache says why",
-            )
+            until = f"nothing is written there for {_PAUSE_S:.0f} s, then it is tried again"
+            detail = f"{until}; the trouble in /v1/cache says why"
+            _log.warning(event, setting="disk_cache_dir", error=str(error), detail=detail)
 
     def _go_on(self) -> None:
         if self.trouble:
@@ -243,12 +234,8 @@ class Disk:
         """Say each kind of trouble once: requests go on without the disk."""
         if event not in self._warned:
             self._warned.add(event)
-            _log.warning(
-                event,
-                setting="disk_cache_dir",
-                error=str(error),
-                detail="this and more of the kind is left out; said once",
-            )
+            why = "this and more of the kind is left out; said once"
+            _log.warning(event, setting="disk_cache_dir", error=str(error), detail=why)
 
 
 def _line(name: str, begin: Job | None = None) -> tuple[Callable[[Job], None], threading.Thread]:
@@ -270,11 +257,3 @@ def _line(name: str, begin: Job | None = None) -> tuple[Callable[[Job], None], t
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return jobs.put, thread
-
-
-def _at_once(job: Job) -> None:
-    job()
-
-
-def _nothing() -> None:
-    """Wake nobody."""

@@ -60,7 +60,6 @@ class Emitter:
             answer.stops.feed(answer.text.feed(b"".join(pieces)))
 
     def close(self, request_id: str) -> None:
-        """Forget an answer: nothing more is sent of it."""
         self._answers.pop(request_id, None)
 
     def emit(

@@ -117,16 +117,13 @@ class Engine:
 
     @property
     def limits(self) -> EngineLimits:
-        """The bounds it keeps."""
         return self.scheduler.limits
 
     @property
     def slots(self) -> Slots:
-        """The books, to look at."""
         return self.scheduler.slots
 
     def now(self) -> float:
-        """Return the time on its clock."""
         return self._clock.now()
 
     def start_disk(self, wake: Callable[[], None]) -> None:
@@ -149,7 +146,6 @@ class Engine:
             self._disk.close()
 
     def close(self) -> None:
-        """Free the backend."""
         self.backend.close()
 
     def submit(self, request: Request, *, ready: bool = True, arrived_s: float | None = None) -> Sequence:
@@ -211,11 +207,9 @@ class Engine:
             self._flush()
 
     def load(self) -> LoadView:
-        """Say how busy it is."""
         return load_of(self.scheduler)
 
     def cache_view(self) -> CacheView:
-        """Return what is held."""
         view, disk = view_of(self.scheduler), self._disk
         if disk is None:
             return view
@@ -233,8 +227,9 @@ class Engine:
             times.planned = self._clock.now()
         if plan is None:
             self._publish()
-            embedded = self.scheduler.counts.texts
-            return self._recorder.record_texts(self.scheduler, begun_s) if embedded.n_tokens else None
+            if not self.scheduler.counts.texts.n_tokens:
+                return None
+            return self._recorder.record_texts(self.scheduler, begun_s, self.backend.n_reused())
         spans = self._batches.spans(plan)
         if self.backend.overlaps:
             times.publish_s = self._publish()
@@ -248,21 +243,16 @@ class Engine:
             times.publish_s = self._publish()
         ended_s = self._clock.now()
         self._tell(told.TickEnded(ended_s))
-        if self.scheduler.unmet_s and not self._told_unmet:
+        if self.scheduler.pacer.unmet_s and not self._told_unmet:
             self._told_unmet = True
             _log.warning(
                 "itl_target_unmet",
                 setting="itl_target_ms",
-                decode_ms=round(1000 * self.scheduler.unmet_s, 1),
+                decode_ms=round(1000 * self.scheduler.pacer.unmet_s, 1),
                 detail="the streams' own tokens take longer; until they do not, gaps are as with auto",
             )
         return self._recorder.record(
-            self.scheduler,
-            times,
-            ended_s=ended_s,
-            plan=plan,
-            spans=spans,
-            n_reused=self.backend.n_reused(),
+            self.scheduler, times, ended_s=ended_s, plan=plan, spans=spans, n_reused=self.backend.n_reused()
         )
 
     def _embed_texts(self, asked: told.Embed) -> float:
@@ -284,7 +274,10 @@ class Engine:
         for one in instructions:
             if isinstance(one, told.Finish):
                 self._out.append((one.reply_to, one.end))
-                self._forget(one.end.request_id)
+                request_id = one.end.request_id
+                self._batches.rows.pop(request_id, None)
+                self.samplers.close(request_id)
+                self._emitter.close(request_id)
             elif isinstance(one, told.Emit):
                 self._emit = (one, logprobs or {})
             elif isinstance(one, told.Compute):
@@ -301,12 +294,6 @@ class Engine:
         self._host.carry_out(instructions)
         if (moved := self._host.moved()) is not None:
             self._tell(moved)
-
-    def _forget(self, request_id: str) -> None:
-        """Let go of what was kept for a request that has ended."""
-        self._batches.rows.pop(request_id, None)
-        self.samplers.close(request_id)
-        self._emitter.close(request_id)
 
     def _forward(self, plan: Plan) -> bool:
         """Hand the plan's tokens over. False: nothing was computed, and the scheduler was told why."""

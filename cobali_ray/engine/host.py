@@ -32,29 +32,44 @@ class HostMemory:
     def carry_out(self, instructions: Sequence[told.Instruction]) -> None:
         """Do those that are about cells, in slots, here and on disk."""
         for one in instructions:
-            if isinstance(one, told.Truncate):
-                self._truncate(one)
-            elif isinstance(one, told.Copy):
-                self._copy(one)
-            elif isinstance(one, told.Swap):
-                self._swap(one)
-            elif isinstance(one, told.Save):
-                self._save(one)
-            elif isinstance(one, told.Restore):
-                self._restore(one)
-            elif isinstance(one, told.Forget):
-                self._forget(one)
-            elif isinstance(one, told.Hold):
-                self._hold(one)
-            elif isinstance(one, told.Store) and self._disk is not None:
-                self._disk.store(self._beginning(one))
-            elif isinstance(one, told.Load) and self._disk is not None:
-                self._disk.load(one)
-            elif isinstance(one, told.Clear):
-                self._clear()
+            match one:
+                case told.Truncate(slot_id, n_keep):
+                    self._empty.pop(slot_id, None)
+                    self._backend.truncate(slot_id, n_keep)
+                case told.Copy(donor_id, slot_id, n_keep):
+                    if donor_id in self._empty:  # it could not be filled itself
+                        self._empty[slot_id] = ()
+                    else:
+                        self._backend.copy(donor_id, slot_id, n_keep)
+                case told.Swap(slot_id, other_id, n_cells):
+                    began_s = self._clock.now()
+                    self._backend.swap(slot_id, other_id)
+                    self._took(2 * n_cells, began_s)
+                case told.Save():
+                    self._save(one)
+                case told.Restore():
+                    self._restore(one)
+                case told.Forget(block_ids):
+                    for block_id in block_ids:
+                        self._cells.pop(block_id, None)  # what could not be saved is not here
+                case told.Hold(blocks):
+                    self._cells.update((block_id, self._read[name]) for block_id, name in blocks)
+                case told.Store(blocks) if self._disk is not None:  # up to the first that could not be saved
+                    known = takewhile(lambda block: block[0] in self._cells, blocks)
+                    self._disk.store([(name, self._cells[block_id]) for block_id, name in known])
+                case told.Load() if self._disk is not None:
+                    self._disk.load(one)
+                case told.Clear():
+                    self._read = {}
+                    self._cells.clear()
+                    self._empty.clear()
+                    self._backend.clear()
+
+    def receive(self, cells: Mapping[bytes, Cells]) -> None:
+        """Take what was read from disk, until the next call."""
+        self._read = cells
 
     def _save(self, one: told.Save) -> None:
-        """Take cells in."""
         began_s = self._clock.now()
         try:
             saved = self._backend.save(one.slot_id, [span[1:] for span in one.blocks])
@@ -66,7 +81,6 @@ class HostMemory:
         self._took(one.blocks[-1][2], began_s)
 
     def _restore(self, one: told.Restore) -> None:
-        """Bring cells back to a slot."""
         began_s = self._clock.now()
         try:
             cells = [self._cells[block_id] for block_id in one.block_ids]
@@ -75,49 +89,6 @@ class HostMemory:
             _log.warning("cells_not_restored", slot_id=one.slot_id, error=repr(error))
             self._empty[one.slot_id] = one.block_ids
         self._took(one.n_keep, began_s)
-
-    def receive(self, cells: Mapping[bytes, Cells]) -> None:
-        """Take what was read from disk, until the next call."""
-        self._read = cells
-
-    def _hold(self, one: told.Hold) -> None:
-        """Keep of it what is wanted."""
-        self._cells.update((block_id, self._read[name]) for block_id, name in one.blocks)
-
-    def _beginning(self, one: told.Store) -> list[tuple[bytes, Cells]]:
-        """Return the cells to be written, up to the first that could not be saved."""
-        known = takewhile(lambda block: block[0] in self._cells, one.blocks)
-        return [(name, self._cells[block_id]) for block_id, name in known]
-
-    def _copy(self, one: told.Copy) -> None:
-        """Copy cells between slots, unless the donor itself could not be filled."""
-        if one.donor_id in self._empty:
-            self._empty[one.slot_id] = ()
-        else:
-            self._backend.copy(one.donor_id, one.slot_id, one.n_keep)
-
-    def _swap(self, one: told.Swap) -> None:
-        """Exchange the sequence ids of two slots."""
-        began_s = self._clock.now()
-        self._backend.swap(one.slot_id, one.other_id)
-        self._took(2 * one.n_cells, began_s)
-
-    def _truncate(self, one: told.Truncate) -> None:
-        """Cut a slot."""
-        self._empty.pop(one.slot_id, None)
-        self._backend.truncate(one.slot_id, one.n_keep)
-
-    def _forget(self, one: told.Forget) -> None:
-        """Free cells."""
-        for block_id in one.block_ids:
-            self._cells.pop(block_id, None)  # what could not be saved is not here
-
-    def _clear(self) -> None:
-        """Forget all cells, here and in the slots."""
-        self._cells.clear()
-        self._read = {}
-        self._empty.clear()
-        self._backend.clear()
 
     def moved(self) -> told.Moved | None:
         """Return what was moved since the last call, if anything."""

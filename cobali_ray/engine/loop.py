@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import methodcaller
 from typing import Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -65,7 +66,7 @@ class Observer(Protocol):
     def on_tick(self, stats: TickStats) -> None: ...
     def on_end(self, end: End) -> None: ...
     def on_refusal(self, reason: str) -> None: ...
-    def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None: ...
+    def on_idle(self, n_cells: int) -> None: ...
 
 
 Build: TypeAlias = Callable[[Sink], tuple[Engine, Observer]]
@@ -99,7 +100,8 @@ class EngineLoop:
         self._draining = False
         self._last_word: CobaliError = DrainingError()
         """What requests end with that are open when it stops."""
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """What killed the loop, if anything did."""
         self._n_failures = 0
         self._entered = Entered()
         self._busy_since_s: float | None = None
@@ -118,8 +120,8 @@ class EngineLoop:
     def wait_open(self) -> None:
         """Block until the engine is built. Raises what its building raised."""
         self._opened.wait()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def submit(self, request: Request | EmbeddingRequest) -> None:
         """Let a request in, or raise RefusedError or BadRequestError at once."""
@@ -153,11 +155,12 @@ class EngineLoop:
             admit_texts(request, occupancy, engine.limits, scheduler.texts.wait_s)
         self._entered.note(request)
         arrived_s = self._clock.now()
-        self._mailbox.put(lambda engine: self._enter_to_embed(engine, request, arrived_s))
 
-    def _enter_to_embed(self, engine: Engine, request: EmbeddingRequest, arrived_s: float) -> None:
-        engine.embed(request, arrived_s)
-        self._watch(lambda observer: observer.on_embed(request))
+        def enter(engine: Engine) -> None:
+            engine.embed(request, arrived_s)
+            self._watch(lambda observer: observer.on_embed(request))
+
+        self._mailbox.put(enter)
 
     def expand(self, request: Request) -> Future[Request]:
         """Find out, in a thread, what a request's images come to; the result may raise BadRequestError.
@@ -165,7 +168,7 @@ class EngineLoop:
         Raises LoadingError without an engine, and DrainingError.
         """
         engine = self._engine
-        if engine is None or self._failure is not None:
+        if engine is None or self.failure is not None:
             raise LoadingError
         try:
             return self._readers.submit(engine.images.expand, request)
@@ -202,7 +205,7 @@ class EngineLoop:
         """Return the engine, if it takes requests."""
         if self._draining:
             raise DrainingError
-        if self._engine is None or self._failure is not None:
+        if self._engine is None or self.failure is not None:
             raise LoadingError
         return self._engine
 
@@ -279,16 +282,11 @@ class EngineLoop:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    @property
-    def failure(self) -> Exception | None:
-        """What killed the loop, if anything did."""
-        return self._failure
-
     def state(self) -> EngineState:
         """Say how the engine is doing; truthful also while a tick hangs."""
         engine = self._engine
-        if engine is None or self._failure is not None:
-            return EngineState(status=EngineStatus.LOADING, detail=str(self._failure or "loading the model"))
+        if engine is None or self.failure is not None:
+            return EngineState(status=EngineStatus.LOADING, detail=str(self.failure or "loading the model"))
         busy_since = self._busy_since_s
         age = 0.0 if busy_since is None else self._clock.now() - busy_since
         status = EngineStatus.READY
@@ -311,7 +309,7 @@ class EngineLoop:
         try:
             engine, observer = self._build(self._publish)
         except Exception as error:
-            self._failure = error
+            self.failure = error
             _complain("engine_failed_to_start")
             self._opened.set()
             return
@@ -319,21 +317,21 @@ class EngineLoop:
         engine.start_disk(lambda: self._mailbox.put(Engine.hear))
         self._opened.set()
         self._compilers.submit("", engine.samplers.grammars.warm)
-        while self._failure is None and self._read_mail(engine):
+        while self.failure is None and self._read_mail(engine):
             self._tick(engine)
         self._end_all(engine)
 
     def _read_mail(self, engine: Engine) -> bool:
         """Act on all mail; block only when there is nothing to tick. False: stop, or the engine failed."""
         mailbox = self._mailbox
-        while self._failure is None:
+        while self.failure is None:
             if engine.has_work:
                 if mailbox.empty():
                     return True
                 mail = mailbox.get()
             else:
                 self._busy_since_s = None
-                self._watch(lambda observer: _saw_idle(observer, engine.slots.n_used_idle()))
+                self._watch(lambda observer: observer.on_idle(engine.slots.n_used_idle()))
                 try:
                     mail = mailbox.get(timeout=engine.patience_s)
                 except queue.Empty:  # a deadline has passed
@@ -361,7 +359,7 @@ class EngineLoop:
             self._n_failures += 1
             self._fail_all(engine, error)
             if self._n_failures >= _MAX_FAILURES:
-                self._failure = error
+                self.failure = error
             return None
 
     def _fail_all(self, engine: Engine, error: Exception) -> None:
@@ -370,7 +368,7 @@ class EngineLoop:
             engine.fail_all(error if isinstance(error, CobaliError) else InternalError(repr(error)))
         except Exception as worse:
             _complain("fail_all_failed")
-            self._failure = worse
+            self.failure = worse
 
     def _watch(self, look: Callable[[Observer], None]) -> None:
         """Let the observer look on; one that fails is dropped, because telemetry never steers."""
@@ -385,13 +383,13 @@ class EngineLoop:
     def _end_all(self, engine: Engine) -> None:
         """End what is open and what still arrives until `stop` was called; then free the model."""
         self._draining = True
-        stopped = self._failure is None
+        stopped = self.failure is None
         if stopped:
             self._guard(engine, Engine.part)
         while True:
             self._busy_since_s = None
             if engine.has_work or engine.scheduler.n_open:
-                self._fail_all(engine, self._failure or self._last_word)
+                self._fail_all(engine, self.failure or self._last_word)
             if stopped and self._mailbox.empty():
                 break
             mail = self._mailbox.get()
@@ -404,13 +402,10 @@ class EngineLoop:
             pool.shutdown(cancel_futures=True)  # they use the projector
         engine.close()
 
-    def _saw_end(self, end: End) -> None:
-        self._watch(lambda observer: observer.on_end(end))
-
     def _publish(self, batch: list[tuple[str, Word]]) -> None:
         for _, event in batch:
             if isinstance(event, End):
-                self._saw_end(event)
+                self._watch(methodcaller("on_end", event))
         self._sink(batch)
 
 
@@ -418,7 +413,3 @@ def _complain(event: str) -> None:
     """Log the exception at hand; a log that cannot be written must not end the tick thread."""
     with suppress(OSError, ValueError):
         _log.exception(event)
-
-
-def _saw_idle(observer: Observer, n_cells_idle: int) -> None:
-    observer.on_idle(n_queued=0, n_cells_used=n_cells_idle, n_cells_idle=n_cells_idle)

@@ -7,9 +7,8 @@ import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -23,7 +22,6 @@ from cobali_ray.core.clock import Clock
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits, PrefillOrder
 from cobali_ray.core.pace import Pacer
-from cobali_ray.core.story import Story
 from cobali_ray.engine.block_files import BlockFiles
 from cobali_ray.engine.calibration import calibration
 from cobali_ray.engine.context import n_ctx_of, refusal_of_cache, require_servable
@@ -52,7 +50,6 @@ class MonotonicClock:
     """The machine's monotonic clock, which every process on it shares."""
 
     def now(self) -> float:
-        """Return seconds since an arbitrary moment."""
         return time.monotonic()
 
 
@@ -73,21 +70,16 @@ def check_machine(settings: EngineSettings) -> None:
     """Check what settings name on this machine: folders, files to write, CPUs. Raises ConfigError."""
     if settings.cache_dir is not None and not _is_folder(settings.cache_dir):
         raise ConfigError("cache_dir", f"{settings.cache_dir} is not a folder")
-    for name, folder in (
-        ("disk_cache_dir", settings.kept.disk_cache_dir),
-        ("slot_save_path", settings.kept.slot_save_path),
-    ):
-        if folder is not None:
+    for name in ("disk_cache_dir", "slot_save_path"):
+        if (folder := getattr(settings.kept, name)) is not None:
             _make_folder(name, folder)
     if settings.log_ticks is not None:
-        try:  # a pipe that nobody reads is no reason to wait
-            os.close(
-                os.open(settings.log_ticks, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
-            )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # nobody may read a pipe yet
+        try:
+            os.close(os.open(settings.log_ticks, flags, 0o600))
         except OSError as error:
-            raise ConfigError(
-                "log_ticks", f"{settings.log_ticks} cannot be written: {error.strerror}"
-            ) from None
+            why = f"{settings.log_ticks} cannot be written: {error.strerror}"
+            raise ConfigError("log_ticks", why) from None
     if settings.processes.cores is not None:
         with ThreadPoolExecutor(1) as pool:  # tried by a thread that is gone afterwards
             pool.submit(pin, settings.processes.cores).result()
@@ -182,21 +174,9 @@ def chat_template(settings: EngineSettings) -> str | None:
         return None
     source = read_text("chat_template", settings.chat_template)
     if unreadable := ChatTemplate(source).unreadable:
-        raise ConfigError(
-            "chat_template", f"{settings.chat_template} is not a valid Jinja template: {unreadable}"
-        )
+        why = f"{settings.chat_template} is not a valid Jinja template: {unreadable}"
+        raise ConfigError("chat_template", why)
     return source
-
-
-class Policy(NamedTuple):
-    """What is no setting, because only experiments have it otherwise than the server."""
-
-    prefill_order: PrefillOrder = "shortest"
-    story: Story | None = None
-    """What notes what the scheduler is told; None: the last events."""
-
-
-SERVERS = Policy()
 
 
 def open_engine(
@@ -205,13 +185,12 @@ def open_engine(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
-    policy: Policy = SERVERS,
 ) -> Engine:
     """Find the model, load it and put an engine on it. Raises ConfigError that names the setting at fault."""
     path = path or model_path(settings)
     backend = open_backend(settings, path)
     try:
-        return engine_on(backend, settings, sink, clock=clock, path=path, policy=policy)
+        return engine_on(backend, settings, sink, clock=clock, path=path)
     except BaseException:  # else its memory would be gone as long as the process lives
         backend.close()
         raise
@@ -224,17 +203,19 @@ def engine_on(
     *,
     clock: Clock | None = None,
     path: Path | None = None,
-    policy: Policy = SERVERS,
+    prefill_order: PrefillOrder = "shortest",
+    pacing: type[Pacer] = Pacer,
 ) -> Engine:
-    """Return a new engine on a loaded model, with what the settings name and this policy.
+    """Return a new engine on a loaded model, with what the settings name.
 
-    `path` is the model's file: nothing is kept on disk of a model whose file is not known.
+    `path` is the model's file: nothing is kept on disk of a model whose file is not known. Only experiments
+    have another `prefill_order`, or other `pacing`.
     """
     if settings.speculation == "auto" and not backend.verifies:
         _log.warning("no_speculation", detail="on a CPU only, and not where results are to be reproducible")
-    limits = replace(limits_of(backend, settings), prefill_order=policy.prefill_order)
+    limits = limits_of(backend, settings, prefill_order)
     clock = clock or MonotonicClock()
-    pacer = Pacer(settings.itl_target_s, backend.grain)
+    pacer = pacing(settings.itl_target_s, backend.grain)
     if path is not None and backend.generates:
         pacer.model.calibrate(calibration(backend, limits, settings, path, _measurements(settings)))
     return Engine(
@@ -246,7 +227,6 @@ def engine_on(
         select=choose_select(settings.selector),
         disk=_disk(backend, settings, limits, clock, path),
         speculation=Speculation() if settings.speculation == "auto" else None,
-        story=policy.story,
     )
 
 
@@ -265,18 +245,14 @@ def _disk(
     if folder is None or (path is None and scripted_tick_s(settings.model) is None):
         return None
     if not limits.n_host_cells:
-        _log.warning(
-            "no_disk_cache",
-            setting="disk_cache_dir",
-            detail="it is filled from host memory, and there is none",
-        )
+        why = "it is filled from host memory, and there is none"
+        _log.warning("no_disk_cache", setting="disk_cache_dir", detail=why)
         return None
 
     def find() -> BlockFiles:
         facts = repr((model_hash(settings, path), backend.cell_kind(), block, limits.cell_bytes))
-        if (
-            projector := projector_path(settings)
-        ) is not None:  # what stands for an image names the file only
+        projector = projector_path(settings)
+        if projector is not None:  # what stands for an image names the file only
             facts += model_digest(projector, _measurements(settings))
         return BlockFiles(
             folder.expanduser(),
@@ -293,7 +269,9 @@ def _measurements(settings: EngineSettings) -> Path:
     return (settings.cache_dir or default_cache_dir()) / "measurements"
 
 
-def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
+def limits_of(
+    backend: Backend, settings: EngineSettings, prefill_order: PrefillOrder = "shortest"
+) -> EngineLimits:
     """Return the scheduler's bounds: what was asked for, as far as the backend has it.
 
     Asked before anything is computed, because the cells of a token are measured.
@@ -306,7 +284,7 @@ def limits_of(backend: Backend, settings: EngineSettings) -> EngineLimits:
         backend.n_ctx_slot if n_ctx == "auto" else n_ctx,
         n_ctx_slot=backend.n_ctx_slot,
         n_cells=backend.n_cells,
-        prefill_order=SERVERS.prefill_order,
+        prefill_order=prefill_order,
         min_prefix=asked.min_prefix if backend.cuts_tails else 0,
         copies=backend.copies,
         shares=backend.shares,

@@ -65,11 +65,9 @@ class Samplers:
         self._backend.expect(slot_id, row)
 
     def in_slots(self, slot_ids: Sequence[int]) -> list[RowSampler]:
-        """Return what draws the rows of these slots."""
         return [row for slot_id in slot_ids if (row := self._in_slot[slot_id]) is not None]
 
     def close(self, request_id: str) -> None:
-        """Forget a request's."""
         self._of.pop(request_id, None)
 
     def require_adapter(self, request: Request) -> None:

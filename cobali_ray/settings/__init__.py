@@ -10,14 +10,6 @@ from cobali_ray.settings.files import read_text
 from cobali_ray.settings.read import NOT_SETTINGS, OF_ALL, read_settings, settings_of_engines
 
 __all__ = [
-    "NOT_SETTINGS",
-    "OF_ALL",
-    "PLACES",
-    "AdapterSettings",
-    "ApiSettings",
-    "EngineSettings",
-    "listed",
-    "read_settings",
-    "read_text",
-    "settings_of_engines",
-]
+    "NOT_SETTINGS", "OF_ALL", "PLACES", "AdapterSettings", "ApiSettings", "EngineSettings", "listed",
+    "read_settings", "read_text", "settings_of_engines",
+]  # fmt: skip

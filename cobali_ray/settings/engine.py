@@ -85,7 +85,6 @@ class AdapterSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        """Take a file alone."""
         return {"file": value} if isinstance(value, str) else value
 
 

@@ -10,7 +10,7 @@ sequence is let go. The collector keeps the last 4,096 of both.
     engine's event loop ▼ actors/ticks.py: JSON bytes, 32 ticks at a time
                         │ one answer of a Serve call, passed on as it is
     ingress             ▼ api/debug.py: /debug/ticks   api/viewers.py: /debug/stream, one poll for all viewers
-    `cobali trace`      ▼ trace/: recording, timeline (pure), Perfetto's protobuf
+    `cobali trace`      ▼ of the laboratory: recording, timeline (pure), Perfetto's protobuf
 
 Spans for OpenTelemetry are made apart (`tracing.py`): the ingress opens one per request that generates and
 puts its name into `Request.trace`; the engine's event loop makes the others when it learns of the end.

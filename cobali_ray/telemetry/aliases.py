@@ -17,30 +17,20 @@ from prometheus_client.metrics_core import Metric
 
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.families import buckets
-from cobali_ray.telemetry.histogram import HistogramView
 from cobali_ray.telemetry.snapshot import Snapshot
 
+_TTFT = bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)
+_ITL = bounds.from_below(bounds.ITL, bounds.VLLM_ITL)
+_REQUEST = bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)
 VLLM_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...] | None]] = {
-    "time_to_first_token_seconds": ("ttft_seconds", bounds.from_below(bounds.TTFT, bounds.VLLM_TTFT)),
-    "inter_token_latency_seconds": ("itl_seconds", bounds.from_below(bounds.ITL, bounds.VLLM_ITL)),
-    "request_time_per_output_token_seconds": (
-        "tpot_seconds",
-        bounds.from_below(bounds.ITL, bounds.VLLM_ITL),
-    ),
-    "e2e_request_latency_seconds": ("e2e_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
-    "request_queue_time_seconds": ("queue_seconds", bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST)),
-    "request_prefill_time_seconds": (
-        "prefill_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
-    "request_decode_time_seconds": (
-        "decode_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
-    "request_inference_time_seconds": (
-        "inference_seconds",
-        bounds.from_below(bounds.REQUEST, bounds.VLLM_REQUEST),
-    ),
+    "time_to_first_token_seconds": ("ttft_seconds", _TTFT),
+    "inter_token_latency_seconds": ("itl_seconds", _ITL),
+    "request_time_per_output_token_seconds": ("tpot_seconds", _ITL),
+    "e2e_request_latency_seconds": ("e2e_seconds", _REQUEST),
+    "request_queue_time_seconds": ("queue_seconds", _REQUEST),
+    "request_prefill_time_seconds": ("prefill_seconds", _REQUEST),
+    "request_decode_time_seconds": ("decode_seconds", _REQUEST),
+    "request_inference_time_seconds": ("inference_seconds", _REQUEST),
     "iteration_tokens_total": ("tick_batch_tokens", bounds.VLLM_TICK_TOKENS),
     "request_prompt_tokens": ("request_prompt_tokens", None),
     "request_generation_tokens": ("request_output_tokens", None),
@@ -66,18 +56,12 @@ FINISHED_REASONS = {
 ADMISSION_REASONS = ("queue_full_requests", "queue_full_tokens", "draining", "loading")
 
 
-def shown(view: HistogramView, theirs: tuple[float, ...] | None) -> HistogramView:
-    """Return the histogram in the bounds of the alias; None keeps ours."""
-    return view if theirs is None else view.resampled(theirs)
-
-
 def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the `vllm:*` families."""
-    who, labels, levels = (snapshot.model_name,), ("model_name",), snapshot.levels
+    who, labels, last = (snapshot.model_name,), ("model_name",), snapshot.last
     for name, value in (
-        ("num_requests_running", levels.n_running),
-        ("num_requests_waiting", levels.n_queued),
-        ("kv_cache_usage_perc", levels.kv_usage),
+        ("num_requests_running", last.n_running),
+        ("num_requests_waiting", last.n_queued),
+        ("kv_cache_usage_perc", last.kv_usage),
     ):
         gauge = GaugeMetricFamily(f"vllm:{name}", f"Alias: {name}.", labels=labels)
         gauge.add_metric(who, value)
@@ -87,7 +71,7 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         "Alias: waiting requests; all wait for capacity.",
         labels=(*labels, "reason"),
     )
-    waiting.add_metric((*who, "capacity"), levels.n_queued)
+    waiting.add_metric((*who, "capacity"), last.n_queued)
     waiting.add_metric((*who, "deferred"), 0)
     yield waiting
     for name, ours in VLLM_COUNTERS.items():
@@ -107,7 +91,8 @@ def vllm_families(snapshot: Snapshot) -> Iterator[Metric]:
         rejected.add_metric((*who, reason), snapshot.refusals[reason])
     yield rejected
     for name, (ours, theirs) in VLLM_HISTOGRAMS.items():
-        view = shown(snapshot.histogram(ours), theirs)
+        view = snapshot.histogram(ours)
+        view = view if theirs is None else view.resampled(theirs)
         family = HistogramMetricFamily(f"vllm:{name}", f"Alias of cobali_{ours}.", labels=labels)
         family.add_metric(who, buckets(view), view.sum)
         yield family

@@ -118,38 +118,34 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _gauges(snapshot: Snapshot) -> Iterator[Metric]:
-    levels = snapshot.levels
+    last, limits = snapshot.last, snapshot.limits
     text = "What serves, and on which machine; the value is 1."
     info = GaugeMetricFamily("cobali_info", text, labels=("model", "version", "node"))
     info.add_metric((snapshot.model_name, __version__, snapshot.node), 1)
     yield info
-    states = {"idle": levels.n_idle, "prefilling": levels.n_prefilling, "generating": levels.n_generating}
+    states = {"idle": last.n_idle, "prefilling": last.n_prefilling, "generating": last.n_generating}
     yield gauge("cobali_slots", "Slots by what they do.", "state", states)
-    cells = {
-        "used": levels.n_cells_busy,
-        "idle_prefix": levels.n_cells_idle,
-        "free": levels.n_cells - levels.n_cells_used,
-    }
-    yield gauge(
-        "cobali_kv_cells", "KV cells held by requests, kept for prefix reuse, and empty.", "state", cells
-    )
-    n_host, n_free = levels.n_host_cells, snapshot.n_host_cells - levels.n_host_cells
-    host = {"used": n_host * snapshot.cell_bytes, "free": n_free * snapshot.cell_bytes}
+    n_used, n_kept = last.n_cells_used, last.n_cells_idle
+    cells = {"used": n_used - n_kept, "idle_prefix": n_kept, "free": last.n_cells - n_used}
+    text = "KV cells held by requests, kept for prefix reuse, and empty."
+    yield gauge("cobali_kv_cells", text, "state", cells)
+    n_host, n_free = last.n_host_cells, limits.n_host_cells - last.n_host_cells
+    host = {"used": n_host * limits.cell_bytes, "free": n_free * limits.cell_bytes}
     yield gauge("cobali_host_cache_bytes", "Host memory for prefixes, held and not.", "state", host)
-    disk = {"used": levels.n_disk_bytes, "free": max(snapshot.disk_bytes - levels.n_disk_bytes, 0)}
+    disk = {"used": last.n_disk_bytes, "free": max(snapshot.disk_bytes - last.n_disk_bytes, 0)}
     yield gauge("cobali_disk_cache_bytes", "Files of prefixes on disk, there and not.", "state", disk)
     for name, text, value in (
-        ("queue_requests", "Requests waiting for a slot.", levels.n_queued),
-        ("queue_tokens", "Prompt tokens of the waiting requests.", levels.n_queued_tokens),
-        ("embedding_queue_texts", "Texts waiting to be embedded.", levels.n_texts_queued),
-        ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", levels.kv_usage),
-        ("batch_tokens", "Tokens of the last tick, 0 when idle.", levels.n_batch_tokens),
-        ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", levels.predicted_s),
-        ("itl_target_seconds", "ITL target of the latest tick that had one, 0 when idle.", levels.target_s),
-        ("token_budget", "Most tokens of one tick.", snapshot.token_budget),
-        ("slot_context_tokens", "Most tokens of prompt and answer together.", snapshot.n_ctx_slot),
-        ("queue_limit_requests", "Requests that may wait before 429.", snapshot.max_queue),
-        ("queue_limit_tokens", "Prompt tokens that may wait before 429.", snapshot.max_queue_tokens),
+        ("queue_requests", "Requests waiting for a slot.", last.n_queued),
+        ("queue_tokens", "Prompt tokens of the waiting requests.", last.n_queued_tokens),
+        ("embedding_queue_texts", "Texts waiting to be embedded.", last.n_texts_queued),
+        ("kv_usage_ratio", "Share of KV cells held by requests, 0 to 1.", last.kv_usage),
+        ("batch_tokens", "Tokens of the last tick, 0 when idle.", last.n_tokens),
+        ("tick_predicted_seconds", "What the tick-time model expected of the last tick.", last.predicted_s),
+        ("itl_target_seconds", "ITL target of the latest tick that had one, 0 when idle.", last.target_s),
+        ("token_budget", "Most tokens of one tick.", limits.token_budget),
+        ("slot_context_tokens", "Most tokens of prompt and answer together.", limits.n_ctx_slot),
+        ("queue_limit_requests", "Requests that may wait before 429.", limits.max_queue),
+        ("queue_limit_tokens", "Prompt tokens that may wait before 429.", limits.max_queue_tokens),
         ("start_time_seconds", "Unix time at which the engine opened.", snapshot.opened_at_s),
     ):
         yield GaugeMetricFamily(f"cobali_{name}", text, value)

@@ -33,7 +33,10 @@ def readable(event: Event, width: int) -> Text | None:
     if name == "start_step":
         return Text(f"  {event['step']:<{STEP_WIDTH}}{event['seconds']:6.1f} s")
     words = _SENTENCES.get(str(name), _facts)(event)
-    return None if words is None else _note(event, words)
+    if words is None:
+        return None
+    colour = COLOURS.get(str(event.get("level")), "")
+    return Text.assemble((_time(event), "dim"), GAP, (_plain(words), colour))
 
 
 def request_line(event: Event, width: int) -> Text:
@@ -112,13 +115,7 @@ def _joined(fields: list[tuple[str, str]]) -> Text:
     return line
 
 
-def _note(event: Event, words: str) -> Text:
-    colour = COLOURS.get(str(event.get("level")), "")
-    return Text.assemble((_time(event), "dim"), GAP, (_plain(words), colour))
-
-
 def _time(event: Event) -> str:
-    """Return the time of day here."""
     try:
         return datetime.fromisoformat(str(event["timestamp"])).astimezone().strftime("%H:%M:%S")
     except (KeyError, ValueError):
@@ -148,9 +145,6 @@ def _facts(event: Event) -> str | None:
     return f"{about}{what}{f': {facts}' if facts else ''}"
 
 
-def _silent(_: Event) -> None: ...
-
-
 def _away(event: Event) -> str:
     if event.get("status") == "stalled":
         return f"{_engine(event)} does not answer; its requests wait."
@@ -170,10 +164,6 @@ def _failed(event: Event) -> str:
     return f"A request failed: {cause[-1] if cause else 'unknown'} (its traceback is in the log)"
 
 
-def _changed(event: Event) -> str:
-    return f"The settings were read again; changed: {', '.join(event['changed']) or 'nothing'}."
-
-
 def _draining(event: Event) -> str:
     n = event.get("n_requests")
     if not n:
@@ -190,15 +180,17 @@ _SENTENCES: Mapping[str, Callable[[Event], str | None]] = MappingProxyType(
             f"{_engine(e)} was silent for {e['silent_s']:.0f} s and is being replaced."
         ),
         "engine_open": lambda e: f"{_engine(e)} has loaded {e['model']}.",
-        "engine_gone": _silent,  # said of each of its requests; engine_away says it once
-        "engine_not_there": _silent,  # a start, or engine_away
+        "engine_gone": lambda _: None,  # said of each of its requests; engine_away says it once
+        "engine_not_there": lambda _: None,  # a start, or engine_away
         "let_go": lambda e: f"{_engine(e)} unloaded its model after {e['idle_s']:.0f} s without a request.",
         "made_room": lambda e: f"{_engine(e)} was unloaded to make room for {e['wanted']}.",
         "grew": lambda e: f"{_engine(e)} was loaded, because requests had to wait.",
         "request_failed": _failed,
         "ignored_fields": lambda e: f"A request has fields that the server ignores: {e['fields']}",
         "api_keys_reloaded": lambda e: f"The API keys were read again; there are {e['n_keys']}.",
-        "settings_read": _changed,
+        "settings_read": lambda e: (
+            f"The settings were read again; changed: {', '.join(e['changed']) or 'nothing'}."
+        ),
         "settings_kept": lambda e: f"The settings stay as they were: {e['error']}",
         "node_died": _died,
         "notice": lambda e: str(e["detail"]),
@@ -206,6 +198,6 @@ _SENTENCES: Mapping[str, Callable[[Event], str | None]] = MappingProxyType(
         "draining": _draining,
         "drain_skipped": lambda _: "Not waiting for them.",
         "stopped": lambda e: f"Stopped in {e['seconds']:.1f} s.",
-        "start_failed": _silent,  # the command says it
+        "start_failed": lambda _: None,  # the command says it
     }
 )

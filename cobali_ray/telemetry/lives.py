@@ -37,7 +37,6 @@ class Lives:
         self._n_ended = 0
 
     def enter(self, sequence: Sequence) -> None:
-        """Remember an open request."""
         self._open[sequence.request_id] = sequence
         if not sequence.request.said:  # else its first token came elsewhere
             self._silent.setdefault(_line(sequence), {})[sequence.request_id] = sequence

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, TextIO, cast
+from types import MappingProxyType
+from typing import Any, Final, TextIO, cast
 
 import numpy as np
 import orjson
@@ -44,10 +44,10 @@ def configure_logging(
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _Saying(about),
+            lambda _logger, _method, line: {**about, **line},  # whichever thread writes it
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(_readable(out) if _wants_readable(json, out) else _json_lines()),
+            *(_json_lines() if json or (json is None and not out.isatty()) else _readable(out)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Lossy(out))),
@@ -70,22 +70,6 @@ class _Lossy:
             self._stream.flush()
 
 
-class _Saying:
-    """Adds facts to every line of this process, whichever thread writes it."""
-
-    def __init__(self, facts: Mapping[str, str]) -> None:
-        self._facts = dict(facts)
-
-    def __call__(
-        self, _logger: Any, _method: str, line: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        return {**self._facts, **line}
-
-
-def _wants_readable(json: bool | None, out: TextIO) -> bool:
-    return out.isatty() if json is None else not json
-
-
 def _readable(out: TextIO) -> list[structlog.typing.Processor]:
     plain = structlog.dev.plain_traceback  # the default one prints locals
     return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
@@ -103,10 +87,6 @@ def _dumps(value: Any, default: Callable[[Any], Any] | None = None, **_: Any) ->
     return orjson.dumps(value, default=default or repr, option=OPTIONS).decode()
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class TickLog:
     """Append one JSON line per tick to a file: `timestamp` (ISO, UTC), `engine_id`, all numbers of TickStats.
 
@@ -115,7 +95,11 @@ class TickLog:
     """
 
     def __init__(
-        self, path: str | Path, engine_id: str = ONLY_ENGINE, *, utc_now: Callable[[], datetime] = _utc_now
+        self,
+        path: str | Path,
+        engine_id: str = ONLY_ENGINE,
+        *,
+        utc_now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._engine_id, self._utc_now = engine_id, utc_now
         self.path = Path(path)
@@ -128,16 +112,7 @@ class TickLog:
         self._file.write(orjson.dumps(record, default=_plain, option=OPTIONS | orjson.OPT_APPEND_NEWLINE))
 
     def close(self) -> None:
-        """Close the file; again is fine."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _plain(value: Any) -> Any:

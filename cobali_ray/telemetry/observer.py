@@ -18,13 +18,8 @@ class Telemetry:
 
     def __init__(self, collector: Collector, tick_log: TickLog | None) -> None:
         self.collector, self._tick_log = collector, tick_log
-        self.on_submit, self.on_embed, self.on_end, self.on_refusal, self.on_idle = (
-            collector.on_submit,
-            collector.on_embed,
-            collector.on_end,
-            collector.on_refusal,
-            collector.on_idle,
-        )
+        self.on_submit, self.on_embed, self.on_end = collector.on_submit, collector.on_embed, collector.on_end
+        self.on_refusal, self.on_idle = collector.on_refusal, collector.on_idle
 
     def on_tick(self, stats: TickStats) -> None:
         """Count the tick, and write its line if asked to."""
@@ -34,18 +29,11 @@ class Telemetry:
         try:
             self._tick_log.write(stats)
         except (OSError, ValueError) as error:
-            self._stop_log(self._tick_log, error)
-
-    def _stop_log(self, tick_log: TickLog, error: Exception) -> None:
-        """Give up the log alone: whoever raises to the tick thread is not asked again, metrics and all."""
-        self._tick_log = None
-        with suppress(OSError, ValueError):  # a disk that is full for one log may be so for the other
-            _log.error(
-                "tick_log_stopped",
-                setting="log_ticks",
-                file=str(tick_log.path),
-                error=str(error),
-                detail="no tick is written until the model is loaded anew; name a file on another disk",
-            )
-        with suppress(OSError):
-            tick_log.close()
+            # Only the log is given up: whoever raises to the tick thread is not asked again, metrics and all.
+            tick_log, self._tick_log = self._tick_log, None
+            facts = {"setting": "log_ticks", "file": str(tick_log.path), "error": str(error)}
+            what = "no tick is written until the model is loaded anew; name a file on another disk"
+            with suppress(OSError, ValueError):  # a disk that is full for one log may be so for the other
+                _log.error("tick_log_stopped", **facts, detail=what)
+            with suppress(OSError):
+                tick_log.close()

@@ -22,7 +22,6 @@ class Presence(NamedTuple):
 
 
 def presence_families(presence: Presence) -> Iterator[Metric]:
-    """Yield the families of a Presence."""
     yield GaugeMetricFamily("cobali_engine_up", "Whether the engine answers: 1 or 0.", int(presence.up))
     text = "Since the engine was there last, 0 while it is."
     yield GaugeMetricFamily("cobali_engine_down_seconds", text, presence.down_s)

@@ -82,7 +82,7 @@ class Tracing:
     def _begin(self, method: str, route: str, headers: Mapping[str, str]) -> RequestSpan:
         span = self._tracer.start_span(
             f"{method} {route}",
-            context=_W3C.extract(_only(headers)),
+            context=_W3C.extract({n: headers[n] for n in ("traceparent", "tracestate") if n in headers}),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": method, "http.route": route},
         )
@@ -208,10 +208,6 @@ def _blame(span: Span, end: End) -> None:
     if end.error is not None:
         span.set_attribute("error.type", type(end.error).__name__)
         span.set_status(StatusCode.ERROR, outcome_of(end))
-
-
-def _only(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
 
 
 def _ns(seconds: float) -> int:

@@ -40,7 +40,6 @@ def usage_of(process: psutil.Process, part: str) -> Usage:
 
 
 def usage_families(processes: Sequence[Usage]) -> Iterator[Metric]:
-    """Yield the families of these processes."""
     memory = GaugeMetricFamily("cobali_process_memory_bytes", "Resident memory of a process.", labels=_LABELS)
     text = "Time of a process on all CPUs."
     cpu = CounterMetricFamily("cobali_process_cpu_seconds", text, labels=_LABELS)

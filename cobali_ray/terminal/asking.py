@@ -57,11 +57,9 @@ class Asker:
         self._http = httpx2.Client(base_url=address, headers=headers, timeout=TIMEOUT, transport=transport)
 
     def close(self) -> None:
-        """End the connections."""
         self._http.close()
 
     def is_ready(self) -> bool:
-        """Say whether the server takes requests."""
         try:
             return self._http.get("/ready", timeout=5.0).status_code == httpx2.codes.OK
         except httpx2.TransportError:
@@ -82,7 +80,6 @@ class Asker:
         return writers
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask, and return the whole answer."""
         with self._explained():
             answer = self._http.post(path, json=body)
             self._require_good(answer)
@@ -155,7 +152,6 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _message(body: Any) -> str:
-    """Return what an error says; OpenAI's shape."""
     error = body.get("error") if isinstance(body, dict) else None
     said = error.get("message") if isinstance(error, dict) else error
     return " ".join(said.split()) if isinstance(said, str) else ""

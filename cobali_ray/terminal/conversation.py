@@ -23,12 +23,10 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def body(self) -> dict[str, Any]:
-        """Return the request for the next answer."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return self.settings | {"model": self.model, "messages": [*system, *self.messages]}
 
     def ask(self, text: str) -> None:
-        """Add what the user says."""
         self.messages.append({"role": "user", "content": text})
 
     def take(self, text: str) -> None:

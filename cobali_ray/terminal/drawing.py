@@ -59,7 +59,6 @@ class Block:
         self._inner = inner
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        """Return its lines."""
         found = console.render_lines(self._inner, options.update(height=None), pad=False)
         while found and _is_empty(found[0]):
             del found[0]
@@ -68,7 +67,6 @@ class Block:
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it."""
         for line in self.lines(console, options):
             yield from line
             yield Segment.line()
@@ -85,7 +83,6 @@ class Tail(Block):
     """
 
     def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        """Return as many as there is room for."""
         return [*super().lines(console, options)[-max(1, console.height - _MOST_LINES_BELOW) :], []]
 
 
@@ -116,12 +113,10 @@ class Drawing:
             self._print(rest)
 
     def think(self, text: str) -> None:
-        """Show more reasoning."""
         self._reasoning += harmless(text)
         self._show(Tail(Text(self._reasoning.strip(), style="dim italic")))
 
     def say(self, text: str) -> None:
-        """Show more of the answer."""
         self._end_reasoning()
         blocks, self._open = split_blocks(self._open + harmless(text))
         if blocks:

@@ -149,3 +149,20 @@ async def test_a_verdict_is_known_to_whose_it_is():
     assert judges.known("bob", case) is None
     await judges.judge("bob", [case])
     assert judges.known("bob", case) == judges.known("alice", case)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "const": {"a": 1}}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(CHAT, ASK | {"json_schema": {"const": "chat"}}, id="chat"),
+        pytest.param(CHAT, ASK | {"tools": [TOOL]}, id="tools"),
+        pytest.param("/v1/completions", {"prompt": "hi", "json_schema": {"const": "text"}}, id="completion"),
+        pytest.param("/apply-template", ASK | {"json_schema": {"const": "prompt"}}, id="prompt"),
+    ],
+)
+async def test_a_prompt_that_waits_for_a_verdict_is_tokenised_once(post, client, path, body):
+    assert (await post(path, body)).status == 200
+    assert sum("hi" in text for text, *_ in client.tokenized) == 1

@@ -72,6 +72,7 @@ async def test_a_request_loads_the_model_that_it_asks_for(app, engines, get):
     assert (wire.status, wire.json["choices"][0]["message"]["content"]) == (200, "a")
     assert [await status_of(app, name) for name in "ab"] == ["loaded", "unloaded"]
     assert [engines[name].loads for name in "ab"] == [["load"], []]
+    assert len(engines["a"].tokenized) == 1
 
 
 async def test_others_wait_for_one_loading_and_more_than_the_queue_holds_are_refused(app, engines, fleet):

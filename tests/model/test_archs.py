@@ -80,7 +80,7 @@ class Served:
         self.sink = Recorder()
         self.engine = open_engine(settings, self.sink, clock=FakeClock(step_s=0.001), path=path)
         self.sequences, self.ticks, self.calls = {}, [], Counter()
-        self.engine.scheduler._pacer.model.runs_s = len  # a second each: every gap is closed
+        self.engine.scheduler.pacer.model.runs_s = len  # a second each: every gap is closed
         for name in ("copy", "swap"):
             self.count(name, getattr(self.engine.backend, name))
 

@@ -91,7 +91,7 @@ class Run:
             block_bytes = limits.host_block * limits.cell_bytes
             disk = Disk(lambda: BlockFiles(folder, kind, block_bytes=block_bytes, most_bytes=1 << 30), clock)
         engine = Engine(backend, limits, clock, self.recorder, disk=disk)
-        engine.scheduler._pacer.model.runs_s = lambda rows: asked.get("pass_s", 0.0) * len(rows)
+        engine.scheduler.pacer.model.runs_s = lambda rows: asked.get("pass_s", 0.0) * len(rows)
         waiting, n_rounds = list(requests), 0
         while waiting or engine.has_work:
             while waiting and n_rounds >= arrive_every * len(self.sequences):

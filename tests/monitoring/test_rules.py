@@ -10,6 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from cobali_ray.core.limits import EngineLimits
 from cobali_ray.settings import PLACES
 from cobali_ray.telemetry.collector import Collector
 from cobali_ray.telemetry.exposition import render
@@ -65,7 +66,9 @@ def test_the_test_file_has_series_for_every_alert():
 
 
 def test_the_rules_ask_for_what_is_exported_or_recorded():
-    collector = Collector(model_name="m", n_slots=1, n_cells=9, token_budget=9, n_ctx_slot=9, now=float)
+    collector = Collector(
+        EngineLimits(n_slots=1, n_cells=9, token_budget=9, n_ctx_slot=9), model_name="m", now=float
+    )
     text = render(collector.snapshot(), Presence(engine_id="0", up=True, down_s=0.0, n_restarts=0))
     families = text_string_to_metric_families(text)
     exported = {sample.name for family in families for sample in family.samples}

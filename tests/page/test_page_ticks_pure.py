@@ -2,8 +2,8 @@
 
 import pytest
 
-from cobali_ray.trace.recording import Recording
-from cobali_ray.trace.timeline import timeline_of
+from cobali_workloads.trace.recording import Recording
+from cobali_workloads.trace.timeline import timeline_of
 
 pytest.importorskip("playwright")
 

@@ -33,17 +33,13 @@ def prompts(draw):
 
 bounds = st.builds(
     lambda chunk, extra, order: EngineLimits(
-        n_slots=12,
-        n_ctx_slot=200,
-        n_cells=2400,
-        token_budget=12 + extra,
-        prefill_chunk=chunk,
+        n_slots=12, n_ctx_slot=200, n_cells=2400, token_budget=12 + extra, prefill_chunk=chunk,
         prefill_order=order,
     ),
     st.integers(1, 40),
     st.integers(0, 60),
     st.sampled_from(["fcfs", "packed", "shortest"]),
-)
+)  # fmt: skip
 
 
 @given(prompts(), bounds, st.integers(0, 70))

@@ -1,6 +1,7 @@
 """What holds for every dispatcher, whatever engines and clients do and in whatever order (stateful)."""
 
 import math
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -71,8 +72,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         n_stay=st.integers(0, 2),
         max_waiting=st.sampled_from([1, 128]),
         there=st.sampled_from(["abc", "abc", "bc", ""]),
+        asks=st.lists(st.booleans(), max_size=3),
     )
-    def open(self, n_stay, max_waiting, there):
+    def open(self, n_stay, max_waiting, there, asks):
         wanted = {"max_waiting": max_waiting, "stall_timeout_s": STALL_S, "scale_up_wait_s": 0.01}
         self.dispatcher = Dispatcher(
             [
@@ -86,9 +88,12 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.process = dict.fromkeys(ENGINES, 1)
         self.killed, self.loads, self.unloads, self.surveys = set(), [], [], 0
         self.tickets, self.n_tickets, self.wakes = set(), 0, []
+        self.given, self.charged, self.charges = Counter(), Counter(), {}
         for engine_id in there:
             self.do(Described(engine_id))
             self.attend(engine_id, anew=False, loaded=True, file="one", up_s=100.0)
+        for begun in asks:
+            self.ask("big", None, "alice", begun=begun)
 
     def do(self, event):
         for one in self.dispatcher.handle(event, self.now_s):
@@ -144,9 +149,23 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert list(request.said) == self.told[client_id], "it goes on behind what was told"
         if request.timeout_s is not None:
             assert 0 < request.timeout_s <= self.asked[client_id].request.timeout_s
+        self.charge(engine_id, client_id, request)
         self.calls[request.request_id] = [engine_id, client_id, len(request.said), False]
         assert request.attempt <= MOST_MOVES
         assert self.deaths.get(client_id, 0) <= MOST_DEATHS, "what kills engines does not go round for ever"
+
+    def charge(self, engine_id, client_id, request):
+        """Have an engine charge the tenant with what others gave it."""
+        self.settle(client_id)
+        if request.tenant and ENGINES[engine_id] == "big":
+            self.charged[engine_id] += request.served_elsewhere
+            self.charges[client_id] = [engine_id, request.served_elsewhere, False]
+
+    def settle(self, client_id):
+        """Take that back if the engine did not take the request."""
+        engine_id, n_tokens, taken = self.charges.pop(client_id, ("", 0.0, True))
+        if not taken:
+            self.charged[engine_id] -= n_tokens
 
     def calls_of(self, client_id):
         return [call for call in self.calls.values() if call[1] == client_id and not call[3]]
@@ -157,14 +176,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         model=st.sampled_from(["big", "big", "small"]),
         timeout_s=st.sampled_from([None, None, 5.0, 100.0]),
         tenant=st.sampled_from(["", "alice"]),
+        begun=st.booleans(),
     )
-    def ask(self, model, timeout_s, tenant):
+    def ask(self, model, timeout_s, tenant, begun):
         request_id = f"r{len(self.asked)}"
         request = Request(
             request_id=request_id, prompt=(1,) * 70, max_tokens=10_000, timeout_s=timeout_s, tenant=tenant
         )
         self.asked[request_id], self.told[request_id] = Asked(request, model), []
         self.do(self.asked[request_id])
+        if begun and request_id in self.calls:
+            self.say_of(request_id, "delta")
 
     @precondition(lambda self: getattr(self, "asked", None))
     @rule(data=st.data())
@@ -172,6 +194,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.asked)))
         if request_id not in self.over:
             self.left.add(request_id)
+            if request_id in self.charges:
+                self.charges[request_id][2] = True  # the engine may have charged it
         self.do(Left(request_id))
         assert not self.calls_of(request_id), "it is cancelled"
 
@@ -227,7 +251,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         data=st.data(), what=st.sampled_from(["computing", "delta", "delta", "delta", "end", "odd", "full"])
     )
     def say(self, data, what):
-        request_id = data.draw(st.sampled_from(sorted(self.calls)))
+        self.say_of(data.draw(st.sampled_from(sorted(self.calls))), what)
+
+    def say_of(self, request_id, what):
         call = self.calls[request_id]
         n = call[2]
         stats = RequestStats(70, 0, n, 0.1, 0.1, 0.2, 0.1, 0.3)
@@ -242,7 +268,20 @@ class DispatcherMachine(RuleBasedStateMachine):
                 error = DeadlineExceededError(1.0)
             event = End(request_id, None if error else "stop", error, stats)
             call[3] = True
+        self.gave(request_id, event)
         self.do(Told([event], "here"))
+
+    def gave(self, request_id, event):
+        """Note what an engine gave to a tenant, and that it took the request."""
+        one = self.dispatcher._sent.get(request_id)
+        if one is None or one.stage is Stage.VERDICT or one.request_id not in self.charges:
+            return
+        if isinstance(event, Delta):
+            self.given[one.engine.engine_id] += 70 + 2 * len(event.tokens)
+        if not isinstance(event, Computing) and not isinstance(
+            getattr(event, "error", None), RequestCancelledError
+        ):
+            self.charges[one.request_id][2] = True
 
     @precondition(lambda self: getattr(self, "calls", None))
     @rule(data=st.data(), error=st.sampled_from(RETURNS))
@@ -345,6 +384,18 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert set(self.dispatcher._open) == open_ids
             for call in self.calls.values():
                 assert call[1] in self.asked
+
+    @invariant()
+    def each_token_counts_once_elsewhere(self):
+        if hasattr(self, "dispatcher"):
+            for client_id in list(self.charges):
+                one = self.dispatcher._open.get(client_id)
+                if one is None or one.engine is None:
+                    self.settle(client_id)
+            told = self.dispatcher.models["big"].elsewhere._told
+            for engine_id, other in ("ab", "ba"):
+                assert told[engine_id, "alice"] == self.charged[engine_id], "what was not taken is told again"
+                assert 0 <= self.charged[engine_id] <= self.given[other]
 
     def teardown(self):
         """Engines come back, answer and load what is asked; then everything ends."""

@@ -84,7 +84,6 @@ class Crowd:
             self.done[text] = [*self.done.get(text, ()), *piece.tokens]
 
     def before(self, pieces):
-        """Return the texts that were begun before this pass."""
         now = {(piece.request.request_id, piece.text_id) for piece in pieces if not piece.start}
         return [text for text in self.done if text not in now]
 

@@ -45,16 +45,11 @@ prompts = st.builds(
     st.text(st.characters(min_codepoint=97, max_codepoint=122), min_size=1, max_size=12),
 )
 sampling = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 0.0, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 5]),
-    seed=st.integers(0, 3),
-    presence_penalty=st.sampled_from([0.0, 1.0]),
-    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
-    ignore_eos=st.booleans(),
-    min_tokens=st.sampled_from([0, 0, 5]),
-    n_logprobs=st.sampled_from([None, None, 1]),
-)
+    SamplingParams, temperature=st.sampled_from([0.0, 0.0, 1.0, 2.0]), top_k=st.sampled_from([0, 5]),
+    seed=st.integers(0, 3), presence_penalty=st.sampled_from([0.0, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]), ignore_eos=st.booleans(),
+    min_tokens=st.sampled_from([0, 0, 5]), n_logprobs=st.sampled_from([None, None, 1]),
+)  # fmt: skip
 NUMBER = check("p", "regex", "[0-9]{2,4}[a-z]{3}").grammar
 grammars = st.sampled_from([None, None, None, None, NUMBER, NUMBER._replace(triggers=tuple("aeiou<({[ "))])
 budgets = st.none() | st.builds(
@@ -92,7 +87,6 @@ def lone_answer(request, end_probability):
 
 
 def told(events, request_id):
-    """Return all that a client is told of an answer."""
     (end,) = events.ends(request_id)
     logprobs = [p for e in events.events[request_id] if isinstance(e, Delta) for p in e.logprobs]
     return events.text(request_id), end.finish_reason, end.stats.n_output, logprobs, prompt_told(events, end)
@@ -309,24 +303,9 @@ class EngineMachine(RuleBasedStateMachine):
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(  # the production defaults come first or twice
-        self,
-        n_slots,
-        cells,
-        chunk,
-        order,
-        target_s,
-        grain,
-        min_prefix,
-        n_host_cells,
-        overlaps,
-        disk,
-        end_probability,
-        copies,
-        dense,
-        cut_s,
-        dice,
-        n_scored_rows,
-    ):
+        self, n_slots, cells, chunk, order, target_s, grain, min_prefix, n_host_cells, overlaps, disk,
+        end_probability, copies, dense, cut_s, dice, n_scored_rows,
+    ):  # fmt: skip
         n_cells = min(cells, n_slots * N_CTX)
         budget = max(chunk, n_slots) + (16 if dice else 0)
         self.backend = Copying(
@@ -342,21 +321,11 @@ class EngineMachine(RuleBasedStateMachine):
             adapters=ADAPTERS,
         )
         self.limits = EngineLimits(
-            n_slots=n_slots,
-            n_ctx_slot=N_CTX,
-            n_cells=n_cells,
-            token_budget=budget,
-            prefill_chunk=chunk,
-            prefill_order=order,
-            min_prefix=min_prefix,
-            n_host_cells=n_host_cells,
-            host_block=4,
-            copies=self.backend.copies,
-            shares=self.backend.shares,
-            dense=dense,
-            grain=grain,
+            n_slots=n_slots, n_ctx_slot=N_CTX, n_cells=n_cells, token_budget=budget, prefill_chunk=chunk,
+            prefill_order=order, min_prefix=min_prefix, n_host_cells=n_host_cells, host_block=4,
+            copies=self.backend.copies, shares=self.backend.shares, dense=dense, grain=grain,
             n_scored_rows=n_scored_rows,
-        )
+        )  # fmt: skip
         self.end_probability = end_probability
         self.clock, self.events = FakeClock(step_s=0.0005), Recorder()
         self.jobs, self.shelf = [], Shelf()
@@ -397,19 +366,10 @@ class EngineMachine(RuleBasedStateMachine):
     ):
         request_id = f"r{len(self.requests)}"
         self.requests[request_id] = request = Request(
-            request_id=request_id,
-            prompt=tuple(prompt),
-            max_tokens=max_tokens,
-            sampling=sampling,
-            stop=stop,
-            timeout_s=timeout_s,
-            grammar=grammar,
-            reasoning_budget=budget,
-            reply_to=request_id,
-            cache_salt=salt,
-            n_prompt_logprobs=n_top,
-            adapter=adapter,
-        )
+            request_id=request_id, prompt=tuple(prompt), max_tokens=max_tokens, sampling=sampling, stop=stop,
+            timeout_s=timeout_s, grammar=grammar, reasoning_budget=budget, reply_to=request_id,
+            cache_salt=salt, n_prompt_logprobs=n_top, adapter=adapter,
+        )  # fmt: skip
         self.lone[request_id], tokens = lone_answer(request, self.end_probability)
         if self.speculation is not None:
             self.speculation.answers[request_id] = tokens

@@ -54,7 +54,6 @@ def run(requests, n_ticks, *, n_slots, n_cells, **limits):
 
 @cache
 def alone(request):
-    """Return what a request says on a server of its own."""
     ((text,), _) = run([request], [0], n_slots=1, n_cells=96, min_prefix=0)
     return text
 

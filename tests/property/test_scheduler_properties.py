@@ -42,7 +42,6 @@ from cobali_ray.core.pace import Pacer
 from cobali_ray.core.queue import MOST_PARKED
 from cobali_ray.core.request import Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.story import Story, replay
 from cobali_ray.core.ticktime import Shape
 from cobali_ray.errors import CacheFullError, InternalError, QueueFullError, SlotFaultError
 
@@ -93,23 +92,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_scored_rows=st.sampled_from([256, 2, 5]),
     )
     def open(
-        self,
-        n_slots,
-        share,
-        chunk,
-        order,
-        target_s,
-        min_prefix,
-        n_host_cells,
-        copies,
-        dense,
-        cut_s,
-        grain,
-        mixed,
-        max_queue,
-        drafts,
-        n_scored_rows,
-    ):
+        self, n_slots, share, chunk, order, target_s, min_prefix, n_host_cells, copies, dense, cut_s, grain,
+        mixed, max_queue, drafts, n_scored_rows,
+    ):  # fmt: skip
         self.drafts = drafts
         self.mixed = mixed  # several tenants and classes, or one of each
         self.limits = EngineLimits(
@@ -135,7 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seq_ids = list(range(n_slots))
         self.host, self.empty, self.moves_fail, self.moves_failed = {}, {}, False, False
         self.plan = self.emit = None
-        self.requests, self.sequences, self.ended, self.told = {}, {}, {}, []
+        self.requests, self.sequences, self.ended, self.events, self.told = {}, {}, {}, [], []
         self.all_failed = False
 
     def new_scheduler(self):
@@ -145,13 +130,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.cut_s is not None:
             pacer.model.runs_s = lambda rows: self.cut_s * len(rows)
         return Twice(
-            self.limits, end_tokens=frozenset({END}), pacer=pacer, check_every=1, story=Story(None),
+            self.limits, end_tokens=frozenset({END}), pacer=pacer, check_every=1,
             speculation=Drafting() if self.drafts else None,
         )  # fmt: skip
 
     def do(self, event):
         self.now_s += 0.01
         out = self.scheduler.handle(event)
+        self.events.append(event)
         self.told.append(repr(out))
         n_moved, lost = 0, []
         for one in out:
@@ -268,18 +254,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         n_top=st.sampled_from([None, None, 0, 1]),
     )
     def submit(
-        self,
-        n_prompt,
-        kind,
-        max_tokens,
-        timeout_s,
-        ready,
-        salt,
-        adapter,
-        tenant,
-        priority,
-        n_said,
-        n_top,
+        self, n_prompt, kind, max_tokens, timeout_s, ready, salt, adapter, tenant, priority, n_said, n_top
     ):
         request_id = f"r{len(self.requests)}"
         prompt = tuple(10 + i if i < 6 else 100 * kind + i for i in range(n_prompt))
@@ -457,8 +432,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.counts.left.n_tokens_of.total() == self.scheduler.counts.left.n_tokens
         self.check_charges()
         assert self.scheduler.slots.n_idle == self.limits.n_slots
-        answers = replay(self.scheduler.story.events, self.new_scheduler())
-        assert [repr(out) for out in answers] == self.told, "stories repeat"
+        again = self.new_scheduler()
+        assert [repr(again.handle(event)) for event in self.events] == self.told, "stories repeat"
 
     def check_charges(self):
         """One tenant is never lifted: its counter is what was computed for it, prompts once, output twice."""

@@ -72,7 +72,6 @@ class OnEngine:
         return self.events.text(request_id), end
 
     def ask(self, script, **kwargs):
-        """Answer one request alone: its text and its end."""
         self.submit("r", script, **kwargs)
         self.run()
         return self.answer("r")
@@ -97,6 +96,5 @@ class Setup(OnEngine):
 
 
 def allowed(matcher):
-    """Return the tokens that a matcher lets come next."""
     bits = np.unpackbits(matcher.mask(), count=N_VOCAB, bitorder="little")
     return bits.nonzero()[0].tolist()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from cobali_ray.core.events import End, RequestStats
+from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.stats import TickStats
 from cobali_ray.errors import DeadlineExceededError, InternalError, RequestCancelledError
 from cobali_ray.telemetry.collector import Collector
@@ -18,21 +19,14 @@ N_CELLS = 1000
 
 
 def make_collector(**changes: Any) -> Collector:
-    return Collector(
-        **{
-            "model_name": "tiny",
-            "node": "10.0.0.1",
-            "n_slots": N_SLOTS,
-            "n_cells": N_CELLS,
-            "token_budget": 64,
-            "n_ctx_slot": 125,
-            "max_queue": 16,
-            "max_queue_tokens": 2000,
-            "opened_at_s": 1.7e9,
-            "now": lambda: 10.0,
-            **changes,
-        }
-    )
+    bounds = {
+        "n_slots": N_SLOTS, "n_cells": N_CELLS, "token_budget": 64, "n_ctx_slot": 125,
+        "max_queue": 16, "max_queue_tokens": 2000,
+    }  # fmt: skip
+    names = {field.name for field in fields(EngineLimits)}
+    bounds |= {name: changes.pop(name) for name in list(changes) if name in names}
+    facts = {"model_name": "tiny", "node": "10.0.0.1", "opened_at_s": 1.7e9, "now": lambda: 10.0}
+    return Collector(EngineLimits(**bounds), **facts | changes)
 
 
 def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:
@@ -68,16 +62,9 @@ def make_tick(tick_id: int = 0, **changes: Any) -> TickStats:
 
 
 LIFE = RequestStats(
-    n_prompt=40,
-    n_cached=10,
-    n_output=5,
-    queue_s=0.004,
-    prefill_s=0.03,
-    ttft_s=0.034,
-    decode_s=0.08,
-    e2e_s=0.115,
-    intake_s=0.02,
-)
+    n_prompt=40, n_cached=10, n_output=5, queue_s=0.004, prefill_s=0.03, ttft_s=0.034, decode_s=0.08,
+    e2e_s=0.115, intake_s=0.02,
+)  # fmt: skip
 IN_QUEUE = RequestStats(
     n_prompt=90, n_cached=0, n_output=0, queue_s=None, prefill_s=None, ttft_s=None, decode_s=None, e2e_s=1.5
 )
@@ -103,7 +90,6 @@ def fed_collector() -> Collector:
 
 
 def exposition() -> str:
-    """Return what an ingress shows of that collector."""
     snapshot = replace(fed_collector().snapshot(), usage=Usage("engine", 11, 3 << 20, 1.5))
     presence = Presence(engine_id="0", up=True, down_s=0.0, n_restarts=2)
     others = [Usage("ingress", 12, 2 << 20, 0.5), Usage("front_end", 13, 1 << 20, 0.25)]

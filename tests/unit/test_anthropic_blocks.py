@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from cobali_ray.api.answer import Times
 from cobali_ray.api.anthropic.answer import MessageAnswer, MessageFrames, input_of
-from cobali_ray.api.faults import fault_of
 from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.api.turn import Speech
 from cobali_ray.chat.format import GENERIC, Format
 from cobali_ray.core.events import Delta, End, RequestStats
 from cobali_ray.core.request import Request
-from cobali_ray.errors import EngineDiedError
 
 FORM = Format(calls=GENERIC, reasoning_start="<think>", reasoning_end="</think>", padded=True)
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("get_weather", "now"))
@@ -54,7 +52,6 @@ def call(speech=True):
 
 
 def batches_of(text, cuts, end):
-    """Cut a text into deltas, and these into batches."""
     places = sorted({min(cut, len(text)) for cut, _ in cuts})
     pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
     stats = end.stats._replace(n_output=0)
@@ -146,13 +143,6 @@ def content(text, reason="stop"):
     ]
 
 
-def test_what_blocks_an_answer_has():
-    city = {"city": "Łódź", "n": [1, 2.5]}
-    assert content(ANSWERS[4]) == [("text", "One moment."), ("tool_use", city), ("tool_use", {})]
-    assert content(ANSWERS[3]) == [("thinking", "Let me see."), ("tool_use", city)]
-    assert content(ANSWERS[6], "length") == [("thinking", "Let me see."), ("tool_use", {})]
-
-
 @pytest.mark.parametrize(
     ("text", "whole"),
     [
@@ -216,14 +206,3 @@ def test_digits_of_arguments_are_kept_as_they_were_written():
 @pytest.mark.parametrize("text", ["", "[", '{"a": tru', '{"n": 123456789012345678901234567890, "', "[1]x"])
 def test_no_arguments_are_an_error(text):
     assert orjson.dumps(input_of(text)).startswith(b"{")
-
-
-def test_a_failure_is_an_event_of_its_own_and_the_last():
-    one = call()
-    writer = StreamWriter(one, MessageFrames(one), Tally(one))
-    wire = writer.write([Delta("0", "Hel", (1,))], 0.5)
-    wire += writer.write([End("0", None, EngineDiedError(), ended().stats)], 0.6)
-    wire += MessageFrames(one).failure(fault_of(EngineDiedError()))
-    *_, last, error = events_of(wire)
-    assert last["type"] == "content_block_delta"
-    assert error["type"] == "error"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cobali_ray import errors
-from cobali_ray.api.faults import fault_of, http_fault, is_our_fault, retry_after
+from cobali_ray.api.faults import fault_of, is_our_fault, retry_after
 from cobali_ray.api.fields import (
     NEUTRAL_FIELDS,
     NEUTRAL_MESSAGE_FIELDS,
@@ -41,7 +41,6 @@ from cobali_ray.errors import (
     WrongKeyError,
     dotted,
 )
-from cobali_ray.settings import read_settings
 
 ROWS = [
     (BadRequestError("no"), 400, "invalid_request_error", None, "invalid_request"),
@@ -124,16 +123,6 @@ def test_retry_after_is_whole_seconds_rounded_up(seconds, header):
     assert retry_after(seconds) == header
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(404, "unknown_path"), (405, "method_not_allowed"), (418, None)]
-)
-def test_the_routers_own_errors(status, code):
-    fault = http_fault(status, method="PUT", path="/x", headers={"allow": "GET"})
-    assert (fault.status, fault.code, fault.headers) == (status, code, {"allow": "GET"})
-    assert "PUT" in fault.message
-    assert "/x" in fault.message
-
-
 @pytest.mark.parametrize("name", sorted(REFUSED_FIELDS))
 def test_a_refused_field_passes_only_when_it_asks_for_nothing(name):
     for nothing in (None, *REFUSED_FIELDS[name]):
@@ -156,17 +145,3 @@ def test_the_header_is_short_whatever_a_client_invents():
     assert value.isascii()
     assert len(value) < 4000
     assert value.endswith("and-1968-more")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("max_body_bytes", 0),
-        ("default_max_tokens", 0),
-        ("default_timeout_s", 0.0),
-        ("api_keys", ("",)),
-    ],
-)
-def test_settings_that_cannot_work_are_named(field, value):
-    with pytest.raises(ConfigError, match=field):
-        read_settings({field: value})

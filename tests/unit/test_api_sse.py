@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.api.answer import timings, usage
-from cobali_ray.api.faults import fault_of
 from cobali_ray.api.logprobs import ChatLogprobs, CompletionLogprobs, WholeLogprobs, chat_logprob_items
 from cobali_ray.api.pace import Pace
 from cobali_ray.api.sse import ChatFrames, CompletionFrames
@@ -17,7 +16,7 @@ from cobali_ray.api.tally import StreamWriter, Tally
 from cobali_ray.api.translate import Call
 from cobali_ray.core.events import Delta, End, RequestStats, TokenLogprob
 from cobali_ray.core.request import Request
-from cobali_ray.errors import DrainingError, EngineDiedError, InvariantError
+from cobali_ray.errors import InvariantError
 
 
 def call(n=1, n_prompts=1, **changes):
@@ -68,13 +67,9 @@ def writer(one, frames=ChatFrames):
 def test_one_chunk(frames, kind, choice, include_usage):
     (chunk,) = parse(frames(call(include_usage=include_usage)).text(0, 'a\n"b\u2028é😀', ()))
     expected = {
-        "id": "c",
-        "object": kind,
-        "created": 7,
-        "model": 'quo"ted',
-        "system_fingerprint": "fp_1",
+        "id": "c", "object": kind, "created": 7, "model": 'quo"ted', "system_fingerprint": "fp_1",
         "choices": [{"index": 0, "logprobs": None, "finish_reason": None} | choice],
-    }
+    }  # fmt: skip
     assert chunk == expected | ({"usage": None} if include_usage else {})
 
 
@@ -125,24 +120,11 @@ def test_an_echo_opens_each_choice():
     ]
 
 
-def test_a_failed_choice_closes_nothing():
-    stream = writer(call())
-    wire = stream.write([Delta("0", "x", (1,)), End("0", None, EngineDiedError(), numbers())], 1.0)
-    assert b"[DONE]" not in wire
-    assert all(event["choices"][0]["finish_reason"] is None for event in parse(wire))
-
-
 def test_nothing_may_follow_an_end():
     tally = Tally(call())
     list(tally.sort([end()], 1.0))
     with pytest.raises(InvariantError):
         list(tally.sort([Delta("0", "late", (1,))], 1.0))
-
-
-def test_a_failure_is_an_event_and_the_end():
-    wire = ChatFrames(call()).failure(fault_of(DrainingError()))
-    assert parse(wire)[0]["error"]["code"] == "draining"
-    assert wire.endswith(b"data: [DONE]\n\n")
 
 
 def test_usage_counts_a_prompt_once():
@@ -168,17 +150,9 @@ def test_timings_are_of_the_slowest_choice_then_of_each():
     list(tally.sort([Delta("1", "d", (1,)), Delta("2", "e", (1,)), end("2", n_output=1)], 1.75))
     list(tally.sort([Delta("1", "f", (1,)), end("1", e2e_s=3.0, n_output=11)], 2.0))
     slowest = {
-        "intake_s": None,
-        "queue_s": 0.1,
-        "prefill_s": 0.2,
-        "ttft_s": 1.0,
-        "decode_s": 0.5,
-        "e2e_s": 2.25,
-        "tokens_per_second": 20.0,
-        "itl_p50_s": 0.25,
-        "itl_p99_s": 0.75,
-        "itl_max_s": 0.75,
-    }
+        "intake_s": None, "queue_s": 0.1, "prefill_s": 0.2, "ttft_s": 1.0, "decode_s": 0.5, "e2e_s": 2.25,
+        "tokens_per_second": 20.0, "itl_p50_s": 0.25, "itl_p99_s": 0.75, "itl_max_s": 0.75,
+    }  # fmt: skip
     told = timings(tally.stats(), tally.times(2.25))
     choices = told.pop("choices")
     assert told == slowest

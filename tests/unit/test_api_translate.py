@@ -3,15 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cobali_ray.api.body import parse
-from cobali_ray.api.schema import ChatBody, CompletionBody
-from cobali_ray.api.translate import Origin, chat_call, completion_call, fingerprint, prompts_of
+from cobali_ray.api.schema import CompletionBody
+from cobali_ray.api.translate import Origin, completion_call, fingerprint
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.stats import ModelCard
-from cobali_ray.errors import BadRequestError, InvalidParameterError, PromptTooLongError
+from cobali_ray.errors import InvalidParameterError, PromptTooLongError
 from cobali_ray.settings import ApiSettings
 
 CARD = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=1)
@@ -61,14 +58,6 @@ def test_a_prompt_that_fills_a_slot_is_refused(n_prompt, fields):
     assert caught.value.max_tokens == fields.get("max_tokens", 1), "what was asked for"
 
 
-def test_choices_are_prompt_major_and_seeds_count_per_prompt():
-    call = completion([(1,), (2,)], n=2, seed=5)
-    assert [r.prompt for r in call.requests] == [(1,), (1,), (2,), (2,)]
-    assert [r.sampling.seed for r in call.requests] == [5, 6, 5, 6]
-    assert [r.request_id for r in call.requests] == ["c-0", "c-1", "c-2", "c-3"]
-    assert call.n_prompt == 2
-
-
 def test_without_a_seed_none_is_made_up():
     assert [r.sampling.seed for r in completion(n=2).requests] == [None, None]
 
@@ -95,53 +84,9 @@ def test_values_out_of_range(fields, param):
     assert len(str(caught.value)) < 200
 
 
-def test_chat_and_completion_ask_for_logprobs_differently():
-    chat = ChatBody.model_validate({"messages": [{"role": "user", "content": ""}], "logprobs": True})
-    assert chat_call(chat, (1,), origin()).requests[0].sampling.n_logprobs == 0
-    call = completion(logprobs=4)
-    assert (call.requests[0].sampling.n_logprobs, call.with_logprobs) == (4, True)
-    assert completion().with_logprobs is False
-
-
 def test_the_fingerprint_follows_the_model():
     newer = ModelCard(model_id="fake", n_vocab=100, n_ctx_slot=32, created_s=2)
     assert fingerprint(CARD) == fingerprint(CARD) != fingerprint(newer)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "expected"),
-    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
-)
-def test_four_shapes_of_prompt(prompt, expected):
-    assert prompts_of(CompletionBody.model_validate({"prompt": prompt})) == expected
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 70000) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-fields = st.dictionaries(st.sampled_from(sorted(CompletionBody.model_fields)), json_values, max_size=4)
-
-
-@given(fields)
-def test_no_body_gets_through_except_as_a_call_or_a_refusal(body):
-    try:
-        parsed = CompletionBody.model_validate({"prompt": "x"} | body)
-    except ValueError:
-        return
-    try:
-        call = completion_call(parsed, [(1,)], [""], origin())
-    except BadRequestError as error:
-        assert error.param  # noqa: PT017 both outcomes are right
-    else:
-        assert len(call.requests) == call.n
-
-
-@given(st.binary(max_size=60))
-def test_no_bytes_crash_the_parser(raw):
-    with pytest.raises(BadRequestError):
-        parse(ChatBody, raw)
 
 
 @pytest.mark.parametrize(

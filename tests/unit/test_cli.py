@@ -80,31 +80,13 @@ def test_ctrl_c_while_python_imports_ends_a_command_without_a_word(tmp_path, imp
         ("models pull hf://x", "is not hf://owner/repo/file.gguf"),
         ("models show builtin:nobody", "there is no built-in model 'nobody'; there are tiny, "),
         ("models make hf://owner/repo/m.gguf", "model: 'builtin:hf://owner/repo/m.gguf' is not builtin:NAME"),
-        (
-            "serve --port {port} --set cores=0-999999999",
-            "cores: must be a list such as 0-3,8, of",
-        ),
-        (
-            "serve --port {port} --set gpus=0-999999999",
-            "gpus: must be a list such as 0-3,8, of",
-        ),
+        ("serve --port {port} --set cores=0-999999999", "cores: must be a list such as 0-3,8, of"),
+        ("serve --port {port} --set gpus=0-999999999", "gpus: must be a list such as 0-3,8, of"),
         ("serve --port {port} --set log_ticks=/", "log_ticks: / cannot be written: Is a directory"),
-        (
-            "serve --port {port} --set n_gpu_layers=1.0e+30",
-            "n_gpu_layers: Unable to parse input string",
-        ),
-        (
-            "serve --port {port} --set api_keys_file=/dev/zero",
-            "api_keys_file: /dev/zero is not a regular",
-        ),
-        (
-            "serve --port {port} --set n_threads=2147483648",
-            "n_threads: Input should be less than or",
-        ),
-        (
-            "serve --port {port} --set disk_cache_dir=/etc/passwd",
-            "disk_cache_dir: /etc/passwd is not a",
-        ),
+        ("serve --port {port} --set n_gpu_layers=1.0e+30", "n_gpu_layers: Unable to parse input string"),
+        ("serve --port {port} --set api_keys_file=/dev/zero", "api_keys_file: /dev/zero is not a regular"),
+        ("serve --port {port} --set n_threads=2147483648", "n_threads: Input should be less than or"),
+        ("serve --port {port} --set disk_cache_dir=/etc/passwd", "disk_cache_dir: /etc/passwd is not a"),
         ("serve --config /dev/zero", "config: /dev/zero is not a regular file"),
         ("serve --config deep.yaml", "config: deep.yaml is nested too deeply"),
         ("serve --config port.yaml", "port: must be a number, got 'many'"),

@@ -10,9 +10,6 @@ import threading
 import numpy as np
 import pytest
 from answers import OnEngine, allowed
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from cobali_ray.backend import grammar as grammar_module
 from cobali_ray.backend.grammar import MAX_CHARS, Grammars, check
@@ -72,63 +69,6 @@ class Setup(OnEngine):
 
 # -- validity -------------------------------------------------------------------------------------------
 
-WORDS = ("name", "age", "a b", 'q"uote', "é", "tags", "ok")
-
-
-def schemas():
-    """Schemas like those that people send: objects, lists, choices, bounds, patterns."""
-    plain = st.sampled_from(
-        [
-            {"type": "string", "maxLength": 8},
-            {"type": "string", "pattern": "^[a-f]{2,4}$"},
-            {"type": "string", "enum": ["red", "green", "bl\nue"]},
-            {"type": "string", "format": "ipv4"},
-            {"type": "integer", "minimum": -3, "maximum": 250},
-            {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-            {"type": "boolean"},
-            {"type": "null"},
-            {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
-            {"const": {"k": [1, "two"]}},
-        ]
-    )
-
-    def wider(inner):
-        lists = st.builds(
-            lambda items, low, n: {"type": "array", "items": items, "minItems": low, "maxItems": low + n},
-            inner, st.integers(0, 2), st.integers(0, 2),
-        )  # fmt: skip
-        objects = st.dictionaries(st.sampled_from(WORDS), inner, min_size=1, max_size=4).flatmap(
-            lambda properties: st.sets(st.sampled_from(sorted(properties))).map(
-                lambda required: {
-                    "type": "object",
-                    "properties": properties,
-                    "required": sorted(required),
-                    "additionalProperties": False,
-                }
-            )
-        )
-        return lists | objects | st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner)
-
-    return st.recursive(plain, wider, max_leaves=6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(schemas(), st.integers(0, 2**32), st.sampled_from([HOT, GREEDY, SamplingParams(top_k=5, top_p=0.9)]))
-def test_random_logits_give_valid_json(schema, seed, params):
-    s = Setup(seed=seed % 97)
-    asked = grammar("json_schema", schema, strict=True, compact=True)
-    for i in range(3):
-        s.submit(f"r{i}", asked, prompt=bytes([i, 1]), sampling=params, max_tokens=400)
-    s.run()
-    for i in range(3):
-        text, end = s.answer(f"r{i}")
-        assert end.error is None
-        if end.finish_reason == "stop":
-            Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
-                json.loads(text)
-            )
-
-
 SPELT = [
     pytest.param({"properties": {"a": {"type": "integer"}}}, r'{"\u0061":', id="letter"),
     pytest.param({"properties": {"a\n": {"type": "integer"}}}, r'{"a\u000a":', id="control"),
@@ -181,13 +121,6 @@ def test_other_grammars_hold(kind, text, pattern):
     assert any(end.finish_reason == "stop" for _, end in finished)
 
 
-def test_an_answer_without_room_says_length():
-    s = Setup()
-    s.submit("r", grammar("json_schema", {"type": "array", "minItems": 50}), max_tokens=5)
-    s.run()
-    assert s.answer("r")[1].finish_reason == "length"
-
-
 # -- the draw -------------------------------------------------------------------------------------------
 
 
@@ -238,17 +171,6 @@ def test_what_is_allowed_is_drawn_as_without_a_grammar():
     printable[0, 32:127] = np.random.default_rng(0).normal(size=95)
     drawn = [[sample_rows(printable.copy(), [one]).tokens[0] for _ in range(40)] for one in (free, bound)]
     assert drawn[0] == drawn[1]
-
-
-def test_neighbours_do_not_change_a_constrained_row():
-    asked, rng = grammar("json_schema", {"type": "object"}), np.random.default_rng(1)
-    matrix = rng.normal(0, 3, (6, N_VOCAB)).astype(np.float32)
-
-    def drawn(picks):
-        rows = [row(SamplingParams(seed=i), asked=asked) for i in picks]
-        return sample_rows(matrix[picks].copy(), rows).tokens
-
-    assert drawn(list(range(6))) == [drawn([i])[0] for i in range(6)]
 
 
 def test_logprobs_are_the_models_own():
@@ -325,14 +247,6 @@ def test_every_end_token_is_an_end():
     assert not matcher.allows(256)
     matcher.take(ord("a"))
     assert [matcher.allows(token) for token in (256, 257, 258)] == [True, True, False]
-
-
-def test_a_stop_string_ends_an_unfinished_answer():
-    s = Setup()
-    s.submit("r", grammar("regex", '"[a-z]{3}","[a-z]{3}"'), stop=(",",))
-    s.run()
-    text, end = s.answer("r")
-    assert (len(text), end.finish_reason) == (5, "stop")
 
 
 def test_a_preempted_sequence_goes_on_where_it_was():
@@ -612,17 +526,6 @@ def test_compiling_gives_way_to_the_ticks(loop, monkeypatch):
     assert loop.end("bound").error is None
     (tick,) = (thread for thread in threading.enumerate() if thread.name == "tick")
     assert found[0] > os.getpriority(os.PRIO_PROCESS, tick.native_id)
-
-
-def test_a_cancelled_request_needs_no_grammar_any_more(loop):
-    loop.submit("bound", grammar("choice", ["yes"]))
-    assert loop.gated.begun.wait(WAIT_S)
-    loop.loop.cancel("bound")
-    assert loop.end("bound").error is not None
-    loop.gated.may_go.set()
-    loop.submit("free")
-    assert loop.end("free").finish_reason == "length"
-    assert loop.loop.failure is None
 
 
 def test_a_grammar_that_comes_too_late_is_left_alone():

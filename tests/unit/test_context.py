@@ -23,52 +23,30 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("settings", "known", "expected"),
     [
-        pytest.param(
-            {}, {"n_trained": 32_768, "cell_bytes": 12_288, "free_bytes": 64 * GB}, 32_768, id="trained"
-        ),
-        pytest.param(
-            {}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB}, 20_224, id="memory"
-        ),
-        pytest.param(
-            {"n_slots": 4},
-            {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
-            81_152,
-            id="fewer",
-        ),
-        pytest.param(
-            {"n_slots": 1},
-            {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
-            131_072,
-            id="one-at-a-time",
-        ),
+        pytest.param({}, {"n_trained": 32_768, "cell_bytes": 12_288, "free_bytes": 64 * GB}, 32_768,
+            id="trained"),
+        pytest.param({}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB}, 20_224,
+            id="memory"),
+        pytest.param({"n_slots": 4}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
+            81_152, id="fewer"),
+        pytest.param({"n_slots": 1}, {"n_trained": 131_072, "cell_bytes": 12_288, "free_bytes": 8 * GB},
+            131_072, id="one-at-a-time"),
         pytest.param({}, {"n_trained": 1000, "cell_bytes": 1, "free_bytes": GB}, 1000, id="odd-training"),
-        pytest.param(
-            {}, {"n_trained": 8192, "cell_bytes": 12_288, "free_bytes": 1}, 256, id="hardly-any-memory"
-        ),
+        pytest.param({}, {"n_trained": 8192, "cell_bytes": 12_288, "free_bytes": 1}, 256,
+            id="hardly-any-memory"),
         pytest.param({}, {"n_trained": 8192, "cell_bytes": None, "free_bytes": GB}, 4096, id="unknown-cells"),
-        pytest.param(
-            {}, {"n_trained": 8192, "cell_bytes": 100, "free_bytes": None}, 4096, id="unknown-memory"
-        ),
-        pytest.param(
-            {}, {"n_trained": 2048, "cell_bytes": None, "free_bytes": None}, 2048, id="short-training"
-        ),
-        pytest.param(
-            {}, {"n_trained": None, "cell_bytes": 100, "free_bytes": GB}, 4096, id="unknown-training"
-        ),
-        pytest.param(
-            {"kv_cells": 20_000},
-            {"n_trained": 131_072, "cell_bytes": None, "free_bytes": 1},
-            20_000,
-            id="kv-cells",
-        ),
-        pytest.param(
-            {"n_slots": 256},
-            {"n_trained": 2**30, "cell_bytes": 1, "free_bytes": 2**62},
-            8_388_607,
-            id="positions",
-        ),
+        pytest.param({}, {"n_trained": 8192, "cell_bytes": 100, "free_bytes": None}, 4096,
+            id="unknown-memory"),
+        pytest.param({}, {"n_trained": 2048, "cell_bytes": None, "free_bytes": None}, 2048,
+            id="short-training"),
+        pytest.param({}, {"n_trained": None, "cell_bytes": 100, "free_bytes": GB}, 4096,
+            id="unknown-training"),
+        pytest.param({"kv_cells": 20_000}, {"n_trained": 131_072, "cell_bytes": None, "free_bytes": 1},
+            20_000, id="kv-cells"),
+        pytest.param({"n_slots": 256}, {"n_trained": 2**30, "cell_bytes": 1, "free_bytes": 2**62}, 8_388_607,
+            id="positions"),
     ],
-)
+)  # fmt: skip
 def test_the_largest_context(settings, known, expected):
     assert largest_context(read_settings({"n_ctx": "auto"} | settings), **known) == expected
 

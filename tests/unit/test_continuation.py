@@ -4,6 +4,7 @@ import pytest
 
 from cobali_ray.backend.grammar import check
 from cobali_ray.backend.scripted import ScriptedBackend
+from cobali_ray.core.adapters import Adapter
 from cobali_ray.core.events import Computing, Delta, End
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Grammar, ReasoningBudget, Request, SamplingParams
@@ -14,14 +15,23 @@ N = 40
 GREEDY = SamplingParams(temperature=0)
 
 
-def run(request, *, overlaps=False):
-    """Return the events of one request on an engine of its own."""
-    recorder = Recorder()
+def engine_on(backend=None, *, chunk=64):
+    backend, recorder = backend or ScriptedBackend(n_slots=1, n_ctx_slot=256), Recorder()
     limits = EngineLimits(
-        n_slots=2, n_ctx_slot=256, n_cells=512, token_budget=32, prefill_chunk=32, min_prefix=8
+        n_slots=backend.n_slots, n_ctx_slot=256, n_cells=256 * backend.n_slots, token_budget=chunk,
+        prefill_chunk=chunk, min_prefix=4,
+    )  # fmt: skip
+    return Engine(backend, limits, FakeClock(), recorder), recorder
+
+
+def run(request, *, overlaps=False):
+    adapters = (Adapter("one", "1", "one.gguf", 1.0),)
+    engine, recorder = engine_on(
+        ScriptedBackend(
+            n_slots=2, n_ctx_slot=256, overlaps=overlaps, end_probability=0.01, adapters=adapters
+        ),
+        chunk=32,
     )
-    backend = ScriptedBackend(n_slots=2, n_ctx_slot=256, overlaps=overlaps, end_probability=0.01)
-    engine = Engine(backend, limits, FakeClock(), recorder)
     engine.submit(request)
     while engine.has_work:
         engine.tick()
@@ -46,6 +56,7 @@ WARM = SamplingParams(temperature=0.9, top_p=0.95, seed=11)
 CASES = {
     "greedy": request(),
     "drawn": request(sampling=WARM),
+    "under an adapter": request(sampling=WARM, adapter="1"),
     "drawn from whole rows": request(sampling=SamplingParams(temperature=1.2, seed=3)),
     "penalised": request(
         sampling=SamplingParams(temperature=0.7, seed=5, frequency_penalty=1.5, repetition_penalty=1.3)
@@ -115,11 +126,7 @@ def test_text_that_was_held_back_comes_once(overlaps):
 
 def test_what_was_said_is_computed_as_a_prompt():
     said = tuple(token for delta in told(run(request()))[:20] for token in delta.tokens)
-    recorder, backend = Recorder(), ScriptedBackend(n_slots=2, n_ctx_slot=256)
-    limits = EngineLimits(
-        n_slots=2, n_ctx_slot=256, n_cells=512, token_budget=64, prefill_chunk=64, min_prefix=8
-    )
-    engine = Engine(backend, limits, FakeClock(), recorder)
+    engine, recorder = engine_on(backend := ScriptedBackend(n_slots=2, n_ctx_slot=256))
     engine.submit(request(said=said))
     while not recorder.events["a"]:
         engine.tick()
@@ -132,28 +139,20 @@ def test_the_engine_says_that_it_computes_before_it_does():
             seen.append([word for word in recorder.events["a"] if isinstance(word, Computing)])
             super().forward(batch)
 
-    seen, recorder = [], Recorder()
-    limits = EngineLimits(
-        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
-    )
+    seen = []
     for reply_to, words in (("here", [Computing("a", on=True)]), ("", [])):
-        engine = Engine(Backend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+        engine, recorder = engine_on(Backend(n_slots=1, n_ctx_slot=256))
         for name in ("a", "behind"):
             engine.submit(Request(**fields_of(request()) | {"request_id": name, "reply_to": reply_to}))
         while not recorder.ends("a"):
             engine.tick()
         assert seen[0] == words
         assert not [word for word in recorder.events["behind"] if isinstance(word, Computing)], "it waits"
-        recorder.events.clear()
         seen.clear()
 
 
 def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
-    recorder = Recorder()
-    limits = EngineLimits(
-        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
-    )
-    engine = Engine(ScriptedBackend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+    engine, recorder = engine_on()
     engine.submit(Request(**fields_of(request()) | {"request_id": "first"}))
     case = Request(**fields_of(CASES["held to a grammar"]) | {"reply_to": "here"})
     sequence = engine.submit(case, ready=False)
@@ -167,11 +166,7 @@ def test_the_engine_says_when_a_request_is_prepared_and_only_waits():
 
 
 def test_who_is_in_the_middle_of_an_answer_goes_before_those_who_have_not_begun():
-    recorder, order = Recorder(), []
-    limits = EngineLimits(
-        n_slots=1, n_ctx_slot=64, n_cells=64, token_budget=32, prefill_chunk=32, min_prefix=0
-    )
-    engine = Engine(ScriptedBackend(n_slots=1, n_ctx_slot=64), limits, FakeClock(), recorder)
+    (engine, recorder), order = engine_on(), []
     for name, said in (("new", ()), ("continued", (7,))):
         engine.submit(Request(request_id=name, prompt=(1, 2), max_tokens=3, sampling=GREEDY, said=said))
     while engine.has_work:
@@ -191,11 +186,7 @@ def test_a_first_delta_says_how_the_answer_began_and_the_others_do_not():
 
 
 def test_what_was_said_is_no_cached_prompt():
-    recorder = Recorder()
-    limits = EngineLimits(
-        n_slots=1, n_ctx_slot=256, n_cells=256, token_budget=64, prefill_chunk=64, min_prefix=4
-    )
-    engine = Engine(ScriptedBackend(n_slots=1, n_ctx_slot=256), limits, FakeClock(), recorder)
+    engine, recorder = engine_on()
     engine.submit(request())
     while engine.has_work:
         engine.tick()

@@ -21,10 +21,6 @@ TARGET_LABELS = {"instance", "job"}  # Prometheus adds them when it scrapes
 SELECTOR = re.compile(r"\b((?:cobali|vllm)[_:]\w+)(?:\{([^}]*)\})?")
 RAY = re.compile(r"\bray_(node_\w+)")
 """Ray's own metrics: of GPUs, which no engine tells."""
-NOT_CHOSEN = " unless on (instance, engine) ("
-OF_THE_SERVER = 'part=~"ingress|front_end"'
-"""Processes that serve all models and engines."""
-PLAIN = {"Output", "Ended", "Prompt p50", "Output p50"}
 """Numbers that are neither good nor bad."""
 GROUPING = re.compile(r"\b(?:by|without) \(([^)]*)\)")
 
@@ -105,16 +101,6 @@ def test_every_panel_explains_itself(name):
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_heatmap_counts_over_one_step_and_says_so(name):
-    for panel in panels(name):
-        over_a_step = ["$__interval]" in target["expr"] for target in panel.get("targets", ())]
-        assert all(over_a_step) if panel["type"] == "heatmap" else not any(over_a_step), panel["title"]
-        if panel["type"] == "heatmap":
-            assert panel["interval"] == "20s", "four scrapes at least"
-            assert "one step" in panel["description"]
-
-
-@pytest.mark.parametrize("name", BOARDS)
 def test_panels_do_not_overlap(name):
     taken = set()
     for panel in board(name)["panels"]:
@@ -125,37 +111,6 @@ def test_panels_do_not_overlap(name):
         taken |= cells
 
 
-@pytest.mark.parametrize("name", BOARDS)
-def test_variables(exported, name):
-    variables = {v["name"]: v for v in board(name)["templating"]["list"]}
-    chosen = ["datasource", "model_name", "instance", "node", "engine"]
-    assert list(variables) == [*chosen, "slo_ttft", "slo_itl"]
-    assert variables["datasource"]["query"] == "prometheus"
-    assert variables["model_name"]["query"] == "label_values(cobali_info, model)"
-    assert 'cobali_info{model=~"$model_name"}' in variables["instance"]["query"]
-    chosen = 'model=~"$model_name", instance=~"$instance"'
-    assert f"cobali_info{{{chosen}}}, node" in variables["node"]["query"]
-    assert f'cobali_info{{{chosen}, node=~"$node"}}, engine' in variables["engine"]["query"]
-    assert {"model", "engine", "node"} <= set(exported["cobali_info"])
-    for one in ("model_name", "instance", "node", "engine"):
-        assert variables[one]["includeAll"]
-        assert variables[one]["multi"]
-
-
-@pytest.mark.parametrize(("panel", "target"), queries())
-def test_a_query_narrows_to_the_chosen_engines(panel, target):
-    if RAY.search(target["expr"]):
-        assert 'ip=~"$node"' in target["expr"]
-    n_own = 0
-    for name, selector in SELECTOR.findall(target["expr"]):
-        assert 'instance=~"$instance"' in selector, f"{panel['title']}: {name}"
-        if OF_THE_SERVER not in selector:
-            assert 'instance=~"$instance", engine=~"$engine"' in selector, f"{panel['title']}: {name}"
-            n_own += not re.search(r'(model|node)!~"', selector)
-    assert target["expr"].count(NOT_CHOSEN) == n_own, "each leaves out other models and machines"
-    assert target["expr"].count('model!~"$model_name"') == target["expr"].count('node!~"$node"') == n_own
-
-
 def test_ray_has_the_metrics_of_gpus():
     names = {name for panel, target in (p.values for p in queries()) for name in RAY.findall(target["expr"])}
     (folder,) = importlib.util.find_spec("ray").submodule_search_locations
@@ -163,24 +118,6 @@ def test_ray_has_the_metrics_of_gpus():
     assert names
     assert all(f'"{name}"' in text for name in names)
     assert '"GpuIndex"' in text
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_a_number_is_green_amber_or_red(name):
-    for panel in of_type(name, "stat"):
-        defaults = panel["fieldConfig"]["defaults"]
-        steps = [(step["color"], step["value"]) for step in defaults["thresholds"]["steps"]]
-        colors, bounds = zip(*steps, strict=True)
-        if panel["title"] in PLAIN:
-            assert steps == [("blue", None)], panel["title"]
-        else:
-            assert colors in {("green", "orange", "red"), ("red", "orange", "green")}, panel["title"]
-            assert bounds[0] is None
-            assert 0 < bounds[1] < bounds[2], panel["title"]
-            if defaults["unit"] == "percentunit" and panel["title"] != "Load":
-                assert bounds[2] <= 1, "a share"
-        assert defaults["color"]["mode"] == "thresholds"
-        assert panel["options"]["colorMode"] == "value"
 
 
 def recorded(rule):
@@ -211,19 +148,6 @@ def test_latencies_are_drawn_against_their_slo(name):
         target["legendFormat"] == "SLO" for p in of_type(name, "timeseries") for target in p["targets"]
     )
     assert n_lines == {"overview.json": 5, "tick_anatomy.json": 1, "requests.json": 0}[name]
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_every_board_marks_when_engines_opened(exported, name):
-    (marks,) = (one for one in board(name)["annotations"]["list"])
-    assert marks["enable"]
-    assert marks["useValueForTime"], "at the time that the metric says, not at the next scrape"
-    assert marks["expr"].endswith(" * 1000"), "in milliseconds"
-    ((metric, selector), *_) = SELECTOR.findall(marks["expr"])
-    assert metric == "cobali_start_time_seconds"
-    assert metric in exported
-    assert 'instance=~"$instance", engine=~"$engine"' in selector
-    assert NOT_CHOSEN in marks["expr"]
 
 
 def test_the_overview_lists_the_alerts_of_the_chosen_servers():

@@ -15,7 +15,6 @@ PACKAGE = ROOT / "cobali_ray"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 BEHIND = {
-    "trace": ("trace/perfetto.py",),
     "otel": ("telemetry/tracing.py",),
     "cuda": ("backend/select_cuda.py",),
 }

@@ -15,7 +15,7 @@ from cobali_ray.backend.config import LlamaConfig
 from cobali_ray.backend.device_candidates import N_CANDIDATES, PATIENCE, Attachment, DeviceCandidates
 from cobali_ray.backend.row_sampler import RowSampler
 from cobali_ray.backend.sampling_top import sample_candidates
-from cobali_ray.core.request import GREEDY, SamplingParams
+from cobali_ray.core.request import SamplingParams
 from cobali_ray.errors import InvariantError
 
 N_VOCAB = 1000
@@ -67,42 +67,6 @@ def test_candidates_suffice_where_they_decide(params, n, enough):
 
 def draw(values, ids, *made):
     return sample_candidates(np.array(values, np.float32), np.array(ids, np.int32), made)
-
-
-def test_ties_go_to_the_lower_id_in_whatever_order_they_come():
-    rows = [[3.0, 5.0, 5.0, -0.0], [0.0, -0.0, -1.0, -2.0]]
-    ids = [[9, 8, 4, 1], [6, 5, 4, 3]]
-    assert draw(rows, ids, sampler(), sampler()).tokens == [4, 5]
-    one = {"temperature": 1.0, "top_k": 1}
-    assert draw(rows, ids, sampler(**one), sampler(**one)).tokens == [4, 5]
-
-
-def test_what_is_banned_or_lowered_is_not_drawn():
-    row, ids = [5.0, 4.5, 4.0, 3.0, 2.0, 1.0], [10, 11, 12, 13, 14, 15]
-    made = sampler(end=(10, 12), min_tokens=1)
-    assert draw([row], [ids], made).tokens == [11]
-    assert draw([row], [ids], made).tokens == [10], "the ban is over"
-    assert draw([row], [ids], sampler(logit_bias=((10, -1.0), (12, -9.0)))).tokens == [11]
-    assert draw([row], [ids], sampler(logit_bias=((10, -0.25), (999, -1.0)))).tokens == [10]
-
-
-@pytest.mark.parametrize(
-    ("row", "params", "words"),
-    [
-        pytest.param([NAN] * 3, {}, "NaN", id="nan"),
-        pytest.param([1.0, NAN, 2.0], {"temperature": 1.0, "top_k": 2}, "NaN", id="one-nan"),
-        pytest.param([INF, 1.0, 0.0], {}, "inf", id="infinity"),
-        pytest.param([-INF] * 3, {"temperature": 1.0, "top_k": 2}, "-inf", id="nothing"),
-        pytest.param([1.0, -INF, -INF], {"end": (4,), "ignore_eos": True}, "-inf", id="all-banned"),
-    ],
-)
-def test_a_row_without_a_token_fails_alone(row, params, words):
-    bad, good = sampler(**params), sampler(temperature=1.0, top_k=1)
-    sampled = draw([row, [1.0, 2.0, 0.0]], [[4, 5, 6]] * 2, bad, good)
-    assert sampled.tokens == [-1, 5]
-    assert words in str(sampled.failed[0])
-    assert set(sampled.failed) == {0}
-    assert (bad.n_sampled, good.n_sampled) == (0, 1)
 
 
 def test_rows_that_need_more_are_refused():
@@ -252,14 +216,3 @@ def test_a_grammar_that_begins_to_hold_needs_whole_rows_from_then_on():
     for _ in range(3 * PATIENCE):
         device.prepare("context", [0, 1])
     assert device.attached, "its slot is another's"
-
-
-def test_slots_nobody_spoke_for_give_whole_rows():
-    library = Library()
-    device = DeviceCandidates(library, n_slots=2, n_vocab=N_VOCAB)
-    library.attached = dict(enumerate(sorted(library.live)))
-    device.expect(0, RowSampler(GREEDY, (), end_tokens=frozenset(), n_vocab=N_VOCAB))
-    device.prepare("context", [0])
-    assert device.attached
-    device.prepare("context", [0, 1])
-    assert not device.attached

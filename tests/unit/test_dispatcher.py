@@ -126,6 +126,13 @@ def test_how_a_control_call_ends_a_request(returned, error, begun):
         assert out[-1].event.stats.n_output == 1
 
 
+def test_a_refusal_behind_words_is_an_answer():
+    site = Site("a", "b")
+    (send,) = site.ask()
+    site.say(Delta("r", "x", (1,)))
+    assert ends_with(site.do(Returned(send.engine_id, "r", DrainingError())), DrainingError)
+
+
 def test_the_last_events_may_lag_behind_the_control_call_but_not_for_ever():
     site = Site()
     site.ask("r")

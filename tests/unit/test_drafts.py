@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from cobali_ray.core.drafts import Draft, Guesses, Trust, look_up
+from cobali_ray.core.drafts import Draft, Guesses, look_up
 from cobali_ray.core.request import Request
 from cobali_ray.core.sequence import Sequence
 
@@ -58,21 +58,6 @@ def said(sequence, text):
     sequence.tokens.extend(text.encode())
 
 
-def test_trust_follows_what_came_of_guesses():
-    trust = Trust()
-    before = [trust.n_expected(n, 4) for n in range(2, 9)]
-    assert before == sorted(before), "more matched tokens mean more"
-    draft = tokens("that")
-    for _ in range(40):
-        trust.learn(Draft(draft, 8), tokens("that!"))
-        trust.learn(Draft(draft, 2), tokens("?"))
-    assert trust.n_expected(8, 4) > 3.5
-    assert trust.n_expected(2, 4) < 0.1
-    for _ in range(40):
-        trust.learn(Draft(draft, 8), tokens("What"))
-    assert trust.n_expected(8, 4) < 1, "the past fades"
-
-
 def test_guesses_are_judged_by_what_is_said_whether_they_were_computed_or_not():
     sequence = Sequence(Request(request_id="a", prompt=tuple(b"so, so,"), max_tokens=99), arrived_s=0.0)
     guesses = Guesses(sequence)
@@ -89,14 +74,3 @@ def test_guesses_are_judged_by_what_is_said_whether_they_were_computed_or_not():
     guesses.renew(4)
     assert guesses.draft is None
     assert guesses.n_expected(4) == 0
-
-
-def test_a_wrong_guess_counts_against_the_next():
-    sequence = Sequence(Request(request_id="a", prompt=tuple(b"ab ab"), max_tokens=99), arrived_s=0.0)
-    guesses, seen = Guesses(sequence), []
-    for n in range(6):
-        guesses.renew(4)
-        seen.append(guesses.n_expected(1))
-        said(sequence, f"{n}ab")
-    assert seen == sorted(seen, reverse=True)
-    assert seen[-1] < 0.1

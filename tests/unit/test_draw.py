@@ -41,11 +41,7 @@ def drawn(draw, title, answers):
             values = [[at * step_s, str(value)] for at in range(N)]
             return [] if value is None else [{"metric": metric, "values": values}]
 
-    board = {
-        "title": "one",
-        "panels": [panel(title)],
-        "annotations": {"list": [{"expr": "marks"}]},
-    }
+    board = {"title": "one", "panels": [panel(title)], "annotations": {"list": [{"expr": "marks"}]}}
     figure = draw.draw(board, Source("", 0.0, float(N), 1.0, {}), None)
     return figure, asked
 

@@ -3,7 +3,6 @@
 import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, END_TOKEN, ScriptedBackend
-from cobali_ray.core.events import Delta
 from cobali_ray.core.goodput import Speculation
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request, SamplingParams
@@ -14,7 +13,6 @@ from cobali_ray.errors import (
     DeadlineExceededError,
     InternalError,
     InvalidParameterError,
-    RequestCancelledError,
 )
 from cobali_ray.settings import read_settings
 from cobali_ray.testing import FakeClock, Recorder
@@ -87,38 +85,6 @@ def overlaps(request):
     return request.param
 
 
-def test_a_long_prompt_does_not_stall_a_stream(overlaps):
-    s = Setup(overlaps=overlaps, chunk=4, budget=5)
-    s.submit("stream", "hi", max_tokens=20)
-    s.tick()
-    s.submit("long", "x" * 40, max_tokens=1)
-    for _ in range(10):
-        stats = s.tick()
-        assert (stats.n_decode, stats.n_prefill) == (1, 4)
-
-
-def test_the_end_token_ends_with_stop(overlaps):
-    s = Setup(overlaps=overlaps, end_probability=0.3)
-    for i in range(8):
-        s.submit(f"r{i}", f"prompt {i}", max_tokens=30)
-    s.run()
-    ends = [s.end(f"r{i}") for i in range(8)]
-    assert {"stop"} <= {e.finish_reason for e in ends}
-    stopped = next(i for i, e in enumerate(ends) if e.finish_reason == "stop")
-    assert len(s.events.text(f"r{stopped}")) == ends[stopped].stats.n_output - 1, (
-        "the end token shows nothing"
-    )
-
-
-def test_ignore_eos_and_min_tokens(overlaps):
-    s = Setup(overlaps=overlaps, end_probability=0.5)
-    s.submit("ignore", "a", max_tokens=20, sampling=SamplingParams(temperature=0, ignore_eos=True))
-    s.submit("least", "b", max_tokens=20, sampling=SamplingParams(temperature=0, min_tokens=7))
-    s.run()
-    assert s.end("ignore").stats.n_output == 20
-    assert s.end("least").stats.n_output >= 7
-
-
 def test_a_stop_string_is_never_shown(overlaps):
     text = answer("tell me", max_tokens=20)
     s = Setup(overlaps=overlaps)
@@ -128,15 +94,6 @@ def test_a_stop_string_is_never_shown(overlaps):
     assert (s.end("a").finish_reason, s.end("a").stop) == ("stop", text[5:8])
     assert len(ticks) <= cut + 3 + overlaps, "at most one wasted row"
     assert s.engine.slots.n_idle == 4
-
-
-def test_a_stop_string_is_shown_if_asked(overlaps):
-    text = answer("tell me", max_tokens=20)
-    s = Setup(overlaps=overlaps)
-    s.submit("a", "tell me", max_tokens=20, stop=(text[5:8],), include_stop=True)
-    s.run()
-    assert s.events.text("a") == text[: text.index(text[5:8]) + 3]
-    assert s.end("a").finish_reason == "stop"
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -151,16 +108,6 @@ def test_a_stop_token_ends_the_answer_and_shows_if_asked(overlaps, include):
     assert (s.events.text("a"), s.end("a").finish_reason) == (text[: end + include], "stop")
     assert s.end("a").stats.n_output == end + 1
     assert (s.events.text("b"), s.end("b").finish_reason) == (text, "length"), "the others know nothing of it"
-
-
-def test_a_stop_token_waits_for_min_tokens(overlaps):
-    text = answer("tell me", max_tokens=20)
-    s = Setup(overlaps=overlaps)
-    sampling = SamplingParams(temperature=0, stop_token_ids=(ord(text[0]),), min_tokens=5)
-    s.submit("a", "tell me", max_tokens=20, sampling=sampling)
-    s.run()
-    assert s.end("a").stats.n_output >= 5
-    assert text[0] not in s.events.text("a")
 
 
 def test_an_end_token_that_is_a_stop_token_ends_even_if_end_tokens_are_ignored(overlaps):
@@ -179,29 +126,6 @@ def test_what_may_never_be_drawn_is_the_clients_fault():
     assert isinstance(s.end("a").error, InvalidParameterError)
 
 
-def test_half_of_a_possible_stop_string_is_shown_in_the_end(overlaps):
-    text = answer("tell me", max_tokens=6)
-    s = Setup(overlaps=overlaps)
-    s.submit("a", "tell me", max_tokens=6, stop=(text[4:6] + "never",))
-    s.run()
-    assert s.events.text("a") == text
-
-
-@pytest.mark.parametrize("n_ticks", [0, 1, 2, 3, 6])
-def test_cancel_frees_the_slot_within_one_tick(n_ticks, overlaps):
-    s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
-    s.submit("a", "x" * 12, max_tokens=30)
-    s.submit("b", "waiting", max_tokens=2)
-    for _ in range(n_ticks):
-        s.tick()
-    s.engine.cancel("a")
-    s.tick()
-    assert isinstance(s.end("a").error, RequestCancelledError)
-    assert [q.request_id for q in s.engine.slots.running] == ["b"]
-    s.run()
-    assert s.events.text("b") == answer("waiting", max_tokens=2)
-
-
 @pytest.mark.parametrize("where", ["queued", "prefilling", "generating"])
 def test_deadlines_hold_in_every_state(where, overlaps):
     s = Setup(overlaps=overlaps, n_slots=1, chunk=4, budget=4)
@@ -217,41 +141,6 @@ def test_deadlines_hold_in_every_state(where, overlaps):
     assert isinstance(s.end("late").error, DeadlineExceededError)
     assert (s.end("late").stats.n_output > 0) == (where == "generating")
     s.run()
-
-
-class Smaller(ScriptedBackend):
-    """Has fewer cells than it says."""
-
-    def forward(self, batch):
-        n_cells, self.n_cells = self.n_cells, 60
-        try:
-            super().forward(batch)
-        finally:
-            self.n_cells = n_cells
-
-
-def test_a_cache_that_is_full_before_its_time_slows_down_and_loses_nothing(overlaps):
-    s = Setup(backend=Smaller(n_slots=4, n_ctx_slot=40, n_batch=16, overlaps=overlaps), n_ctx=40)
-    prompts = {f"r{i}": f"{i} prompt" for i in range(4)}
-    for request_id, prompt in prompts.items():
-        s.submit(request_id, prompt, max_tokens=25)
-    for _ in range(1000):
-        s.tick()
-    assert not s.engine.has_work
-    for request_id, prompt in prompts.items():
-        assert s.end(request_id).finish_reason == "length"
-        assert s.events.text(request_id) == answer(prompt, max_tokens=25)
-    assert s.end("r0").stats.n_preempted == 0
-
-
-def test_a_free_slot_without_cells_takes_nobody(overlaps):
-    s = Setup(overlaps=overlaps, n_slots=4, n_ctx=40, n_cells=40)
-    s.submit("long", "x" * 30, max_tokens=5)
-    s.submit("waits", "y" * 30, max_tokens=5)
-    s.tick()
-    assert s.engine.scheduler.head_waits
-    s.engine.cancel("waits")
-    assert not s.engine.scheduler.head_waits
 
 
 def test_prefix_reuse_computes_only_the_rest(overlaps):
@@ -275,24 +164,6 @@ def test_idle_prefixes_make_room_before_anybody_is_preempted(overlaps):
     assert s.end("b").finish_reason == "length"
 
 
-def test_logprobs_come_with_every_token(overlaps):
-    s = Setup(overlaps=overlaps)
-    s.submit("a", "why", max_tokens=4, sampling=SamplingParams(temperature=0, n_logprobs=2))
-    s.run()
-    named = [t for e in s.events.events["a"] if isinstance(e, Delta) for t in e.logprobs]
-    assert b"".join(t.piece for t in named).decode() == s.events.text("a")
-    for token in named:
-        assert token.top[0][0] == token.token_id, "greedy draws the likeliest"
-        assert token.logprob == token.top[0][2] <= 0
-
-
-def test_a_bad_bias_is_the_clients_fault(overlaps):
-    s = Setup(overlaps=overlaps)
-    s.submit("bad", "x", sampling=SamplingParams(logit_bias=((100_000, 1.0),)))
-    s.run()
-    assert isinstance(s.end("bad").error, InvalidParameterError)
-
-
 def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("good", "fine", max_tokens=5)
@@ -302,42 +173,6 @@ def test_a_request_that_cannot_be_sampled_for_ends_alone(overlaps):
     assert isinstance(s.end("bad").error, InternalError)
     assert s.events.text("good") == answer("fine", max_tokens=5)
     assert s.engine.scheduler.counts.left.n == 2, "the door counts who left"
-
-
-def test_a_request_whose_logits_are_masked_away_fails_alone(overlaps):
-    everything = tuple((i, -100.0) for i in range(260) if i != END_TOKEN)
-    s = Setup(overlaps=overlaps)
-    s.submit("good", "fine", max_tokens=5)
-    s.submit("odd", "x", sampling=SamplingParams(temperature=0, logit_bias=everything, ignore_eos=True))
-    s.run()
-    assert s.end("odd").error is None, "a bias of -100 is not a ban"
-    assert s.events.text("good") == answer("fine", max_tokens=5)
-
-
-class Broken(ScriptedBackend):
-    """Fails one forward pass."""
-
-    def forward(self, batch):
-        if self.n_forwards == 3:
-            self.n_forwards += 1
-            raise RuntimeError("the device fell off the bus")
-        super().forward(batch)
-
-
-def test_fail_all_ends_everybody_once_and_starts_over(overlaps):
-    s = Setup(min_prefix=1, backend=Broken(n_slots=4, n_ctx_slot=64, n_batch=16, overlaps=overlaps))
-    for i in range(6):
-        s.submit(f"r{i}", f"prompt {i}", max_tokens=10)
-    with pytest.raises(RuntimeError):
-        s.run()
-    s.engine.fail_all(InternalError("broken"))
-    assert not s.engine.has_work
-    for i in range(6):
-        assert isinstance(s.end(f"r{i}").error, InternalError)
-    s.submit("next", "again", max_tokens=3)
-    s.run()
-    assert s.events.text("next") == answer("again", max_tokens=3)
-    assert sum(map(s.engine.idle_slots.erase, range(4))) > 0, "the new ones are asked"
 
 
 class Stuck(ScriptedBackend):
@@ -378,7 +213,6 @@ def answers_of(setup):
 
 
 def take_turns(setup):
-    """Everybody asks, and goes on from the answer when all others have asked."""
     said = PEOPLE
     setup.ticks = []
     for turn in range(2):
@@ -398,11 +232,7 @@ def test_with_more_people_than_slots_everybody_finds_what_was_said():
     tier = setup.engine.scheduler.tiers.host
     assert [
         sum(getattr(tick, name) for tick in setup.ticks) for name in ("n_host_hits", "n_restored", "n_saved")
-    ] == [
-        8,
-        8 * 130,
-        tier.n_saved,
-    ]
+    ] == [8, 8 * 130, tier.n_saved]
     assert setup.ticks[-1].n_host_cells == tier.n_used > 0
     assert n_found == [0] * len(PEOPLE)
 
@@ -425,26 +255,6 @@ def test_cells_that_cannot_be_moved_are_computed_again(broken, caplog):
     assert answers == alone
     assert max(n_cached) < 100, "only what slots have in common"
     assert not [end for name in answers if (end := setup.end(name)).error]
-
-
-def test_a_copy_of_what_could_not_be_brought_back_is_computed_too():
-    class Broken(ScriptedBackend):
-        def restore(self, *_args):
-            raise BackendError("out of order")
-
-    backend = Broken(n_slots=3, n_ctx_slot=256, n_batch=16)
-    setup = Setup(n_slots=3, n_ctx=256, min_prefix=8, n_host_cells=4000, copies=True, backend=backend)
-    for i, text in enumerate(PEOPLE):
-        setup.submit(f"{i}", text)
-        setup.run()
-    for name in ("one", "two"):
-        setup.submit(name, PEOPLE[0] + name)
-    setup.run()
-    alone = Setup(n_slots=3, n_ctx=256)
-    for name in ("one", "two"):
-        alone.submit(name, PEOPLE[0] + name)
-    alone.run()
-    assert {name: setup.events.text(name) for name in ("one", "two")} == answers_of(alone)
 
 
 def computed(setup, n=12):

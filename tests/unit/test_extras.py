@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_missing_package_names_its_extra():
-    require_extra("trace", "json")
-    with pytest.raises(MissingExtraError, match=r"no_such_package, .*install.*\[trace\]'"):
-        require_extra("trace", "json", "no_such_package")
+    require_extra("otel", "json")
+    with pytest.raises(MissingExtraError, match=r"no_such_package, .*install.*\[otel\]'"):
+        require_extra("otel", "json", "no_such_package")
     with pytest.raises(MissingExtraError, match=r"no_such_package\.inside, .*install.*\[otel\]'"):
         require_extra("otel", "no_such_package.inside")
 
@@ -43,33 +43,33 @@ class Installed:
         pytest.param(
             Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
             True,
-            ".venv/bin/pip install --editable '.[trace]'",
+            ".venv/bin/pip install --editable '.[otel]'",
             ".venv/bin/pip install --editable './workloads'",
             id="checkout",
         ),
         pytest.param(
             Installed(url="file:///home/me/my%20ray", dir_info={"editable": True}),
             False,
-            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[trace]'",
+            "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray[otel]'",
             "'/home/me/my ray/.venv/bin/pip' install --editable '/home/me/my ray/workloads'",
             id="elsewhere",
         ),
         pytest.param(
             Installed(url="file:///tmp/cobali_ray-0.1.0-py3-none-any.whl", archive_info={}),
             True,
-            ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[trace]'",
+            ".venv/bin/pip install '/tmp/cobali_ray-0.1.0-py3-none-any.whl[otel]'",
             ".venv/bin/pip install 'CHECKOUT/workloads'",
             id="wheel",
         ),
         pytest.param(
             Installed(),
             True,
-            ".venv/bin/pip install 'CHECKOUT[trace]'",
+            ".venv/bin/pip install 'CHECKOUT[otel]'",
             ".venv/bin/pip install 'CHECKOUT/workloads'",
             id="unknown",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_hint_names_this_environment_and_where_the_package_came_from(
     origin, inside, command, laboratory, monkeypatch
 ):
@@ -79,7 +79,7 @@ def test_the_hint_names_this_environment_and_where_the_package_came_from(
     monkeypatch.setattr("sys.prefix", str(home / ".venv"))
     monkeypatch.setattr(Path, "exists", lambda _: True)
     monkeypatch.setattr(Path, "cwd", lambda: home if inside else Path("/srv"))
-    assert extras.remedy("trace") == command
+    assert extras.remedy("otel") == command
     assert extras.remedy(extras.WORKLOADS) == laboratory
 
 

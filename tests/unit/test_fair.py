@@ -105,14 +105,6 @@ def test_who_was_away_has_no_claim_from_that():
     assert accounts.enter(ask("b", "b")).served == pytest.approx(a.served, abs=10_000)
 
 
-def test_what_one_said_alone_counts_when_another_comes():
-    s = Setup()
-    s.submit(ask("a"))
-    s.tick(50)
-    s.submit(ask("b", "b"))
-    assert s.scheduler.sequence("a").account.served == 8 + 2 * 50
-
-
 def test_what_others_gave_counts_with_the_next_request():
     s = Setup(n_slots=1)
     s.submit(ask("holds", "c"))

@@ -11,7 +11,6 @@ from test_engine import Setup as EngineSetup
 from cobali_ray.actors.ticks import TickFeeder
 from cobali_ray.backend.scripted import ByteVocab
 from cobali_ray.core.events import End
-from cobali_ray.core.life import Stay
 from cobali_ray.core.request import SamplingParams
 from cobali_ray.core.spans import DECODE, PREFILL
 from cobali_ray.core.stats import TickStats
@@ -41,10 +40,7 @@ class Setup(EngineSetup):
 
     def __init__(self, *, ring=4096, itl_target_s=0.0, words=None, **kwargs):
         super().__init__(**kwargs)
-        self.collector = Collector(
-            model_name="m", n_slots=self.limits.n_slots, n_cells=self.limits.n_cells,
-            token_budget=self.limits.token_budget, n_ctx_slot=self.limits.n_ctx_slot, ring=ring,
-        )  # fmt: skip
+        self.collector = Collector(self.limits, model_name="m", ring=ring)
         self.feeder = TickFeeder(
             self.collector, self.clock, limits={"n_slots": 4}, itl_target_s=itl_target_s, words=words
         )
@@ -295,7 +291,3 @@ async def test_the_itl_target(itl_target_s, seen, shown):
     for since in (0, len(seen)):
         engine = (await s.read(since=since))["engine"]
         assert (engine["itl_target"], engine["itl_target_s"]) == shown
-
-
-def test_a_stay_is_open_until_it_is_closed():
-    assert Stay(1, 2.0).until_s is None

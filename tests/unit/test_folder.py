@@ -26,7 +26,6 @@ with folders.own_folder() as folder:
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch, tmp_path):
-    """Where folders of servers are in this test."""
     monkeypatch.setattr(folders, "socket_dir", lambda: str(tmp_path))
     return tmp_path
 

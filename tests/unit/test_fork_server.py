@@ -66,15 +66,9 @@ def test_a_fork_is_what_was_asked_for(server, tmp_path):
     found = json.loads(worker.stdout)
     assert found.pop("pid") != process.pid
     assert found == {
-        "argv": ["--worker-id=7"],
-        "folder": str(tmp_path),
-        "said": "hello",
-        "job": NO_JOB,
-        "name": "__main__",
-        "n_files": 999,
-        "leads": True,
-        "reaps": True,
-    }
+        "argv": ["--worker-id=7"], "folder": str(tmp_path), "said": "hello", "job": NO_JOB,
+        "name": "__main__", "n_files": 999, "leads": True, "reaps": True,
+    }  # fmt: skip
     assert worker.stderr == "trouble\n"
 
 

@@ -39,7 +39,6 @@ def test_of_a_haproxy_that_ended_at_its_start_the_cause_is_found(tmp_path, said,
 
 
 def say(folder, text):
-    """Write what a HAProxy that Serve started has said."""
     (folder / "admin.sock.77.1.stderr.log").write_text(text)
 
 

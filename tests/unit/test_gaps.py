@@ -12,23 +12,6 @@ def ids(text):
     return [one[0] == "b" for one in text.split()], [int(one[1:]) for one in text.split()]
 
 
-@pytest.mark.parametrize(
-    ("held", "expected"),
-    [
-        pytest.param("b9 b9 i0 i0", [], id="nothing-to-close"),
-        pytest.param("i0 b9 b9 i9", [], id="they-need-not-begin-at-0"),
-        pytest.param("b9 i0 b3 b9", [(1, 3)], id="of-equals-the-first"),
-        pytest.param("b3 i0 b9 b9", [(1, 0)], id="into-an-empty-gap"),
-        pytest.param("b9 b9 i0 b3", [(2, 3)], id="from-behind"),
-        pytest.param("b2 i9 b9 i0", [(3, 0)], id="around-a-long-prefix"),
-        pytest.param("b2 i9 b9 i3", [(3, 0)], id="a-short-prefix-makes-room"),
-        pytest.param("b5 i1 b5 i1 b5 i1 b5", [(1, 4), (3, 6)], id="two-gaps"),
-    ],
-)
-def test_closing_moves_the_fewest_cells(held, expected):
-    assert closing(*ids(held)) == expected
-
-
 some_ids = st.lists(st.tuples(st.booleans(), st.integers(0, 50)), min_size=1, max_size=20)
 
 

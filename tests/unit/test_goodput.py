@@ -25,7 +25,6 @@ def stream(slot_id=0, prompt=3 * REPEATS, max_tokens=LONG):
 
 
 def repeats():
-    """Say the same words again and again."""
     return itertools.cycle(REPEATS)
 
 
@@ -36,7 +35,6 @@ def babble():
 
 
 def drafts(speculation, streams, **changes):
-    """Return the drafts of the next tick, by slot."""
     asked = {"plain_s": 0.01, "most_s": inf, "room": 100} | changes
     chosen = speculation.choose(streams, **asked)
     assert speculation.choose(streams, **asked) == chosen, "to ask changes nothing"
@@ -95,7 +93,6 @@ COSTS = {"cheap": (1.0, 1.45, 1.75, 2.6, 4.0), "dear": (1.0, 1.9, 2.8, 4.7, 7.2)
 
 
 def words():
-    """Return prose, a number for each word."""
     numbers = {}
     text = (files("cobali_workloads.models") / "text" / "prose.txt").read_text(encoding="utf-8")
     return [numbers.setdefault(word, len(numbers)) for word in text.split()]

@@ -44,13 +44,6 @@ def test_a_sequence_comes_back_to_the_token_where_it_was_left_and_a_longer_one_t
     assert tier.insert(tokens, 150) == ([], []), "nothing is new"
 
 
-def test_the_last_block_may_be_cut():
-    tier, tokens = HostTier(1000), text(run(0, 128))
-    tier.insert(tokens, 128)
-    assert [b.end for b in tier.match(tokens, 126)] == [64, 128]
-    assert [b.end for b in tier.match(tokens, 64)] == [64]
-
-
 def test_what_was_used_last_stays_and_an_entry_goes_from_its_end():
     tier = HostTier(4 * BLOCK)
     old, new = text(run(0, 128)), text(run(1000, 128))

@@ -6,7 +6,6 @@ import pytest
 
 from cobali_ray.backend.scripted import CELL_BYTES, ScriptedBackend
 from cobali_ray.core.host_tier import HostTier
-from cobali_ray.core.lifecycle import Status
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.request import Request
 from cobali_ray.engine.engine import Engine
@@ -80,17 +79,6 @@ def test_a_running_slot_is_copied_for_its_own_salt(one, other, shared):
 
 
 @pytest.mark.parametrize(("one", "other", "shared"), SALTS)
-def test_only_prompts_of_its_own_salt_wait_for_a_prompt_under_way(one, other, shared):
-    s = Setup()
-    s.submit("a", one)
-    b = s.submit("b", other)
-    s.engine.tick()
-    assert b.status is (Status.QUEUED if shared else Status.RUNNING)
-    s.run()
-    assert s.n_cached("b") == (len(PROMPT) - 2) * shared
-
-
-@pytest.mark.parametrize(("one", "other", "shared"), SALTS)
 def test_host_memory_gives_to_its_own_salt(one, other, shared):
     s = Setup(n_slots=1)
     s.submit("a", one)
@@ -102,18 +90,6 @@ def test_host_memory_gives_to_its_own_salt(one, other, shared):
     s.run()
     assert s.n_cached("b") == len(PROMPT) // 8 * 8 * shared, "the last block is the answer's too"
     assert s.engine.scheduler.tiers.host.n_hits == shared
-
-
-@pytest.mark.parametrize("salt", ["one", None])
-def test_a_preempted_sequence_comes_back_to_its_own_cells_or_is_computed_again(salt):
-    s = Setup(n_cells=len(PROMPT) * 2 + 6)
-    s.submit("a", "other", max_tokens=20)
-    s.submit("b", salt, max_tokens=20)
-    s.run()
-    assert s.engine.scheduler.counts.n_preempted
-    assert s.engine.scheduler.tiers.host.n_hits == (salt == "one")
-    assert set(s.engine.scheduler.tiers.host._roots) <= {"one", "other"}
-    assert s.events.text("a") == s.events.text("b")
 
 
 def test_who_shares_nothing_leaves_its_slot_empty():

@@ -50,7 +50,6 @@ class Engine(LocalHandle):
         return response
 
     async def asked(self, n):
-        """Wait until it was called `n` times."""
         async with asyncio.timeout(WAIT_S):
             while len(self.calls) < n:  # noqa: ASYNC110 a call is no event
                 await asyncio.sleep(0.001)

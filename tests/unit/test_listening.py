@@ -160,13 +160,8 @@ def test_servers_are_shown_with_their_engines(server, capsys):
     assert told["memory_bytes"] >= told["engines"][0]["memory_bytes"] > 1 << 20
     first, second = told["engines"]
     shown = {
-        "engine_id": "a",
-        "model": "m",
-        "status": "ready",
-        "node": "10.0.0.1",
-        "n_running": 2,
-        "n_slots": 16,
-    }
+        "engine_id": "a", "model": "m", "status": "ready", "node": "10.0.0.1", "n_running": 2, "n_slots": 16,
+    }  # fmt: skip
     assert shown.items() <= first.items()
     assert (first["n_queued"], first["tokens_per_second"]) == (3, 1000.0)
     assert (second["status"], second["tokens_per_second"]) == ("loading", None)

@@ -38,22 +38,13 @@ ROOMY, TIGHT = group(8 * GB, 2 * GB), group(4 * GB, 3 * GB, cached=2 * GB)
         pytest.param("0::/", v2(), {"": ROOMY}, 6, id="container"),
         pytest.param("0::/../x", v2(), {"": ROOMY}, 6, id="outside-its-namespace"),
         pytest.param("0::/docker/x", v2("/docker/x"), {"": ROOMY}, 6, id="only-the-own-group-is-mounted"),
-        pytest.param(
-            "4:memory:/a/b",
-            v1("memory"),
+        pytest.param("4:memory:/a/b", v1("memory"),
             {"memory/a": old_group(4 * GB, 3 * GB, cached=2 * GB), "memory/a/b": old_group(UNLIMITED_V1, GB)},
-            3,
-            id="version-1",
-        ),
-        pytest.param(
-            "4:memory:/docker/x",
-            v1("memory", "/docker/x"),
-            {"memory": old_group(8 * GB, 7 * GB, cached=5 * GB)},
-            6,
-            id="version-1-in-a-container",
-        ),
+            3, id="version-1"),
+        pytest.param("4:memory:/docker/x", v1("memory", "/docker/x"),
+            {"memory": old_group(8 * GB, 7 * GB, cached=5 * GB)}, 6, id="version-1-in-a-container"),
     ],
-)
+)  # fmt: skip
 def test_available_bytes(tmp_path, own, mount, groups, expected_gb):
     free = available_bytes(write(tmp_path, own, mount, groups))
     assert free / GB == pytest.approx(expected_gb, abs=1e-3)
@@ -65,15 +56,10 @@ def test_available_bytes(tmp_path, own, mount, groups, expected_gb):
         pytest.param("0::/a", v2(), {"a": group("max", GB)}, 64, id="no-limit"),
         pytest.param("0::/a/b", v2(), {"a": TIGHT, "a/b": group("max", GB)}, 4, id="limit-of-a-parent"),
         pytest.param("0::/a", v2(), {"a": group(500 * GB, GB)}, 64, id="limit-above-the-machine"),
-        pytest.param(
-            "4:memory:/docker/x",
-            v1("memory", "/docker/x"),
-            {"memory": old_group(8 * GB, GB)},
-            8,
-            id="version-1",
-        ),
+        pytest.param("4:memory:/docker/x", v1("memory", "/docker/x"), {"memory": old_group(8 * GB, GB)}, 8,
+            id="version-1"),
     ],
-)
+)  # fmt: skip
 def test_most_bytes(tmp_path, own, mount, groups, expected_gb):
     most = most_bytes(write(tmp_path, own, mount, groups))
     assert most / GB == pytest.approx(expected_gb, abs=1e-3)

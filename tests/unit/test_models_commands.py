@@ -63,7 +63,6 @@ def test_help_keeps_its_brackets(cobali_models):
 
 @pytest.fixture
 def ollama(tmp_path):
-    """Put a model where Ollama would, and say where that is."""
     source = tmp_path / "source"
     made = CliRunner().invoke(app, ["make", "synthetic-tiny"], env={"COBALI_CACHE": str(source)})
     folder = tmp_path / "ollama"

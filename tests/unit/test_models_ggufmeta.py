@@ -8,22 +8,15 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.models.ggufmeta import TensorEntry, read_header, require_whole
 
 VALUES = {
-    "a.u8": (250, GGUFValueType.UINT8),
-    "a.i8": (-3, GGUFValueType.INT8),
-    "a.u16": (65000, GGUFValueType.UINT16),
-    "a.i16": (-300, GGUFValueType.INT16),
-    "a.u32": (4_000_000_000, GGUFValueType.UINT32),
-    "a.i32": (-70_000, GGUFValueType.INT32),
-    "a.u64": (2**63 + 1, GGUFValueType.UINT64),
-    "a.i64": (-(2**40), GGUFValueType.INT64),
-    "a.f32": (0.5, GGUFValueType.FLOAT32),
-    "a.f64": (0.1, GGUFValueType.FLOAT64),
-    "a.yes": (True, GGUFValueType.BOOL),
-    "a.text": ("gr\u00fc\u00dfe \U0001f680", GGUFValueType.STRING),
-    "a.numbers": ([1, -2, 3], GGUFValueType.ARRAY),
-    "a.words": (["", "\u0120a", "b"], GGUFValueType.ARRAY),
+    "a.u8": (250, GGUFValueType.UINT8), "a.i8": (-3, GGUFValueType.INT8),
+    "a.u16": (65000, GGUFValueType.UINT16), "a.i16": (-300, GGUFValueType.INT16),
+    "a.u32": (4_000_000_000, GGUFValueType.UINT32), "a.i32": (-70_000, GGUFValueType.INT32),
+    "a.u64": (2**63 + 1, GGUFValueType.UINT64), "a.i64": (-(2**40), GGUFValueType.INT64),
+    "a.f32": (0.5, GGUFValueType.FLOAT32), "a.f64": (0.1, GGUFValueType.FLOAT64),
+    "a.yes": (True, GGUFValueType.BOOL), "a.text": ("gr\u00fc\u00dfe \U0001f680", GGUFValueType.STRING),
+    "a.numbers": ([1, -2, 3], GGUFValueType.ARRAY), "a.words": (["", "\u0120a", "b"], GGUFValueType.ARRAY),
     "a.flags": ([True, False], GGUFValueType.ARRAY),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -71,17 +64,13 @@ def test_a_file_cut_anywhere_in_its_header_is_an_error_never_a_crash(written):
         pytest.param(struct.pack(">IQQ", 3, 0, 0), "version 50331648", id="big-endian"),
         pytest.param(struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 99), "type 99", id="unknown-type"),
         pytest.param(struct.pack("<IQQQ", 3, 0, 1, 2**63), "past the end", id="endless-key"),
-        pytest.param(
-            struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 4, 2**60), "in the middle", id="endless-array"
-        ),
+        pytest.param(struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 4, 2**60), "in the middle",
+            id="endless-array"),
         pytest.param(struct.pack("<IQQQ1sI", 3, 1, 0, 1, b"w", 9), "9 dimensions", id="too-many-dimensions"),
-        pytest.param(
-            struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 9) + struct.pack("<IQ", 9, 1) * 9,
-            "too deep",
-            id="deep-nesting",
-        ),
+        pytest.param(struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"k", 9) + struct.pack("<IQ", 9, 1) * 9, "too deep",
+            id="deep-nesting"),
     ],
-)
+)  # fmt: skip
 def test_a_garbled_header_says_what_is_wrong(tmp_path, header, says):
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + header)
     with pytest.raises(ConfigError, match=says):

@@ -61,7 +61,6 @@ class StandInHub(BaseHTTPRequestHandler):
         return None
 
     def tell(self):
-        """Say which files a repository has."""
         if not self.path.startswith("/api/models/owner/repo"):
             return self.refuse(404, "RepoNotFound")
         files = [{"rfilename": name} for name in self.server.listed]

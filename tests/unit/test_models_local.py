@@ -30,7 +30,6 @@ def put_ollama(folder, place, digest, kind="model"):
 
 @pytest.fixture
 def home(tmp_path):
-    """Make a home with downloads of every program."""
     ollama = tmp_path / ".ollama/models"
     put_ollama(ollama, "registry.ollama.ai/library/qwen2.5/0.5b", "aa")
     put_ollama(ollama, "registry.ollama.ai/library/llama3/latest", "bb")

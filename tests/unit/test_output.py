@@ -19,22 +19,10 @@ from cobali_ray.telemetry.lines import readable, request_line
 
 NOON = {"timestamp": "2026-11-22T12:00:01Z"}
 ANSWER = NOON | {
-    "event": "http_request",
-    "level": "info",
-    "method": "POST",
-    "route": "/v1/chat/completions",
-    "model": "tiny",
-    "tenant": "alice",
-    "status": 200,
-    "n_prompt": 1234,
-    "n_cached": 1200,
-    "n_output": 64,
-    "ttft_s": 0.0843,
-    "http_s": 1.5,
-    "tokens_per_second": 73.4,
-    "cancelled": False,
-    "error": None,
-}
+    "event": "http_request", "level": "info", "method": "POST", "route": "/v1/chat/completions",
+    "model": "tiny", "tenant": "alice", "status": 200, "n_prompt": 1234, "n_cached": 1200, "n_output": 64,
+    "ttft_s": 0.0843, "http_s": 1.5, "tokens_per_second": 73.4, "cancelled": False, "error": None,
+}  # fmt: skip
 FULL = (
     "12:00:01  200  POST /v1/chat/completions  tiny      1,234 (1,200 cached) -> 64 tok  TTFT 84 ms    "
     "73 tok/s   alice"
@@ -104,44 +92,27 @@ def test_what_a_line_says(facts, words):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        pytest.param(
-            {"event": "engine_away", "status": "restarting", "engine_id": "0"},
-            "The engine died and is being restarted; its requests wait and then continue.",
-            id="died",
-        ),
-        pytest.param(
-            {"event": "engine_back", "away_s": 3.21, "engine_id": "a-1"},
-            "Engine a-1 is back after 3.2 s.",
-            id="back",
-        ),
-        pytest.param(
-            {"event": "engine_open", "model": "tiny"}, "The engine has loaded tiny.", id="on-demand"
-        ),
-        pytest.param(
-            {"event": "settings_read", "changed": ["engine-a"]},
-            "The settings were read again; changed: engine-a.",
-            id="reload",
-        ),
+        pytest.param({"event": "engine_away", "status": "restarting", "engine_id": "0"},
+            "The engine died and is being restarted; its requests wait and then continue.", id="died"),
+        pytest.param({"event": "engine_back", "away_s": 3.21, "engine_id": "a-1"},
+            "Engine a-1 is back after 3.2 s.", id="back"),
+        pytest.param({"event": "engine_open", "model": "tiny"}, "The engine has loaded tiny.",
+            id="on-demand"),
+        pytest.param({"event": "settings_read", "changed": ["engine-a"]},
+            "The settings were read again; changed: engine-a.", id="reload"),
         pytest.param({"event": "flash_attention", "chosen": "off"}, None, id="news-for-files-alone"),
         pytest.param({"event": "engine_gone", "level": "warning"}, None, id="said-once-for-all"),
-        pytest.param(
-            {"event": "disk_cache_off", "level": "warning", "engine_id": "a", "error": "full"},
-            "engine a: disk cache off: error full",
-            id="a-warning-without-words-of-its-own",
-        ),
+        pytest.param({"event": "disk_cache_off", "level": "warning", "engine_id": "a", "error": "full"},
+            "engine a: disk cache off: error full", id="a-warning-without-words-of-its-own"),
         pytest.param(
             {"event": "request_failed", "level": "error", "cause": "Traceback\n  File\nKeyError: 'x'\n"},
             "A request failed: KeyError: 'x' (its traceback is in the log)",
             id="a-traceback-is-one-line",
         ),
-        pytest.param(
-            {"event": "draining", "n_requests": 1, "limit_s": 30.0},
-            "Waiting up to 30 s for 1 request to finish ... (Ctrl-C again to skip)",
-            id="drain",
-        ),
-        pytest.param(
-            {"event": "draining", "n_requests": 0}, "Stopping ... (Ctrl-C again to skip)", id="idle"
-        ),
+        pytest.param({"event": "draining", "n_requests": 1, "limit_s": 30.0},
+            "Waiting up to 30 s for 1 request to finish ... (Ctrl-C again to skip)", id="drain"),
+        pytest.param({"event": "draining", "n_requests": 0}, "Stopping ... (Ctrl-C again to skip)",
+            id="idle"),
         pytest.param(
             {"event": "node_died", "level": "error", "part": "raylet", "status": -9, "logs": "/logs"},
             "Ray's raylet ended (signal 9), and the server ends with it; start it again. Its log is in /logs",
@@ -149,7 +120,7 @@ def test_what_a_line_says(facts, words):
         ),
         pytest.param({"event": "stopped", "seconds": 1.23}, "Stopped in 1.2 s.", id="stopped"),
     ],
-)
+)  # fmt: skip
 def test_what_else_happens_is_a_sentence(event, words):
     line = readable({"level": "info"} | NOON | event, 200)
     assert (line and line.plain) == (words and f"12:00:01  {words}")
@@ -366,17 +337,12 @@ def test_the_banner_says_where_the_page_is_first():
     lines = [line.split(maxsplit=1) for line in drawn(80, models=[ONE]) if line]
     assert lines[0][1].endswith("is ready after 13.1 s")
     assert lines[1:-1] == [
-        ["Page", "http://127.0.0.1:8000/"],
-        ["Chat", "cobali chat --url http://127.0.0.1:8000"],
-        ["API", "http://127.0.0.1:8000/v1"],
-        ["http://127.0.0.1:8000/docs", "describes it"],
-        ["Model", "tiny   4.5M, Q8_0, 4.9 MB"],
-        ["/models/tiny.gguf"],
-        ["Context", "4,096 tokens a request, 16 slots"],
-        ["Runs", "on   2 CPU threads"],
-        ["Keys", "none needed (settings api_keys, api_keys_file)"],
-        ["Logs", "/tmp/ray/s/logs"],
-    ]
+        ["Page", "http://127.0.0.1:8000/"], ["Chat", "cobali chat --url http://127.0.0.1:8000"],
+        ["API", "http://127.0.0.1:8000/v1"], ["http://127.0.0.1:8000/docs", "describes it"],
+        ["Model", "tiny   4.5M, Q8_0, 4.9 MB"], ["/models/tiny.gguf"],
+        ["Context", "4,096 tokens a request, 16 slots"], ["Runs", "on   2 CPU threads"],
+        ["Keys", "none needed (settings api_keys, api_keys_file)"], ["Logs", "/tmp/ray/s/logs"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -61,51 +61,25 @@ LONG = (*range(40), *range(900, 2860))
         pytest.param([held(0, *range(3)), held(1)], {}, Place(1, 0), id="a-prefix-too-short"),
         pytest.param([held(0, *range(50)), held(1)], {"min_prefix": 0}, Place(1, 0), id="reuse-off"),
         pytest.param([held(0, *range(100))], {}, Place(0, 98), id="two-tokens-are-computed-again"),
-        pytest.param(
-            [held(0, *LONG), held(1)], {}, Place(1, 0), id="a-hit-that-destroys-a-history-is-declined"
-        ),
-        pytest.param(
-            [held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0), id="or-copied-where-it-can-be"
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1)],
-            {"copies": True},
-            Place(1, 40, 0),
-            id="from-a-busy-slot-too",
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
-            {"copies": True},
-            Place(2, 40, 0),
-            id="and-over-the-least-valuable",
-        ),
-        pytest.param(
-            [held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
-            {"copies": True},
-            Place(2, 40, 1),
-            id="from-the-shortest-that-has-it",
-        ),
-        pytest.param(
-            [held(0, *range(40), *range(900, 12_000)), held(1)],
-            {"copies": True},
-            Place(1, 0),
-            id="not-where-the-copy-is-dearer-than-what-it-saves",
-        ),
+        pytest.param([held(0, *LONG), held(1)], {}, Place(1, 0),
+            id="a-hit-that-destroys-a-history-is-declined"),
+        pytest.param([held(0, *LONG), held(1)], {"copies": True}, Place(1, 40, 0),
+            id="or-copied-where-it-can-be"),
+        pytest.param([held(0, *LONG, idle=False), held(1)], {"copies": True}, Place(1, 40, 0),
+            id="from-a-busy-slot-too"),
+        pytest.param([held(0, *LONG, idle=False), held(1, *range(900, 1900)), held(2, *range(900, 950))],
+            {"copies": True}, Place(2, 40, 0), id="and-over-the-least-valuable"),
+        pytest.param([held(0, *LONG, idle=False), held(1, *range(40), 7, idle=False), held(2)],
+            {"copies": True}, Place(2, 40, 1), id="from-the-shortest-that-has-it"),
+        pytest.param([held(0, *range(40), *range(900, 12_000)), held(1)], {"copies": True}, Place(1, 0),
+            id="not-where-the-copy-is-dearer-than-what-it-saves"),
         pytest.param([held(0, *LONG)], {"copies": True}, Place(0, 40), id="taken-if-there-is-no-other"),
-        pytest.param(
-            [held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))],
-            {},
-            Place(1, 0),
-            id="the-least-valuable-goes",
-        ),
-        pytest.param(
-            [held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)],
-            {},
-            Place(1, 0),
-            id="a-faded-history-is-worth-less-than-a-fresh-short-one",
-        ),
+        pytest.param([held(0, *range(900, 1400)), held(1, *range(900, 1000)), held(2, *range(900, 1900))], {},
+            Place(1, 0), id="the-least-valuable-goes"),
+        pytest.param([held(0, *range(900, 1100)), held(1, *range(900, 1400), fades=500)], {}, Place(1, 0),
+            id="a-faded-history-is-worth-less-than-a-fresh-short-one"),
     ],
-)
+)  # fmt: skip
 def test_place(slots, changes, expected):
     chosen = place(PROMPT, slots, limits(len(slots), **changes), level=0.0, n_free_cells=10_000)
     assert chosen._replace(lost=0.0) == expected
@@ -196,12 +170,6 @@ def n_shared_lists(a, b):
     return n_shared(array("i", a), array("i", b), len(a))
 
 
-@pytest.mark.parametrize("n_people", [1, 2, 12, 16])
-def test_as_many_people_as_slots_keep_all_their_histories(n_people):
-    ours, best = share(n_people, 16)
-    assert ours >= 0.98 * best > 0.6
-
-
 @pytest.mark.parametrize("n_people", [2, 12])
 def test_a_common_system_prompt_is_computed_once(n_people):
     ours, best = share(n_people, 16, system=range(1, 400), copies=True)
@@ -227,17 +195,3 @@ def test_strangers_do_not_wash_a_history_out():
     n_cached = server.n_cached
     regular.turn(server)
     assert server.n_cached - n_cached > 400
-
-
-def test_nobody_is_remembered_for_ever():
-    rng = random.Random(1)
-    server, regular = Server(4), Person(1, rng)
-    for _ in range(8):
-        regular.turn(server)
-    for stranger in range(2, 60):
-        person = Person(stranger, rng)
-        for _ in range(3):
-            person.turn(server)
-    n_cached = server.n_cached
-    regular.turn(server)
-    assert server.n_cached == n_cached

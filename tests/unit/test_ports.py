@@ -103,21 +103,6 @@ def test_an_address_that_cannot_be_had_names_what_to_change(host, port, setting,
     assert refused.value.setting == setting
 
 
-def test_two_servers_get_ports_of_their_own(tmp_path):
-    taken = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        environ = {}
-        fast_front(environ, tmp_path / name, "haproxy")
-        low, high = (int(environ[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"]) for end in ("MIN", "MAX"))
-        taken.append(listener(low))
-        assert high - low == 62
-    one, two = (sock.getsockname()[1] for sock in taken)
-    for sock in taken:
-        sock.close()
-    assert one != two
-
-
 @pytest.mark.parametrize("name", ["DIRECT_INGRESS_MIN_HTTP", "DIRECT_INGRESS_MIN_GRPC", "HAPROXY_METRICS"])
 def test_a_server_that_starts_keeps_another_from_ports_that_it_binds_later(tmp_path, monkeypatch, name):
     environ = {}

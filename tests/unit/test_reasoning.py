@@ -44,29 +44,16 @@ def budget(n_tokens, base=BUDGET):
         pytest.param(budget(0), "<think>abcdefgh", "<think></t>efgh", id="none"),
         pytest.param(budget(0), "<think></t>efgh", "<think></t>efgh", id="none-said-by-itself-alike"),
         pytest.param(budget(0, OPEN), "abcdefgh", "</t>efgh", id="none-begun-by-the-prompt"),
-        pytest.param(
-            BUDGET._replace(start="\n<think>\n", end="\n</t>\n\n"),
-            "<think>ab</t>defghijk",
-            "<think>ab</t>defghijk",
-            id="white-space-around-the-end-does-not-count",
-        ),
-        pytest.param(
-            BUDGET._replace(start="\n<think>\n"),
-            "<think>abcdefghijk",
-            "<think>abcd</t>ijk",
-            id="white-space-around-the-start-does-not-count",
-        ),
-        pytest.param(
-            BUDGET, "<think>abc<<<<<<", "<think>abc<<</t>", id="at-the-beginning-of-the-marker-for-ever"
-        ),
-        pytest.param(
-            ReasoningBudget(2, "<think>", "</call>", (ord("\n"), CALL_END)),
-            "<think>abcde",
-            "<think>ab\n</call>e",
-            id="closed-by-control-tokens",
-        ),
+        pytest.param(BUDGET._replace(start="\n<think>\n", end="\n</t>\n\n"), "<think>ab</t>defghijk",
+            "<think>ab</t>defghijk", id="white-space-around-the-end-does-not-count"),
+        pytest.param(BUDGET._replace(start="\n<think>\n"), "<think>abcdefghijk", "<think>abcd</t>ijk",
+            id="white-space-around-the-start-does-not-count"),
+        pytest.param(BUDGET, "<think>abc<<<<<<", "<think>abc<<</t>",
+            id="at-the-beginning-of-the-marker-for-ever"),
+        pytest.param(ReasoningBudget(2, "<think>", "</call>", (ord("\n"), CALL_END)), "<think>abcde",
+            "<think>ab\n</call>e", id="closed-by-control-tokens"),
     ],
-)
+)  # fmt: skip
 def test_reasoning_is_closed_when_its_budget_is_spent(asked, script, text, overlaps):
     s = Setup(overlaps=overlaps)
     s.submit("r", script, reasoning_budget=asked, shown_tokens=SHOWN)
@@ -185,32 +172,3 @@ def test_a_grammar_takes_what_is_forced_and_may_refuse_it():
     lenient = check("p", "regex", "[a-z]{4}<x[a-z]{2}").grammar
     text, end = Setup().ask("abcd<xyz", grammar=lenient, reasoning_budget=budget(4, OPEN))
     assert (text, end.finish_reason) == ("abcd<xyz", "stop"), "< was forced, / refused, the rest free"
-
-
-def test_a_preempted_answer_is_closed_where_it_would_have_been():
-    s = Setup(n_slots=2, n_cells=64, n_ctx=64)
-    s.submit("r0", "y" * 60, prompt=b"a", max_tokens=50)
-    s.submit(
-        "r1",
-        "<think>" + "x" * 60,
-        prompt=b"b",
-        max_tokens=60,
-        reasoning_budget=budget(25),
-        shown_tokens=SHOWN,
-    )
-    s.run()
-    text, end = s.answer("r1")
-    assert end.stats.n_preempted > 0
-    assert text.startswith("<think>" + "x" * 25 + "</t>x")
-
-
-def test_a_cancelled_one_leaves_nothing_behind():
-    s = Setup(n_slots=1)
-    s.submit("gone", "abcdefghijk", reasoning_budget=OPEN)
-    for _ in range(6):
-        s.engine.tick()
-    s.engine.cancel("gone")
-    s.submit("next", "abcdefghijk")
-    s.run()
-    assert s.answer("gone")[1].error is not None
-    assert s.answer("next")[0] == "abcdefghijk"

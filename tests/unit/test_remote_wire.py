@@ -12,12 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from cobali_ray.actors import remote_wire, wire
 from cobali_ray.actors.address import Address, others_reach
-from cobali_ray.actors.remote_wire import (
-    MAX_BACKLOG,
-    NEW_BEATS,
-    SILENT_BEATS,
-    Heard,
-)
+from cobali_ray.actors.remote_wire import MAX_BACKLOG, NEW_BEATS, SILENT_BEATS, Heard
 from cobali_ray.actors.wire import Pusher
 from cobali_ray.core.events import Delta, End, RequestStats
 from tests.waiting import until
@@ -261,7 +256,6 @@ class Relay:
             writer.close()
 
     def reset(self):
-        """Break all connections."""
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
@@ -280,7 +274,6 @@ async def relay(puller):
 
 
 def over(relay, puller, pusher):
-    """Introduce them to each other over the relay."""
     key = pusher.meet(relay.address, known=False)
     puller.admit(key)
     pusher.meet(relay.address, known=True)

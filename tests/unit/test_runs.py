@@ -24,32 +24,22 @@ def streams(*depths, first=0):
     [
         pytest.param(streams(200, 210, 220), [[0, 1, 2]], id="like-depths-stay-together"),
         pytest.param(streams(*[200] * 15, 4096), [[*range(15)], [15]], id="a-deep-one-at-the-end-is-apart"),
-        pytest.param(
-            streams(*[200] * 7, 4096, *[200] * 8), [[*range(7)], [7], [*range(8, 16)]], id="in-the-middle-too"
-        ),
+        pytest.param(streams(*[200] * 7, 4096, *[200] * 8), [[*range(7)], [7], [*range(8, 16)]],
+            id="in-the-middle-too"),
         pytest.param(streams(200, 200, 4096), [[0, 1, 2]], id="two-passes-cost-more-than-few-rows-pay"),
         pytest.param(streams(*[200] * 8, *[4096] * 8), [[*range(8)], [*range(8, 16)]], id="two-groups"),
         pytest.param([Row(0, 200), Row(2, 200)], [[0], [1]], id="a-gap-parts-anyway"),
         pytest.param([*streams(200, 200), Row(2, 100, chunk=True)], [[0, 1], [2]], id="a-chunk-above"),
         pytest.param([Row(0, 100, chunk=True), *streams(200, first=1)], [[0], [1]], id="a-chunk-below"),
-        pytest.param(
-            [*streams(200, 200), Row(2, 300, chunk=True), *streams(200, first=3)],
-            [[0, 1, 2, 3]],
-            id="a-shallow-chunk-between-streams-saves-a-pass",
-        ),
-        pytest.param(
-            [*streams(*[200] * 7), Row(7, 4096, chunk=True), *streams(*[200] * 8, first=8)],
-            [[*range(7)], [7], [*range(8, 16)]],
-            id="a-deep-chunk-between-streams-is-worth-one",
-        ),
-        pytest.param(
-            [Row(0, 100, chunk=True), Row(1, 900, chunk=True), *streams(200, first=2)],
-            [[0, 1], [2]],
-            id="chunks-side-by-side-stay-together",
-        ),
+        pytest.param([*streams(200, 200), Row(2, 300, chunk=True), *streams(200, first=3)], [[0, 1, 2, 3]],
+            id="a-shallow-chunk-between-streams-saves-a-pass"),
+        pytest.param([*streams(*[200] * 7), Row(7, 4096, chunk=True), *streams(*[200] * 8, first=8)],
+            [[*range(7)], [7], [*range(8, 16)]], id="a-deep-chunk-between-streams-is-worth-one"),
+        pytest.param([Row(0, 100, chunk=True), Row(1, 900, chunk=True), *streams(200, first=2)],
+            [[0, 1], [2]], id="chunks-side-by-side-stay-together"),
         pytest.param([], [], id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_runs(rows, expected):
     assert runs_of(rows, PASS) == expected
 

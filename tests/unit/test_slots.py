@@ -38,20 +38,6 @@ def books(slots):
     return slots.n_cells_running, slots.n_cells_idle
 
 
-def test_every_entry_is_counted():
-    slots = open_slots()
-    one, other = assigned(slots, 0), assigned(slots, 1)
-    assert books(slots) == (0, 0)
-    computed(slots, one, 3)
-    computed(slots, other, 3)
-    assert books(slots) == (6, 0)
-    assert [slots.n_short(n) for n in (11, 12, 13)] == [-1, 0, 1]
-    released(slots, one, 2)
-    assert books(slots) == (3, 2)
-    released(slots, other, 0)
-    assert books(slots) == (0, 2)
-
-
 @pytest.mark.parametrize("how", ["release", "drop", "empty", "assign"])
 def test_shared_cells_count_once_until_their_last_owner_goes(how):
     limits = EngineLimits(
@@ -75,31 +61,6 @@ def test_shared_cells_count_once_until_their_last_owner_goes(how):
     n_new = 1 if how == "assign" else 0
     assert (slots.n_used(), slots.n_used_idle()) == (3 + n_new, 0)
     assert slots.problems() == []
-
-
-@pytest.mark.parametrize(("shares", "n_keep"), [(True, 6), (False, 0)])
-def test_a_copy_that_takes_no_cells_needs_none_free(shares, n_keep):
-    limits = EngineLimits(
-        n_slots=2, n_ctx_slot=9, n_cells=8, token_budget=8, prefill_chunk=8, min_prefix=2,
-        copies=True, shares=shares,
-    )  # fmt: skip
-    slots = Slots(limits)
-    prompt = (1, 2, 3, 4, 5, 6, 7, 8)
-    one = Sequence(Request(request_id="0", prompt=prompt, max_tokens=1), arrived_s=0.0)
-    slots.assign(one, Place(0, 0))
-    one.change(Change.ASSIGN)
-    computed(slots, one, 7)
-    other = Sequence(Request(request_id="1", prompt=prompt, max_tokens=1), arrived_s=0.0)
-    assert slots.place(other).n_keep == n_keep
-
-
-def test_a_reused_prefix_is_counted_once():
-    slots = open_slots()
-    one = assigned(slots, 0)
-    computed(slots, one, 3)
-    released(slots, one, 3)
-    assigned(slots, 0, n_keep=2)
-    assert books(slots) == (2, 0), "what is not shared is cut"
 
 
 def test_a_copied_prefix_is_counted_twice_and_its_donor_is_worth_nothing():

@@ -12,7 +12,7 @@ from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import GREEDY, Request
 from cobali_ray.core.scheduler import Scheduler
-from cobali_ray.core.story import Story, replay
+from cobali_ray.core.story import Story, load
 from cobali_ray.engine.engine import Engine
 from cobali_ray.engine.loop import EngineLoop
 from cobali_ray.errors import InternalError, InvariantError
@@ -43,7 +43,6 @@ def ask(name, n_prompt=20, **changes):
 
 
 def run(engine):
-    """Have it do a little of everything."""
     engine.submit(ask("a", 60, stop=("e", "zz")))
     engine.submit(ask("b", 60, tenant="other", priority=1))
     engine.embed(EmbeddingRequest.of([[1] * 9, [2] * 30], request_id="texts", tenant="other"))
@@ -69,11 +68,12 @@ def test_a_written_story_is_told_again_and_gets_the_same_answers(tmp_path, overl
     run(engine)
     file = tmp_path / "story"
     file.write_bytes(engine.scheduler.story.dump())
-    story = Story.load(file.read_bytes())
-    kinds = {type(one) for out in story.answers for one in out}
+    story = load(file.read_bytes())
+    kinds = {type(one) for _, out in story.entries for one in out}
     assert {Compute, Embed, Emit, Copy, Restore} <= kinds, "it is worth telling"
-    answers = replay(story.events, Scheduler(**story.opening))
-    assert repr(answers) == repr(story.answers)
+    again = Scheduler(**story.opening)
+    for event, answer in story.entries:
+        assert repr(again.handle(event)) == repr(answer)
 
 
 def test_a_story_without_its_beginning_is_not_written():
@@ -89,8 +89,9 @@ def test_a_running_loop_tells_its_story():
     loop.start()
     loop.wait_open()
     loop.submit(ask("a"))
-    story = Story.load(loop.story().result(WAIT_S))
+    story = load(loop.story().result(WAIT_S))
     loop.stop(timeout_s=WAIT_S)
-    assert story.whole
-    assert story.events[0].request == ask("a")
-    assert repr(replay(story.events, Scheduler(**story.opening))) == repr(story.answers)
+    again = Scheduler(**story.opening)
+    assert story.entries[0][0].request == ask("a")
+    for event, answer in story.entries:
+        assert repr(again.handle(event)) == repr(answer)

@@ -12,7 +12,7 @@ from telemetry_records import fed_collector, make_collector, make_tick
 from cobali_ray import __version__
 from cobali_ray.telemetry import bounds
 from cobali_ray.telemetry.aliases import VLLM_COUNTERS, VLLM_HISTOGRAMS
-from cobali_ray.telemetry.exposition import Counts, render, render_all
+from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.presence import Presence
 from tools.monitoring import find
 
@@ -32,7 +32,7 @@ def samples_of(text):
 
 @pytest.fixture(scope="module")
 def text():
-    return fed_collector().exposition()
+    return render(fed_collector().snapshot())
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,13 @@ def test_every_histogram_is_cumulative_and_adds_up(text):
         ("cobali_prompt_tokens_total", {}, 120),
         ("cobali_cached_prompt_tokens_total", {}, 30),
         ("cobali_output_tokens_total", {}, 12),
+        ("cobali_requests_total", {"outcome": "stop"}, 1),
+        ("cobali_requests_total", {"outcome": "length"}, 1),
+        ("cobali_requests_total", {"outcome": "cancelled"}, 1),
         ("cobali_requests_total", {"outcome": "deadline"}, 1),
+        ("cobali_requests_total", {"outcome": "error"}, 1),
+        ("cobali_queue_seconds_count", {}, 3),  # who never got a slot has no queue time
+        ("cobali_itl_seconds_count", {}, 12),
         ("cobali_requests_total", {"outcome": "bad_request"}, 0),
         ("cobali_refusals_total", {"reason": "other"}, 1),
         ("cobali_graphs_reused_total", {}, 4),
@@ -152,14 +158,16 @@ def test_other_vllm_values(value, name, labels, expected):
 
 
 def test_a_scrape_before_the_first_tick_has_every_family(text):
-    names = {family.name for family in text_string_to_metric_families(make_collector().exposition())}
+    names = {family.name for family in text_string_to_metric_families(render(make_collector().snapshot()))}
     assert names == {family.name for family in text_string_to_metric_families(text)}
 
 
 def test_engines_of_any_size_have_the_same_buckets():
     """Sums over instances would not be cumulative otherwise."""
     small, large = (
-        set(samples_of(make_collector(n_slots=n_slots, n_ctx_slot=n_ctx).exposition()))
+        set(
+            samples_of(render(make_collector(n_slots=n_slots, n_ctx_slot=n_ctx, token_budget=256).snapshot()))
+        )
         for n_slots, n_ctx in ((1, 90), (256, 131_072))
     )
     assert small == large
@@ -167,7 +175,7 @@ def test_engines_of_any_size_have_the_same_buckets():
 
 def test_a_model_name_cannot_break_the_format():
     name = 'a"b\\c\nd'
-    samples = samples_of(make_collector(model_name=name).exposition())
+    samples = samples_of(render(make_collector(model_name=name).snapshot()))
     labels = ENGINE | {"model": name, "version": __version__, "node": "10.0.0.1"}
     assert ("cobali_info", frozenset(labels.items())) in samples
 
@@ -178,20 +186,6 @@ def test_every_sample_says_whose_it_is():
     samples = [sample for family in families for sample in family.samples]
     assert {sample.labels["engine"] for sample in samples} == {"7"}
     assert {sample.name.split("_")[0].split(":")[0] for sample in samples} == {"cobali", "vllm"}
-
-
-def test_several_engines_stand_together_under_each_name():
-    collectors = {
-        engine_id: make_collector(engine_id=engine_id, model_name=f"model-{engine_id}") for engine_id in "ab"
-    }
-    text = render_all([Counts(collector.snapshot()) for collector in collectors.values()])
-    families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families), "each is one group"
-    assert samples_of(text) == {
-        key: value
-        for collector in collectors.values()
-        for key, value in samples_of(collector.exposition()).items()
-    }
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here; `make monitoring-tools` fetches it")
@@ -209,12 +203,9 @@ def test_promtool(text, prefix, complaints_allowed):
         if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(prefix)
     ]
     checked = subprocess.run(
-        [PROMTOOL, "check", "metrics"],
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
+        [PROMTOOL, "check", "metrics"], input="\n".join(lines) + "\n", capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     # 1: cannot be parsed, 3: parsed, with complaints
     assert checked.returncode in ({0, 3} if complaints_allowed else {0}), checked.stderr
 
@@ -224,7 +215,7 @@ def test_drafts_are_counted_and_gain_no_first_token():
     collector.on_tick(
         make_tick(0, n_sampled=4, gaps_s=[0.01], n_drafted=7, n_accepted=3, n_adapter_changes=1)
     )
-    lines = collector.exposition().splitlines()
+    lines = render(collector.snapshot()).splitlines()
     assert 'cobali_drafted_tokens_total{engine="0"} 7.0' in lines
     assert 'cobali_adapter_changes_total{engine="0"} 1.0' in lines
     assert 'cobali_accepted_tokens_total{engine="0"} 3.0' in lines
@@ -236,8 +227,8 @@ def test_host_memory_is_shown_in_bytes_and_its_traffic_in_tokens():
     moved = {"n_host_hits": 2, "n_restored": 300, "n_saved": 500, "n_evicted": 40}
     collector.on_tick(make_tick(0, n_host_cells=600, **moved))
     collector.on_tick(make_tick(1, n_host_cells=700, **moved))
-    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
-    lines = collector.exposition().splitlines()
+    collector.on_idle(0)
+    lines = render(collector.snapshot()).splitlines()
     for line in (
         'cobali_host_cache_bytes{engine="0",state="used"} 1.4336e+06',
         'cobali_host_cache_bytes{engine="0",state="free"} 614400.0',
@@ -254,8 +245,8 @@ def test_the_disk_is_shown_in_bytes_and_its_traffic_in_tokens():
     moved = {"n_disk_hits": 1, "n_loaded": 128, "n_written": 64}
     collector.on_tick(make_tick(0, n_disk_bytes=1000, **moved))
     collector.on_tick(make_tick(1, n_disk_bytes=3000, **moved))
-    collector.on_idle(n_queued=0, n_cells_used=0, n_cells_idle=0)
-    lines = collector.exposition().splitlines()
+    collector.on_idle(0)
+    lines = render(collector.snapshot()).splitlines()
     for line in (
         'cobali_disk_cache_bytes{engine="0",state="used"} 3000.0',
         'cobali_disk_cache_bytes{engine="0",state="free"} 2000.0',

@@ -56,16 +56,6 @@ def test_each_request_with_a_first_token_counts_once(overlaps):
     assert ttft(s).sum == pytest.approx(sum(expected))
 
 
-def test_the_tail_of_a_queue_is_not_looked_through(overlaps):
-    s = Setup(overlaps=overlaps, n_slots=2)
-    for i in range(6):
-        s.submit(f"r{i}", "hello", max_tokens=3)
-    s.tick()
-    s.engine.cancel("r2")  # ends in the queue, and its end may not have been told yet
-    s.run()
-    assert ttft(s).count == len(first_tokens(s)) == 5
-
-
 def test_an_end_of_a_request_that_nobody_submitted_counts_by_itself():
     collector = make_collector()
     collector.on_end(STOPPED)

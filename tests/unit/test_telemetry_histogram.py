@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cobali_ray.telemetry import bounds
-from cobali_ray.telemetry.histogram import Histogram, HistogramView
+from cobali_ray.telemetry.histogram import Histogram
 
 EDGES = bounds.ITL
 seconds = st.one_of(
@@ -54,20 +54,6 @@ def test_resampling_to_a_foreign_bound_is_an_error():
         Histogram((1.0, 2.0)).view().resampled((1.5,))
 
 
-@pytest.mark.parametrize(
-    ("counts", "q", "expected"),
-    [
-        pytest.param((0, 0, 0), 0.5, None, id="empty"),
-        pytest.param((4, 0, 0), 0.5, 0.5, id="half-way-into-the-first-bucket"),
-        pytest.param((2, 2, 0), 0.75, 1.5, id="half-way-into-the-second"),
-        pytest.param((2, 0, 2), 0.5, 1.0, id="on-the-bound-before-an-empty-bucket"),
-        pytest.param((0, 0, 3), 0.5, 2.0, id="above-all-is-the-last-bound"),
-    ],
-)
-def test_quantile(counts, q, expected):
-    assert HistogramView((1.0, 2.0), counts, 1.0).quantile(q) == expected
-
-
 @pytest.mark.parametrize("wrong", [(), (1.0, 1.0), (2.0, 1.0)], ids=["none", "twice", "falling"])
 def test_bounds_must_rise(wrong):
     with pytest.raises(ValueError, match="must rise"):
@@ -88,10 +74,3 @@ def test_our_bounds_contain_vllms_and_start_lower(ours, theirs):
     assert set(theirs) < set(ours)
     assert ours[0] < theirs[0]
     assert set(bounds.from_below(ours, theirs)) == set(theirs) | {b for b in ours if b < theirs[0]}
-
-
-def test_bounds_of_counts():
-    assert bounds.REQUEST_TOKENS[:7] == (1, 2, 5, 10, 20, 50, 100)
-    assert bounds.REQUEST_TOKENS[-3:] == (200_000, 500_000, 1_000_000)
-    assert bounds.SEQUENCES[:9] == (1, 2, 3, 4, 6, 8, 12, 16, 24)
-    assert bounds.SEQUENCES[-1] == 256

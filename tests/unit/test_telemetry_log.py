@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from contextlib import closing
 from datetime import UTC, datetime
 
 import numpy as np
@@ -118,7 +119,7 @@ def test_an_unknown_level_names_the_setting():
 def test_tick_log(tmp_path, gaps_s):
     path = tmp_path / "ticks.jsonl"
     at = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
-    with TickLog(path, "7", utc_now=lambda: at) as log:
+    with closing(TickLog(path, "7", utc_now=lambda: at)) as log:
         log.write(make_tick(1, gaps_s=gaps_s))
         assert path.read_bytes().count(b"\n") == 1, "a line is there before the file is closed"
         log.write(make_tick(2, gaps_s=gaps_s))

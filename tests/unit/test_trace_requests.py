@@ -3,7 +3,7 @@
 import pytest
 
 from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.trace.requests import slot_rows
+from cobali_workloads.trace.requests import slot_rows
 
 NOW_S = 10.0
 
@@ -35,56 +35,24 @@ CHUNKS = [tick(0.0, PREFILL), tick(1.0, DECODE), tick(3.0, PREFILL), tick(4.0, P
 @pytest.mark.parametrize(
     ("one", "ticks", "parts"),
     [
-        pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            [*CHUNKS, tick(5.0, DECODE), tick(6.0, DECODE)],
-            [("prefill again", 3.0, 5.0, 2), ("decode", 5.0, NOW_S, 0)],
-            id="decodes-again",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            CHUNKS,
-            [("prefill again", 3.0, NOW_S, 2)],
-            id="the-trace-ends-in-prefill",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, 4.9), ended=4.9),
-            [*CHUNKS, tick(5.0, DECODE)],
-            [("prefill again", 3.0, 4.9, 2)],
-            id="cancelled-in-prefill",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, 3.9), (1, 8.0, None)),
-            [*CHUNKS, tick(8.0, PREFILL, slot=1)],
-            [("prefill again", 3.0, 3.9, 1)],
-            id="preempted-in-prefill",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            [],
-            [("prefill again", 3.0, NOW_S, 0)],
-            id="nothing-computed-yet",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            [tick(7.0, DECODE), tick(8.0, DECODE)],
-            [("decode", 3.0, NOW_S, 0)],
-            id="computed-again-before-the-recording",
-        ),
-        pytest.param(
-            request(FIRST, (0, 3.0, None)),
-            [*CHUNKS, tick(5.0, DECODE, slot=1)],
-            [("prefill again", 3.0, NOW_S, 2)],
-            id="another-slot-decodes",
-        ),
-        pytest.param(
-            request((0, 0.0, None)),
-            CHUNKS[:2],
-            [("prefill", 0.0, 0.9, 1), ("decode", 0.9, NOW_S, 0)],
-            id="never-preempted",
-        ),
+        pytest.param(request(FIRST, (0, 3.0, None)), [*CHUNKS, tick(5.0, DECODE), tick(6.0, DECODE)],
+            [("prefill again", 3.0, 5.0, 2), ("decode", 5.0, NOW_S, 0)], id="decodes-again"),
+        pytest.param(request(FIRST, (0, 3.0, None)), CHUNKS, [("prefill again", 3.0, NOW_S, 2)],
+            id="the-trace-ends-in-prefill"),
+        pytest.param(request(FIRST, (0, 3.0, 4.9), ended=4.9), [*CHUNKS, tick(5.0, DECODE)],
+            [("prefill again", 3.0, 4.9, 2)], id="cancelled-in-prefill"),
+        pytest.param(request(FIRST, (0, 3.0, 3.9), (1, 8.0, None)), [*CHUNKS, tick(8.0, PREFILL, slot=1)],
+            [("prefill again", 3.0, 3.9, 1)], id="preempted-in-prefill"),
+        pytest.param(request(FIRST, (0, 3.0, None)), [], [("prefill again", 3.0, NOW_S, 0)],
+            id="nothing-computed-yet"),
+        pytest.param(request(FIRST, (0, 3.0, None)), [tick(7.0, DECODE), tick(8.0, DECODE)],
+            [("decode", 3.0, NOW_S, 0)], id="computed-again-before-the-recording"),
+        pytest.param(request(FIRST, (0, 3.0, None)), [*CHUNKS, tick(5.0, DECODE, slot=1)],
+            [("prefill again", 3.0, NOW_S, 2)], id="another-slot-decodes"),
+        pytest.param(request((0, 0.0, None)), CHUNKS[:2],
+            [("prefill", 0.0, 0.9, 1), ("decode", 0.9, NOW_S, 0)], id="never-preempted"),
     ],
-)
+)  # fmt: skip
 def test_decode_begins_where_something_was_decoded(one, ticks, parts):
     assert [part for part in drawn(one, ticks) if part[1] < part[2]] == parts
 

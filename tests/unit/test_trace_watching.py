@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from cobali_ray.cli import app as cli
 from cobali_ray.errors import ConfigError
-from cobali_ray.trace import command
+from cobali_workloads.commands import trace as command
+from cobali_workloads.trace import watching
 
 TROUBLES = [
     *(pytest.param(httpx2.Response(status), id=str(status)) for status in (500, 502, 503, 504)),
@@ -43,7 +44,6 @@ def out(tmp_path):
 
 @pytest.fixture
 def watch(monkeypatch, out):
-    """Return how to run the command against a server in this process."""
     real = httpx2.Client
 
     def run(server, *options):
@@ -82,7 +82,7 @@ def test_a_new_engine_that_is_gone_again_at_once_loses_none_of_its_ticks(trouble
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_before_anything_was_recorded_it_is_an_error(trouble):
     with pytest.raises(ConfigError, match="--url"):
-        command.begin([Moody(q0=trouble).watcher()])
+        watching.begin([Moody(q0=trouble).watcher()])
 
 
 def test_a_server_that_never_comes_back_leaves_what_was_recorded(watch, out):

@@ -61,13 +61,9 @@ def test_an_ingress_sees_itself_and_the_front_end_of_its_own_server():
     )
     try:
         done = subprocess.run(
-            ["cobali serve", "-c", SERVE],
-            executable=sys.executable,
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+            ["cobali serve", "-c", SERVE], executable=sys.executable, env=environ, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
     finally:
         other.communicate(b"end\n")
     front_pid, answer = done.stdout.splitlines()

@@ -14,15 +14,8 @@ from ear import Ear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cobali_ray import errors
 from cobali_ray.actors.frames import MAX_MESSAGE_BYTES, Frames, frame
-from cobali_ray.actors.wire import (
-    MAX_BACKLOG,
-    Connection,
-    Pusher,
-    decode,
-    encode,
-)
+from cobali_ray.actors.wire import MAX_BACKLOG, Connection, Pusher, decode, encode
 from cobali_ray.core.events import TIERS, Computing, Delta, End, RequestStats, TokenLogprob, Vectors
 from cobali_ray.errors import CobaliError, InternalError
 
@@ -45,13 +38,7 @@ BROKEN = [
     (["a", b"rows", 5], "a"),
     (["a", [None, ["NoSuch"], list(STATS), None]], "a"),
 ]
-VALUES = {
-    "str": "what",
-    "int": 7,
-    "float": 2.5,
-    "bool": True,
-    "str | tuple[str | int, ...]": ("messages", 0),
-}
+VALUES = {"str": "what", "int": 7, "float": 2.5, "bool": True, "str | tuple[str | int, ...]": ("messages", 0)}
 
 
 def over(events):
@@ -82,13 +69,9 @@ number = st.integers(-(2**31), 2**31)
 seconds = st.floats(allow_nan=False)
 tops = st.tuples(number, st.binary(max_size=4), seconds)
 logprob = st.builds(
-    TokenLogprob,
-    number,
-    st.binary(max_size=4),
-    st.none() | seconds,
-    st.lists(tops).map(tuple),
+    TokenLogprob, number, st.binary(max_size=4), st.none() | seconds, st.lists(tops).map(tuple),
     st.none() | number,
-)
+)  # fmt: skip
 maybe_s = st.none() | seconds
 stats = st.builds(
     RequestStats, number, number, number, maybe_s, maybe_s, maybe_s, maybe_s, seconds, number, maybe_s,
@@ -119,13 +102,6 @@ def test_errors_come_back_as_they_went(kind):
     assert type(back.error) is kind
     assert back.error.args == error.args
     assert str(back.error) == str(error)
-    assert vars(back.error) == vars(error)
-
-
-@given(st.sampled_from([errors.InvalidParameterError, errors.ConfigError]), st.text(), st.text())
-def test_the_facts_of_an_error_survive(kind, name, message):
-    error = kind(name, message)
-    (back,) = over([End("a", None, error, STATS)])
     assert vars(back.error) == vars(error)
 
 
@@ -177,7 +153,6 @@ def pusher():
 
 
 async def read(stream, n):
-    """Read until `n` events are there."""
     events = []
     async with asyncio.timeout(WAIT_S):
         while len(events) < n:
@@ -254,16 +229,6 @@ async def test_an_undecodable_message_is_ignored(puller, pusher, data):
         stranger.send(data)
         stranger.send(encode("0", [Delta("a", "after", (1,))]))
         assert [e.text for e in await read(stream, 1)] == ["after"]
-
-
-async def test_an_event_that_cannot_be_read_ends_its_own_request_alone(puller, pusher):
-    whole = puller.open("whole")
-    said = [["whole", "text", [1], [], None, []], ["broken", "late", [1], [], None, []]]
-    events = [["broken", ["stop", None, [1]]], *said]
-    with contextlib.closing(Connection(puller.address)) as engine:
-        engine.send(msgspec.msgpack.encode(["0", events]))
-        assert await read(whole, 1) == [Delta("whole", "text", (1,))]
-    assert puller.unreadable == ["broken"]
 
 
 async def test_an_event_that_cannot_be_encoded_is_the_loss_of_its_own_request(puller, pusher):
@@ -434,10 +399,7 @@ async def test_a_message_nobody_would_believe_is_not_sent_and_ends_its_requests_
     huge = "x" * MAX_MESSAGE_BYTES
     assert pusher.send(
         [(puller.address, Delta("b", huge, (1,))), (puller.address, Delta("c", "", (1,)))]
-    ) == {
-        "b",
-        "c",
-    }
+    ) == {"b", "c"}
     assert not pusher.send([(puller.address, Delta("a", "after", (1,)))])
     assert [event.text for event in await read(stream, 2)] == ["before", "after"]
     assert len(puller._engines) == 1, "over the same connection"

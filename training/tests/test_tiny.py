@@ -44,8 +44,6 @@ def backend(path):
 
 @pytest.fixture
 def ask(backend, vocab):
-    """Ask conversations together; return the run's report."""
-
     def ask_all(conversations, max_tokens):
         requests = [
             Request(

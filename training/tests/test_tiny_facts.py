@@ -70,23 +70,18 @@ def test_what_it_was_taught_of_the_server_is_true_of_the_server(site):
 @pytest.mark.parametrize(
     ("claim", "change"),
     [
-        pytest.param(
-            "POST /v1/chat/completions: tools",
+        pytest.param("POST /v1/chat/completions: tools",
             lambda models, api, _: api["components"]["schemas"]["ChatBody"]["properties"].pop("tools"),
-            id="a-field",
-        ),
-        pytest.param(
-            "POST /v1/embeddings", lambda models, api, _: api["paths"].pop("/v1/embeddings"), id="a-path"
-        ),
-        pytest.param(
-            "tiny: image",
+            id="a-field"),
+        pytest.param("POST /v1/embeddings", lambda models, api, _: api["paths"].pop("/v1/embeddings"),
+            id="a-path"),
+        pytest.param("tiny: image",
             lambda models, api, _: models["data"][0]["architecture"]["input_modalities"].append("image"),
-            id="what-the-model-reads",
-        ),
+            id="what-the-model-reads"),
         pytest.param("default n_slots", lambda _, __, defaults: defaults.update(n_slots=8), id="a-default"),
         pytest.param("setting mmproj", lambda _, __, defaults: defaults.pop("mmproj"), id="a-setting"),
     ],
-)
+)  # fmt: skip
 def test_a_change_of_a_capability_is_seen(site, claim, change):
     models, api = (httpx2.get(f"{site.url}{path}").json() for path in ("/v1/models", "/openapi.json"))
     assert server_facts.observed(models, api, DEFAULTS) == server_facts.known()

@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from cobali_workloads.models.vocabulary import CONTROL, CONTROL_TOKENS, NORMAL
 from training.corpus.build import training_examples
 from training.corpus.example import Turn
 from training.dataset import LONGEST, Dataset, encode, padded, plan
@@ -33,12 +32,6 @@ def test_digits_and_capitals_in_a_row_stay_single(tokenizer):
 @pytest.mark.parametrize("text", TEXTS)
 def test_any_text_comes_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
-
-
-def test_control_tokens_come_last(tokenizer):
-    words = vocabulary(tokenizer)
-    assert words.tokens[-3:] == CONTROL_TOKENS
-    assert words.types == (NORMAL,) * (len(words.tokens) - 3) + (CONTROL,) * 3
 
 
 def test_a_vocabulary_is_the_whole_tokenizer(tokenizer):

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from cobali_ray.core.admission import fit
 from cobali_ray.core.events import Delta, End, RequestStats, Word
+from cobali_ray.core.limits import PrefillOrder
 from cobali_ray.core.request import Request
 from cobali_ray.core.stats import TickStats
 from cobali_ray.engine.engine import Engine, Sink
-from cobali_ray.engine.opening import Policy
 from cobali_ray.errors import PromptTooLongError
 
 SEQUENTIAL = {"n_slots": 1, "prefill_chunk": 0, "token_budget": None, "kv_cells": None}
 """Settings for one request at a time, whose prompt is computed whole: the baseline."""
-ARRIVAL = Policy(prefill_order="fcfs")
+ARRIVAL: PrefillOrder = "fcfs"
 """Prompts in the order of their arrival, as in the original."""
 
 

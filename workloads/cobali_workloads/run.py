@@ -87,7 +87,7 @@ def _run(
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(name, total=len(requests))
-            make = partial(engine_on, backend, settings, policy=ARRIVAL)
+            make = partial(engine_on, backend, settings, prefill_order=ARRIVAL)
             return run_offline(make, requests, on_end=lambda _: bar.advance(task))
     finally:
         backend.close()

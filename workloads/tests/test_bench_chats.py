@@ -18,34 +18,6 @@ def visit(prompt, answer=""):
 
 
 @pytest.mark.parametrize(
-    ("visits", "n_cells", "hits"),
-    [
-        pytest.param([visit("abc", "d")], None, [0], id="nothing-comes-from-nothing"),
-        pytest.param([visit("abc"), visit("abc")], None, [0, 2], id="the-last-token-gives-the-logits"),
-        pytest.param([visit("ab", "cd"), visit("abcdx", "y")], None, [0, 4], id="answers-are-held-too"),
-        pytest.param([visit("abc"), visit("xbc"), visit("abd")], None, [0, 0, 2], id="from-anybody-earlier"),
-        pytest.param([visit("abc"), visit("xyz"), visit("abcd")], 3, [0, 0, 0], id="no-room-for-both"),
-        pytest.param([visit("abc"), visit("xyz"), visit("abcd")], 5, [0, 0, 2], id="room-for-a-part"),
-        pytest.param([visit("aba"), visit("abc"), visit("abd")], 3, [0, 2, 2], id="shared-cells-lie-once"),
-        pytest.param(
-            [visit("ab"), visit("xy"), visit("xyz"), visit("abc")], 5, [0, 0, 2, 2], id="enough-for-two"
-        ),
-        pytest.param(
-            [visit("ab"), visit("xy"), visit("xyz"), visit("abc")], 4, [0, 0, 2, 1], id="the-later-one-pays"
-        ),
-        pytest.param(
-            [visit("aab"), visit("bba"), visit("cca"), visit("bbxxx"), visit("aax")],
-            5,
-            [0, 0, 0, 2, 0],
-            id="what-is-needed-last-goes-first",
-        ),
-    ],
-)
-def test_best_hits(visits, n_cells, hits):
-    assert best_hits(visits, n_cells) == hits
-
-
-@pytest.mark.parametrize(
     ("n_slots", "hits"),
     [
         pytest.param(1, [0, 0, 0, 0, 0], id="one-slot-holds-who-came-last"),
@@ -81,12 +53,7 @@ def test_no_choice_of_what_to_keep_hits_more(visits, n_cells):
 
 
 def scene(n_people, n_system=0, **settings):
-    return run_chats(
-        read_settings({"model": "builtin:scripted:0", **settings}),
-        n_people,
-        n_system,
-        seed=1,
-    )
+    return run_chats(read_settings({"model": "builtin:scripted:0", **settings}), n_people, n_system, seed=1)
 
 
 def test_one_person_alone_finds_all_that_was_said():
@@ -128,17 +95,8 @@ def test_the_same_seed_gives_the_same_simulated_times():
 
 def test_the_command(tmp_path):
     options = [
-        "--people",
-        "1,3",
-        "--system",
-        "0,50",
-        "--cells",
-        "4096",
-        "--slots",
-        "4",
-        "--out",
-        str(tmp_path),
-    ]
+        "--people", "1,3", "--system", "0,50", "--cells", "4096", "--slots", "4", "--out", str(tmp_path),
+    ]  # fmt: skip
     result = CliRunner().invoke(app, ["chats", *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "chats.json").read_text())

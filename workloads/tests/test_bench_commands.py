@@ -9,13 +9,9 @@ from typer.testing import CliRunner
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.core.limits import EngineLimits
 from cobali_ray.core.pace import Pacer
-from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
-from cobali_workloads.commands.options import numbers, spell
 from cobali_workloads.inside.micro import Step, time_step
-from cobali_workloads.inside.modes import same_work
 from cobali_workloads.inside.pace import Scene
-from cobali_workloads.report.report import with_range
 
 SCRIPTED = ("--model", "builtin:scripted:0")
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -125,32 +121,6 @@ def test_gaps_live_and_from_its_own_log(bench, tmp_path):
     report = bench("gaps", "--ticks", str(log))
     assert report["samples"]["gaps_s"] == {"ticks.jsonl": [2.0, 2.0, 2.0]}
     assert report["tables"][0]["rows"][0][-1] == "40.00%", "four passes of 1 s, three gaps of 2 s"
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="there is no file"):
-        CliRunner().invoke(app, ["gaps", "--ticks", str(tmp_path / "absent")], catch_exceptions=False)
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,0", "1,-2", "1.5"])
-def test_numbers_that_are_none(text):
-    with pytest.raises(ConfigError):
-        numbers("--chunks", text)
-
-
-def test_small_helpers():
-    assert numbers("--chunks", "1, 2,4,") == [1, 2, 4]
-    assert (
-        spell("modes", max_new=3, quick=True, limit=None, ignore_eos=False)
-        == "cobali bench modes --max-new 3 --quick"
-    )
-    assert with_range([2.0]) == "2.00x"
-    assert with_range([3.0, 1.0, 2.0], "") == "2.00 (1.00..3.00)"
-
-
-def test_what_is_said_about_chunks_follows_the_lengths():
-    assert "no prompt is ever split" in same_work([30, 104])
-    assert "1 of 2 prompts" in same_work([30, 200])
 
 
 def test_a_step_is_reset_before_every_call_and_shared_out():

@@ -58,18 +58,7 @@ def bench(*words, out):
             pytest.param(
                 [name, "--model", "builtin:nope"], "there is no built-in model 'nope'", id=f"{name}-model"
             )
-            for name in (
-                "modes",
-                "chats",
-                "prefill",
-                "pace",
-                "gaps",
-                "micro",
-                "stable",
-                "threads",
-                "restart",
-                "peers",
-            )
+            for name in WITH_MODEL
         ),
         *(
             pytest.param([name, "--url", NOBODY], "no OpenAI-compatible server answers", id=f"{name}-nobody")

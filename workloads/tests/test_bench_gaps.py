@@ -13,7 +13,7 @@ from cobali_ray.errors import ConfigError
 from cobali_ray.telemetry.log import TickLog
 from cobali_ray.testing import FakeClock
 from cobali_workloads.inside.gap_sources import read_nsight, read_tick_log
-from cobali_workloads.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of, sampled, window
+from cobali_workloads.inside.gaps import Busy, Gap, GapStats, gaps_of, passes_of
 from cobali_workloads.inside.runs import greedy_requests
 from cobali_workloads.offline import run_offline
 
@@ -42,54 +42,12 @@ def test_statistics_of_known_gaps():
     assert stats.busy_share == pytest.approx(35 / 45)
 
 
-def test_no_gaps_no_statistics():
-    assert GapStats.of([Busy(0, 1), Busy(1, 2)]) is None
-
-
-def test_a_thinned_timeline_keeps_the_spikes():
-    gaps = [Gap(i, 5.0 if i == 37 else 0.1) for i in range(100)]
-    thin = sampled(gaps, 10)
-    assert len(thin) == 10
-    assert Gap(37, 5.0) in thin
-    assert sampled(gaps[:3], 10) == gaps[:3]
-
-
-def test_a_window_is_from_the_middle_and_starts_at_zero():
-    chosen = window([Busy(float(i), i + 0.5) for i in range(11)], 3)
-    assert [span.start_s for span in chosen] == [0.0, 1.0, 2.0]
-    assert window([], 3) == []
-
-
-def tick(tick_id, started_s, *, left=1):
-    return {
-        "tick_id": tick_id,
-        "started_s": started_s,
-        "plan_s": 0.25,
-        "forward_s": 1.0,
-        "n_prefilling": 0,
-        "n_generating": left,
-        "n_queued": 0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("ticks", "expected"),
-    [
-        pytest.param([tick(0, 0.0), tick(1, 2.0)], [1.0], id="forward-to-forward"),
-        pytest.param([tick(0, 0.0, left=0), tick(1, 9.0)], [], id="waited-for-a-request"),
-        pytest.param([tick(0, 0.0), tick(5, 9.0)], [], id="ticks-missing"),
-    ],
-)
-def test_passes_of_tick_records(ticks, expected):
-    assert [gap.length_s for gap in gaps_of(passes_of(ticks))] == expected
-
-
 def test_the_tick_log_says_what_the_records_say(tmp_path):
     path = tmp_path / "ticks.jsonl"
     backend = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
     limits = EngineLimits(n_slots=2, n_ctx_slot=64, n_cells=128, token_budget=64, prefill_chunk=32)
     ticks = []
-    with TickLog(path) as log:
+    with closing(TickLog(path)) as log:
 
         def note(stats):
             ticks.append(stats)

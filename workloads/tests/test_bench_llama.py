@@ -10,7 +10,7 @@ from cobali_ray.settings import EngineSettings
 from cobali_workloads.commands import app
 from cobali_workloads.inside.handles import held_bytes, inside
 from cobali_workloads.inside.micro_llama import floor_step
-from cobali_workloads.inside.prefill import Prefill
+from cobali_workloads.inside.prefill import Packed, Prefill
 
 pytestmark = pytest.mark.model
 
@@ -51,4 +51,4 @@ def test_padding_holds_more_cache(open_tiny):
     held_padded = held_bytes(backend)
     assert (alone.n_cells, padded.n_cells) == (290, 800)
     assert held_padded / held_alone == pytest.approx(800 / 290, rel=0.05)
-    assert runner.engine(prompts, "packed").n_tokens == 290
+    assert runner.engine(prompts, Packed).n_tokens == 290

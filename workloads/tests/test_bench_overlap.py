@@ -27,13 +27,6 @@ def test_every_pass_takes_the_device_its_time(overlaps):
     assert found.device_share == pytest.approx(12 * TICK_S / found.wall_s)
 
 
-def test_passes_do_not_overlap_each_other():
-    found = run(overlaps=True)
-    assert all(
-        after.start_s >= before.end_s for before, after in zip(found.device, found.device[1:], strict=False)
-    )
-
-
 def test_a_watched_backend_answers_like_the_one_inside():
     inner = ScriptedBackend(n_slots=2, n_ctx_slot=64, n_batch=64)
     plain, again = (
@@ -65,7 +58,3 @@ def test_shares_and_host_time():
 )
 def test_the_host_works_whenever_it_does_not_wait(n_ticks, device, host):
     assert middle(HAND_MADE, n_ticks) == {"device": device, "host": host}
-
-
-def test_an_empty_run_has_an_empty_timeline():
-    assert middle(Trace(0.0, 1.0, [], [], 0), 5) == {"device": [], "host": []}

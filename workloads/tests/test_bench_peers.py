@@ -18,7 +18,6 @@ from cobali_workloads.load.run import ServeResult, contender
 from cobali_workloads.load.target import Target
 from cobali_workloads.report.rounds import Rounds
 from cobali_workloads.servers.llama_server import (
-    VARIANTS,
     PeerSettings,
     build_key,
     build_share,
@@ -26,7 +25,7 @@ from cobali_workloads.servers.llama_server import (
     llama_server_binary,
     server_command,
 )
-from cobali_workloads.servers.presets import IN_PROCESS, PRESETS
+from cobali_workloads.servers.presets import PRESETS
 from cobali_workloads.servers.process import ServerProcess, our_server
 from cobali_workloads.servers.versus import loads_of
 
@@ -67,12 +66,6 @@ def test_a_build_belongs_to_its_libraries(tmp_path):
     assert build_key(tmp_path, "0.3.37") != build_key(tmp_path, "0.3.36")
 
 
-def test_the_installed_libraries_are_found(monkeypatch):
-    assert list(installed_libraries().glob("*llama*"))
-    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "elsewhere")
-    assert installed_libraries() == Path("elsewhere")
-
-
 def test_a_binary_that_is_there_is_not_built_again(tmp_path):
     def must_not(what, share):
         raise AssertionError(what)
@@ -111,29 +104,6 @@ def test_presets_fit_their_slots(name):
         assert n_streams <= preset.n_slots
     if shape.intruder:
         assert shape.intruder.prompt_tokens + shape.intruder.output_tokens <= preset.n_ctx
-
-
-def test_presets_are_the_agreed_ones():
-    for size in ("0.5b", "1.5b"):
-        steady, burst = PRESETS[f"steady-{size}"], PRESETS[f"burst-{size}"].shape
-        assert steady.capacity_shares == (0.4, 0.6, 0.8)
-        assert (steady.shape.prompt.median, steady.shape.prompt.sigma) == (128, 0.8)
-        assert (steady.shape.output.low, steady.shape.output.high) == (32, 96)
-        assert (burst.concurrency, burst.prompt.tokens, burst.output.tokens) == ((16,), 128, 64)
-        for n_tokens in (1024, 4096):
-            beside = PRESETS[f"intruder-{n_tokens}-{size}"].shape
-            assert (beside.concurrency, beside.intruder.prompt_tokens) == ((4, 15), n_tokens)
-        shared = PRESETS[f"shared-{size}"].shape
-        assert (shared.n_requests, shared.prefix.tokens, shared.prefix.fresh) == (32, 1024, True)
-        assert {f"chats-{size}", f"one-{size}"} <= set(PRESETS)
-    assert [p.model.rsplit(":", 1)[1] for p in PRESETS.values()][::7][:2] == ["Q8_0", "Q4_K_M"]
-    assert [case.n_requests for case in IN_PROCESS] == [32, 32, 16]
-
-
-def test_llama_server_takes_part_with_both_caches_and_both_attentions():
-    assert set(VARIANTS) == {
-        "-fa on --kv-unified", "-fa on --no-kv-unified", "-fa off --kv-unified", "-fa off --no-kv-unified",
-    }  # fmt: skip
 
 
 def test_a_load_for_each_share_of_the_capacity_and_for_each_level():

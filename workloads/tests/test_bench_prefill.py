@@ -1,6 +1,7 @@
 """Lengths with a spread, packing them, and the batches that the contenders compute."""
 
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,8 @@ from hypothesis import strategies as st
 
 from cobali_ray.backend.scripted import ScriptedBackend
 from cobali_ray.settings import EngineSettings
-from cobali_workloads.inside.lengths import SPREADS, LengthSpread, batch_reduction, deviation, packed_rows
-from cobali_workloads.inside.prefill import Prefill, batches_of, pad_left, padded_ticks
+from cobali_workloads.inside.lengths import SPREADS, batch_reduction, packed_rows
+from cobali_workloads.inside.prefill import Prefill, batches_of, pack, padded_ticks
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
@@ -20,13 +21,6 @@ def test_lengths_have_the_mean_and_the_range(spread):
     assert fmean(lengths) == pytest.approx(spread.mean, rel=0.05)
     assert pstdev(lengths) == pytest.approx(spread.deviation, rel=0.2)
     assert spread.least <= min(lengths) <= max(lengths) <= spread.most
-
-
-def test_bounds_that_cut_much_keep_the_mean():
-    spread = LengthSpread(name="cut", mean=100, deviation=200, least=50, most=300, about="")
-    lengths = spread.draw(4000, seed=1)
-    assert fmean(lengths) == pytest.approx(100, rel=0.05)
-    assert min(lengths) == 50
 
 
 def test_lengths_are_seeded_and_asking_for_more_changes_none():
@@ -53,17 +47,6 @@ def test_mmlu_batches_of_64_waste_what_the_original_wasted():
 def test_packed_rows(lengths, rows):
     assert packed_rows(lengths) == rows
     assert batch_reduction(lengths) == len(lengths) / rows
-
-
-@given(LENGTHS)
-def test_packing_is_between_the_area_and_a_row_each(lengths):
-    assert -(-sum(lengths) // max(lengths)) <= packed_rows(lengths) <= len(lengths)
-    assert deviation(lengths) >= 0
-
-
-def test_padding_goes_in_front():
-    rows = pad_left([[1, 2, 3], [9]], filler=7)
-    assert [row.tolist() for row in rows] == [[1, 2, 3], [7, 7, 9]]
 
 
 @given(st.integers(1, 20), st.integers(1, 90), st.integers(1, 64))
@@ -94,6 +77,19 @@ def runner():
     backend = ScriptedBackend(n_slots=4, n_ctx_slot=64, n_batch=32)  # strict: it checks every batch
     settings = EngineSettings(n_slots=4, n_ctx=64, token_budget=32, prefill_chunk=32, min_prefix=0)
     return Prefill(backend, settings, filler=1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "chunk", "budget", "order"),
+    [
+        pytest.param([3, 4, 2, 3], 4, 8, [0, 1, 2, 3], id="oldest-then-largest-that-fit"),
+        pytest.param([2, 5, 3, 1], 8, 6, [0, 2, 3, 1], id="fills-the-budget-with-whole-prompts"),
+        pytest.param([], 8, 6, [], id="nobody"),
+    ],
+)
+def test_prompts_are_packed(lengths, chunk, budget, order):
+    prompts = [SimpleNamespace(slot_id=i, n_pending=n) for i, n in enumerate(lengths)]
+    assert [one.slot_id for one in pack(prompts, chunk, budget)] == order
 
 
 PROMPTS = [[65 + i] * n for i, n in enumerate((40, 3, 12, 7))]

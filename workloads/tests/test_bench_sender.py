@@ -98,12 +98,7 @@ def test_a_later_turn_carries_what_was_said_and_heard():
     server = FakeServer(timer, lambda _: 1.0)
     turns = [job("a"), job("b", begins=False), job("c", begins=False), job("d")]
     drive(timer, closed_loop(server, [turns], timer))
-    assert [j.history for j in server.jobs] == [
-        (),
-        (("a", "re a"),),
-        (("a", "re a"), ("b", "re b")),
-        (),
-    ]
+    assert [j.history for j in server.jobs] == [(), (("a", "re a"),), (("a", "re a"), ("b", "re b")), ()]
 
 
 def test_intruders_come_for_as_long_as_the_load_lasts():
@@ -194,12 +189,6 @@ def test_an_answer_ends_where_the_server_says(blocks, keep_open, status):
     if status == "ok":
         assert read_reply(found.pieces).text == "ab"
         assert (timeline.n_prompt, timeline.n_output) == (1, 2)
-
-
-def test_an_answer_in_single_bytes():
-    blocks = [bytes([b]) for b in b"".join(CHUNKED)]
-    found, _ = asyncio.run(exchange_with(blocks, keep_open=True))
-    assert read_reply(found.pieces).text == "ab"
 
 
 def test_what_a_completions_request_says():

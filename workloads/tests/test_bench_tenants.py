@@ -40,13 +40,12 @@ def test_weights_share_what_is_served():
     assert served["calm"] / served["flood"] == pytest.approx(3.0, rel=0.1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nobody_starves(seed):
+def test_nobody_starves():
     """Three classes of three tenants, each alone too much for the server."""
     loads = [
         Load(f"{t}{p}", 4.0, t, priority=p, weight=w) for t, w in (("a", 1), ("b", 5)) for p in (0, 1, 9)
     ]
-    played = run(loads, 40, seed)
+    played = run(loads, 40, 0)
     for load in loads:
         ends = [story.end for story in played.of(load.name) if story.end]
         assert all(isinstance(x.error, QueueFullError) or x.stats.n_output for x in ends), "let in is served"

@@ -5,14 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cobali_ray.core.pace import Pacer
 from cobali_ray.core.plan import Plan, Span
 from cobali_ray.core.slots import Slots
-from cobali_ray.core.ticktime import Shape, TickTimeModel
+from cobali_ray.core.ticktime import Shape
 from cobali_ray.errors import ConfigError
 from cobali_workloads.commands import app
 from cobali_workloads.inside import regret
-from cobali_workloads.inside.devices import DEVICES, N_SLOTS, N_UBATCH, RTX_4090, Device, Part
+from cobali_workloads.inside.devices import DEVICES, N_SLOTS, RTX_4090, Device, Part
 from cobali_workloads.inside.regret import (
     CONTENDERS,
     LOADS,
@@ -22,7 +21,6 @@ from cobali_workloads.inside.regret import (
     Machine,
     figures_of,
     opening,
-    ours,
     play,
 )
 from cobali_workloads.simulate.fleet import Ask
@@ -46,16 +44,6 @@ def rows(*ids):
 )
 def test_a_split_cache_is_cut_at_gaps_and_takes_what_was_measured(batch, measured_ms):
     assert 1000 * HALF_B.seconds(batch) == pytest.approx(measured_ms, rel=0.1)
-
-
-@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
-def test_tables_grow_with_depth_and_hold_what_a_batch_can_be(device):
-    assert max(device.rows_ms) == N_UBATCH
-    assert max(device.outputs_ms) == N_SLOTS
-    assert device.source
-    deep = [part._replace(start=4096) for part in rows(*range(4))]
-    assert device.seconds(deep) > device.seconds(rows(*range(4))) > 0
-    assert device.seconds([Part(0, 0, 2048, 1)]) > 3.9 * device.seconds([Part(0, 0, N_UBATCH, 0)])
 
 
 FLAT = Device(
@@ -98,16 +86,8 @@ def test_an_opening_measures_what_fits_into_its_time(device):
         assert Shape(16, 0, ()) in shapes
 
 
-def test_a_model_that_can_be_calibrated_is(monkeypatch):
-    told = []
-    monkeypatch.setattr(TickTimeModel, "calibrate", lambda _, measured: told.extend(measured), raising=False)
-    assert isinstance(ours(RTX_4090), Pacer)
-    assert told == list(opening(RTX_4090, RTX_4090.limits))
-
-
 @pytest.fixture
 def computed(monkeypatch):
-    """Return the batches that are computed, as they come."""
     seen = []
 
     def batch_of(plan, slots):

@@ -7,29 +7,16 @@ from statistics import fmean
 import pytest
 
 from cobali_workloads.inside.devices import DEVICES
-from cobali_workloads.inside.regret import (
-    BUSY_S,
-    CONTENDERS,
-    LOADS,
-    OURS,
-    RECOVERY_S,
-    cells,
-    most_rps,
-    play,
-)
+from cobali_workloads.inside.regret import BUSY_S, CONTENDERS, LOADS, OURS, RECOVERY_S, cells, most_rps, play
 
 MOST_BEHIND, MOST_WAIT, MOST_AFTER = 1.1, 2.0, 1.2
 SOME = [
-    ("tiny", "cold"),
-    pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.whole),
-    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.whole),
-    ("0.5b-q8_0", "cold"),
-    ("0.5b-q8_0", "intruder"),
-    pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.whole),
-    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.whole),
-    ("rtx4090", "bursts"),
+    ("tiny", "cold"), pytest.param("0.5b-q8_0", "poisson-0.9", marks=pytest.mark.whole),
+    pytest.param("0.5b-q8_0", "bursts", marks=pytest.mark.whole), ("0.5b-q8_0", "cold"),
+    ("0.5b-q8_0", "intruder"), pytest.param("0.5b-q4_0", "poisson-0.9", marks=pytest.mark.whole),
+    pytest.param("1.5b-152k-vocab", "poisson-0.9", marks=pytest.mark.whole), ("rtx4090", "bursts"),
     ("m2-ultra", "cold"),
-]
+]  # fmt: skip
 
 
 @cache

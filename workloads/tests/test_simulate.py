@@ -230,13 +230,9 @@ def test_a_trace_with_hashes_shares_what_its_hashes_say():
 
 def test_conversations_of_a_shape_grow_by_what_was_answered():
     options = LoadOptions(
-        loop="closed",
-        concurrency="2",
-        requests_per_client=4,
-        turns=2,
-        prompt_tokens="10-20",
+        loop="closed", concurrency="2", requests_per_client=4, turns=2, prompt_tokens="10-20",
         output_tokens="6",
-    )
+    )  # fmt: skip
     workload = options.workload()
     warmup, clients = asks_of(workload, Case(label="2", clients=2), "k")
     assert len(warmup) == workload.shape.warmup_requests
@@ -302,15 +298,8 @@ def test_what_cannot_be_simulated_is_said(tmp_path, monkeypatch, words, problem)
 def test_route_compares_all_policies(tmp_path):
     write_times(TIMES, tmp_path / "times.json")
     words = [
-        "bench",
-        "route",
-        "--model-time",
-        str(tmp_path / "times.json"),
-        "--engines",
-        "2",
-        "--load",
-        "0.5",
-    ]
+        "bench", "route", "--model-time", str(tmp_path / "times.json"), "--engines", "2", "--load", "0.5",
+    ]  # fmt: skip
     result = CliRunner().invoke(
         app, [*words, "--minutes", "0.5", "--out", str(tmp_path)], catch_exceptions=False
     )

@@ -280,7 +280,7 @@ class Dispatcher:
         | nothing, and its end has not | waits for that for END_GRACE_S |
         | nothing, behind an end that nobody asked for | goes on elsewhere: the engine stops |
         | that the engine is gone | goes on elsewhere |
-        | a refusal | goes elsewhere |
+        | a refusal, and it has said nothing | goes elsewhere |
         | any other error | ends with it: the engine is there |
         """
         one = self._sent.get(event.request_id)
@@ -292,7 +292,7 @@ class Dispatcher:
             self._cut(one, cancels=False)
         elif error is None:
             self._wait(one, Stage.LAST_EVENTS, self._now_s + END_GRACE_S)
-        elif isinstance(error, RefusedError):
+        elif isinstance(error, RefusedError) and not one.heard:
             self._refused(one, error)
         else:
             self._end(one, error)

@@ -360,5 +360,5 @@ class Streams:
     def on_refusal(self, reason: str) -> None:
         """Do nothing."""
 
-    def on_idle(self, *, n_queued: int, n_cells_used: int, n_cells_idle: int) -> None:
+    def on_idle(self, n_cells: int) -> None:
         """Do nothing."""

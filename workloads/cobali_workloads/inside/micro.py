@@ -28,6 +28,7 @@ from cobali_ray.core.stats import TickStats
 from cobali_ray.core.text import TextStream
 from cobali_ray.engine.emit import Emitter
 from cobali_ray.telemetry.collector import Collector
+from cobali_ray.telemetry.exposition import render
 from cobali_ray.telemetry.names import ONLY_ENGINE
 
 PIECES = (
@@ -109,7 +110,7 @@ def _publishing_steps() -> Iterator[Step]:
     collector, tick, end = busy_collector()
     yield Step("count a tick of 128 streams", lambda: collector.on_tick(tick))
     yield Step("count an end", lambda: collector.on_end(end))
-    yield Step("write the exposition of /metrics", collector.exposition)
+    yield Step("write the exposition of /metrics", lambda: render(collector.snapshot()))
     stream = TextStream()
     yield Step(
         "incremental UTF-8, per token", lambda: [stream.feed(p) for p in PIECES], len(PIECES), "0.35 to 0.76"
@@ -168,9 +169,8 @@ def _ticks_of(n: int) -> Callable[[], None]:
 
 def busy_collector() -> tuple[Collector, TickStats, End]:
     """Return a collector with a history, and a tick of 128 streams and an end like those it has seen."""
-    collector = Collector(
-        model_name="bench", n_slots=N_STREAMS, n_cells=1 << 18, token_budget=2048, n_ctx_slot=8192
-    )
+    limits = EngineLimits(n_slots=N_STREAMS, n_cells=1 << 18, token_budget=2048, n_ctx_slot=8192)
+    collector = Collector(limits, model_name="bench")
     rng = np.random.default_rng(0)
     for tick_id in range(1000):
         tick = sample_tick(tick_id, rng.lognormal(-4.5, 0.8, N_STREAMS))

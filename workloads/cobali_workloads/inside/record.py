@@ -11,8 +11,8 @@ import httpx2
 import orjson
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.trace.command import POLL_S, Watcher, check_writable
-from cobali_ray.trace.recording import Recording
+from cobali_workloads.trace.recording import Recording
+from cobali_workloads.trace.watching import POLL_S, Watcher, check_writable
 
 
 class RunRecord:

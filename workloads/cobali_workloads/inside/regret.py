@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cobali_ray.core.limits import EngineLimits
-from cobali_ray.core.pace import Pacer, Prefill, Stream
-from cobali_ray.core.plan import Plan, Prompt, Span, plan_chunks
+from cobali_ray.core.pace import Pacer, Prefill
+from cobali_ray.core.plan import Plan, Span, plan_chunks
 from cobali_ray.core.scheduler import Select, select_decoding
 from cobali_ray.core.sequence import Sequence as Running
 from cobali_ray.core.slots import Slots
@@ -91,7 +91,7 @@ class Unpaced(Pacer):
         super().__init__(None)
 
     def plan(
-        self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
+        self, streams: Sequence[Running], prompts: Sequence[Running], limits: EngineLimits, *,
         within_s: float = inf,
     ) -> Prefill:  # fmt: skip
         """See `Pacer`."""
@@ -117,7 +117,7 @@ class Bounded(Unpaced):
         self._most_s = factor * device.seconds(full)
 
     def plan(
-        self, streams: Sequence[Stream], prompts: Sequence[Prompt], limits: EngineLimits, *,
+        self, streams: Sequence[Running], prompts: Sequence[Running], limits: EngineLimits, *,
         within_s: float = inf,
     ) -> Prefill:  # fmt: skip
         """See `Pacer`."""

@@ -13,10 +13,11 @@ import numpy as np
 from cobali_ray.actors.wire import encode
 from cobali_ray.backend.port import Backend
 from cobali_ray.core.events import End, Word
-from cobali_ray.core.limits import EngineLimits
+from cobali_ray.core.limits import EngineLimits, PrefillOrder
+from cobali_ray.core.pace import Pacer
 from cobali_ray.core.request import Request, SamplingParams
 from cobali_ray.core.stats import TickStats
-from cobali_ray.engine.opening import SERVERS, Policy, engine_on, model_path, open_backend
+from cobali_ray.engine.opening import engine_on, model_path, open_backend
 from cobali_ray.errors import ConfigError
 from cobali_ray.models.commands import progress_bars
 from cobali_ray.settings import EngineSettings, read_settings
@@ -90,12 +91,17 @@ def empty(backend: Backend) -> None:
 
 
 def run_once(
-    backend: Backend, settings: EngineSettings, requests: Sequence[Request], policy: Policy = SERVERS
+    backend: Backend,
+    settings: EngineSettings,
+    requests: Sequence[Request],
+    order: PrefillOrder = "shortest",
+    pacing: type[Pacer] = Pacer,
 ) -> Run:
     """Run the requests on an empty cache. Raises ConfigError if one could not be served."""
     empty(backend)
+    make = partial(engine_on, backend, settings, prefill_order=order, pacing=pacing)
     ticks: list[TickStats] = []
-    report = run_offline(partial(engine_on, backend, settings, policy=policy), requests, on_tick=ticks.append)
+    report = run_offline(make, requests, on_tick=ticks.append)
     if report.failed:
         name, reason = next(iter(report.failed.items()))
         raise ConfigError("--prompts", f"{len(report.failed)} requests failed, the first is {name}: {reason}")
@@ -106,13 +112,7 @@ class Publishing:
     """What a server does with events and ticks, only that nothing is sent: counted, encoded for the wire."""
 
     def __init__(self, limits: EngineLimits) -> None:
-        self._collector = Collector(
-            model_name="bench",
-            n_slots=limits.n_slots,
-            n_cells=limits.n_cells,
-            token_budget=limits.token_budget,
-            n_ctx_slot=limits.n_ctx_slot,
-        )
+        self._collector = Collector(limits, model_name="bench")
         self.on_tick = self._collector.on_tick
         self.n_output = 0
 

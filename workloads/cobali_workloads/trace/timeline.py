@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 
 from cobali_ray.telemetry.names import ONLY_ENGINE
-from cobali_ray.trace.recording import EngineStory, Json
-from cobali_ray.trace.requests import lanes, slot_rows, waits
-from cobali_ray.trace.shapes import Counter, Group, Slice, Timeline, Track, in_order
+from cobali_workloads.trace.recording import EngineStory, Json
+from cobali_workloads.trace.requests import lanes, slot_rows, waits
+from cobali_workloads.trace.shapes import Counter, Group, Slice, Timeline, Track, in_order
 
 PAUSE_S = 0.005
 """A longer time without a tick shows as one without tokens."""

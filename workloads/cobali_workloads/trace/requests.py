@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from cobali_ray.core.spans import DECODE, PREFILL
-from cobali_ray.trace.recording import Json
-from cobali_ray.trace.shapes import Slice, in_order
+from cobali_workloads.trace.recording import Json
+from cobali_workloads.trace.shapes import Slice, in_order
 
 _SHOWN = (
     "request_id", "state", "n_prompt", "n_cached", "cached_from", "n_output", "n_preempted", "finish_reason",

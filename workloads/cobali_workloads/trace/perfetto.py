@@ -9,7 +9,7 @@ from typing import IO, Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from cobali_ray.trace.shapes import Counter, Group, Slice, Timeline, Track
+from cobali_workloads.trace.shapes import Counter, Group, Slice, Timeline, Track
 
 SEQUENCE_ID = 1
 EXPLICIT = pb.TrackDescriptor.ChildTracksOrdering.EXPLICIT
