@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cobali_ray.errors import CobaliError
-from cobali_ray.models.local import complete_model
+from cobali_ray.models.completion import complete_model
 from cobali_ray.models.reference import SOURCES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cobali_ray.models.files import models_among, quant_of
-from cobali_ray.models.reference import SOURCES, NameReference
+from cobali_ray.models.reference import NameReference
 
 HUB = "hf"
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
@@ -75,18 +75,6 @@ def local_models(environ: Mapping[str, str] = os.environ, home: Path | None = No
     found += _in_folder("llamacpp", Path(environ.get("LLAMA_CACHE") or cache / "llama.cpp"))
     found += _of_hub(_hub_cache(environ, cache))
     return found
-
-
-def complete_model(incomplete: str) -> list[tuple[str, str]]:
-    """Complete a name for a shell: models with where each is from, and without one, the shell names files."""
-    from cobali_ray.models.registry import available
-
-    found = {model.reference: "built in" for model in available() if model.default}
-    for model in local_models():
-        found[model.reference] = SOURCES.get(model.source, "Hugging Face")
-    begun = [(name, source) for name, source in found.items() if name.startswith(incomplete)]
-    short = [(name.partition("//")[2], source) for name, source in found.items()]
-    return begun or [(name, source) for name, source in short if name and name.startswith(incomplete)]
 
 
 def meant_by(reference: NameReference, models: Iterable[LocalModel]) -> list[LocalModel]:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from cobali_ray.errors import ConfigError
-from cobali_ray.models.local import complete_model
+from cobali_ray.models.completion import complete_model
 from cobali_ray.terminal.chat import print_answer
 from cobali_ray.terminal.servers import Key, Url, server_for
 

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from cobali_ray.errors import ConfigError, NoServerError, StartError
-from cobali_ray.models.local import complete_model
+from cobali_ray.models.completion import complete_model
 from cobali_ray.ports import free_port
 from cobali_ray.signals import end_with_parent, ended_in_order
 from cobali_ray.terminal.asking import Asker

@@ -6,7 +6,10 @@ export const FIELDS = [
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, whole: true, hint: "longest answer, in tokens" },
   { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, hint: "keep the likeliest tokens up to this share" },
   { name: "top_k", label: "Top k", min: -1, step: 1, whole: true, hint: "keep the k likeliest tokens; 0 keeps all" },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01, hint: "drop tokens below this share of the likeliest" },
+  {
+    name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01,
+    hint: "drop tokens below this share of the likeliest",
+  },
   { name: "seed", label: "Seed", step: 1, whole: true, hint: "same request and seed, same draws" },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.01, hint: "1 is off" },
   ...[
